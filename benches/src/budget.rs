@@ -1,0 +1,111 @@
+//! The budget table of `docs/hot-path.md`.
+//!
+//! ```text
+//! | path | budget | measured |
+//! |---|---:|---:|
+//! | send 64 B | 180 | 163 |
+//! ```
+//!
+//! `path` is a name of [`crate::ours::PATHS`], `budget` the most instructions that one operation may take, and
+//! `measured` what it took when the table was last written ([`with_measured`] writes it; nothing reads it).
+
+use std::{fs, path::Path};
+
+use crate::{Error, Result};
+
+/// One row of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which path.
+    pub path: String,
+    /// Instructions that one operation may take.
+    pub budget: u64,
+}
+
+const HEAD: [&str; 3] = ["path", "budget", "measured"];
+
+/// Reads the table from the document at `path`.
+///
+/// # Errors
+/// When there is no such document or table, a path is twice in it, or a budget is not a number.
+pub fn read(path: &Path) -> Result<Vec<Entry>> {
+    let text = fs::read_to_string(path).map_err(Error::io(path.display().to_string()))?;
+    parse(&text).map_err(|reason| Error::Budget { path: path.to_owned(), reason })
+}
+
+fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for cells in rows(text) {
+        let [path, budget, _] = cells;
+        let budget = budget.replace(',', "");
+        let budget =
+            budget.parse().map_err(|_| format!("the budget of {path:?} is not a number: {budget:?}"))?;
+        if entries.iter().any(|entry| entry.path == path) {
+            return Err(format!("path {path:?} is twice in the table"));
+        }
+        entries.push(Entry { path: path.to_owned(), budget });
+    }
+    if entries.is_empty() {
+        return Err(format!("no table with the head | {} | and a row", HEAD.join(" | ")));
+    }
+    Ok(entries)
+}
+
+/// `text` with the third column of `path`'s row set to `measured`.
+pub fn with_measured(text: &str, path: &str, measured: u64) -> String {
+    let mut in_table = false;
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let cells = cells(line);
+        in_table = cells == Some(HEAD) || (in_table && cells.is_some());
+        match cells {
+            Some([name, budget, _]) if in_table && name == path => {
+                lines.push(format!("| {name} | {budget} | {measured} |"));
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The rows under the head, without the line of dashes.
+fn rows(text: &str) -> impl Iterator<Item = [&str; 3]> {
+    let table = text.lines().skip_while(|line| cells(line) != Some(HEAD)).skip(2);
+    table.map_while(cells)
+}
+
+fn cells(line: &str) -> Option<[&str; 3]> {
+    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    let cells: Vec<&str> = inner.split('|').map(str::trim).collect();
+    cells.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = "# Hot path\n\n| a | b | c |\n|---|---|---|\n| send 64 B | 1 | 1 |\n\n\
+        | path | budget | measured |\n|---|---:|---:|\n| send 64 B | 1,180 | |\n| recv 64 B | 200 | 7 |\n\nText.\n";
+
+    #[test]
+    fn the_right_table_is_read() {
+        let entries = parse(DOCUMENT).unwrap();
+        let pairs: Vec<_> = entries.iter().map(|entry| (entry.path.as_str(), entry.budget)).collect();
+        assert_eq!(pairs, [("send 64 B", 1180), ("recv 64 B", 200)]);
+    }
+
+    #[test]
+    fn a_missing_or_broken_table_says_so() {
+        assert!(parse("| path | budget |").unwrap_err().contains("no table"));
+        assert!(parse(&DOCUMENT.replace("200", "few")).unwrap_err().contains("few"));
+        assert!(parse(&DOCUMENT.replace("recv", "send")).unwrap_err().contains("twice"));
+    }
+
+    #[test]
+    fn measured_is_written_into_its_row_alone() {
+        let written = with_measured(DOCUMENT, "send 64 B", 163);
+        assert!(written.contains("| send 64 B | 1,180 | 163 |"));
+        assert!(written.contains("| send 64 B | 1 | 1 |"), "the other table is left alone");
+        assert_eq!(with_measured(&written, "no such path", 1), written);
+    }
+}

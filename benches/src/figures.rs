@@ -1,0 +1,125 @@
+//! Figures with their units, and the few statistics that are taken of them.
+
+use serde::{Deserialize, Serialize};
+
+/// What one run of one benchmark measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(non_snake_case, reason = "GB_s is the unit: 10^9 bytes a second")]
+pub struct Figures {
+    /// Bytes of one message.
+    pub size: usize,
+    /// Time from one side to the other, or the round trip where the line says so, in microseconds.
+    pub latency_us: Option<f64>,
+    /// Messages completed in a second.
+    pub msgs_per_s: f64,
+    /// Payload in 10^9 bytes a second.
+    pub GB_s: f64,
+    /// Share of one core that a blocked reader used, where that was measured.
+    pub cpu_share: Option<f64>,
+}
+
+impl Figures {
+    /// Of a ping-pong that took `one_way_us` from one side to the other.
+    pub fn from_latency(size: usize, one_way_us: f64) -> Self {
+        Self { latency_us: Some(one_way_us), ..Self::from_rate(size, 1e6 / one_way_us) }
+    }
+
+    /// Of a stream of `msgs_per_s` messages.
+    pub fn from_rate(size: usize, msgs_per_s: f64) -> Self {
+        Self { size, latency_us: None, msgs_per_s, GB_s: msgs_per_s * size as f64 / 1e9, cpu_share: None }
+    }
+
+    /// The one number that a line compares.
+    pub fn get(&self, quantity: Quantity) -> Option<f64> {
+        match quantity {
+            Quantity::LatencyNs => self.latency_us.map(|us| us * 1e3),
+            Quantity::RateM => Some(self.msgs_per_s / 1e6),
+            Quantity::Bandwidth => Some(self.GB_s),
+            Quantity::CpuShare => self.cpu_share,
+        }
+    }
+
+    /// Nanoseconds that one operation took; what is set against the bounce.
+    pub fn ns_per_op(&self) -> f64 {
+        self.latency_us.map_or(1e9 / self.msgs_per_s, |us| us * 1e3)
+    }
+
+    /// The same run, had it been `factor` times as fast.
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            latency_us: self.latency_us.map(|us| us / factor),
+            msgs_per_s: self.msgs_per_s * factor,
+            GB_s: self.GB_s * factor,
+            ..self
+        }
+    }
+}
+
+/// Which figure a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Nanoseconds; less is better.
+    LatencyNs,
+    /// Millions of messages a second; more is better.
+    RateM,
+    /// 10^9 bytes a second; more is better.
+    Bandwidth,
+    /// Share of one core while blocked; less is better.
+    CpuShare,
+}
+
+impl Quantity {
+    /// `value` with its unit.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::LatencyNs if value >= 10_000.0 => format!("{:.1} us", value / 1e3),
+            Self::LatencyNs => format!("{value:.0} ns"),
+            Self::RateM => format!("{value:.2} M/s"),
+            Self::Bandwidth => format!("{value:.2} GB/s"),
+            Self::CpuShare => format!("{:.2} %", value * 100.0),
+        }
+    }
+}
+
+/// The middle of `values`, or the mean of the two in the middle; `None` if there are none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// The smallest and the largest of `values`.
+pub fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    values.into_iter().fold(None, |range, value| match range {
+        None => Some((value, value)),
+        Some((low, high)) => Some((value.min(low), value.max(high))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_an_even_count_is_between_the_middle_two() {
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([]), None);
+        assert_eq!(range([3.0, 1.0, 2.0]), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn a_latency_and_a_rate_agree() {
+        let figures = Figures::from_latency(64, 0.25);
+        assert_eq!(figures.get(Quantity::LatencyNs), Some(250.0));
+        assert_eq!(figures.get(Quantity::RateM), Some(4.0));
+        assert_eq!(figures.ns_per_op(), Figures::from_rate(64, 4e6).ns_per_op());
+        assert_eq!(figures.scaled(2.0).latency_us, Some(0.125));
+    }
+}

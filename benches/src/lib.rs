@@ -1,0 +1,36 @@
+//! Measurements beside the peers: this stack, libfabric and UCX on one machine, in one run.
+//!
+//! A run goes through the lines of [`targets`]. For each line it takes pairs of short runs, ours and the
+//! peer's ([`pairs`]), each pair between bare cache-line bounces ([`bounce`]), since a virtual machine's cores
+//! move about the host and a figure means nothing without the distance they had at that moment. Pairs whose
+//! bounces differ are dropped. [`table`] prints medians and verdicts.
+//!
+//! In the order in which a run meets them:
+//! - [`targets`]: what is measured against what, and the bound; the numbers of the issue that asked for them.
+//! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, reads their output.
+//! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
+//! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
+//! - [`pairs`], [`bounce`], [`eventfd`]: interleaving and the two baselines.
+//! - [`figures`], [`table`]: units, medians, printing.
+//! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
+
+pub mod bounce;
+pub mod budget;
+pub mod error;
+pub mod eventfd;
+pub mod figures;
+pub mod instructions;
+pub mod link;
+pub mod machine;
+pub mod ours;
+pub mod pairs;
+pub mod peers;
+pub mod report;
+pub mod spawn;
+pub mod sys;
+pub mod table;
+pub mod targets;
+pub mod worker;
+
+pub use error::{Error, Result};
+pub use figures::Figures;

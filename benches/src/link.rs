@@ -1,0 +1,88 @@
+//! What the two worker processes of a pair tell each other before and after a measurement.
+//!
+//! The parent makes a connected pair of UNIX sockets and gives each worker one end as its standard input, so that
+//! there is no name to agree on and nothing to clean up. Messages are lines of JSON.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    os::{fd::AsFd, unix::net::UnixStream},
+    time::Duration,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Error, Result};
+
+/// Far longer than any measurement: a worker whose partner is gone or stuck ends by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One end of the channel between two workers.
+#[derive(Debug)]
+pub struct Link {
+    lines: BufReader<UnixStream>,
+}
+
+impl Link {
+    /// The end that the parent passed as this process's standard input.
+    pub fn from_stdin() -> Result<Self> {
+        let fd = io::stdin().as_fd().try_clone_to_owned().map_err(Error::io("taking the link from stdin"))?;
+        Self::new(UnixStream::from(fd))
+    }
+
+    /// Over `stream`.
+    pub fn new(stream: UnixStream) -> Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("standard input is not a socket"))?;
+        Ok(Self { lines: BufReader::new(stream) })
+    }
+
+    /// Tells the other side `value`.
+    pub fn send<T: Serialize>(&mut self, value: &T) -> Result<()> {
+        let mut line = serde_json::to_string(value).map_err(|error| Error::Link(error.to_string()))?;
+        line.push('\n');
+        self.lines.get_mut().write_all(line.as_bytes()).map_err(Error::io("telling the other worker"))
+    }
+
+    /// Waits for what the other side tells.
+    pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        let len = self.lines.read_line(&mut line).map_err(Error::io("listening to the other worker"))?;
+        if len == 0 {
+            return Err(Error::Link("it ended before it was done".into()));
+        }
+        serde_json::from_str(&line).map_err(|error| Error::Link(format!("{error} in {line:?}")))
+    }
+
+    /// Tells `mine` and hears theirs: addresses, keys.
+    pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> Result<T> {
+        self.send(mine)?;
+        self.recv()
+    }
+
+    /// Returns when both sides have come here.
+    pub fn barrier(&mut self) -> Result<()> {
+        match self.exchange(&"ready".to_owned())?.as_str() {
+            "ready" => Ok(()),
+            other => Err(Error::Link(format!("expected it to be ready, heard {other:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sides_exchange_and_meet() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut a, mut b) = (Link::new(a).unwrap(), Link::new(b).unwrap());
+        let other = std::thread::spawn(move || {
+            let heard = b.exchange(&vec![4_u8]).unwrap();
+            b.barrier().unwrap();
+            heard
+        });
+        assert_eq!(a.exchange(&vec![1_u8, 2]).unwrap(), vec![4]);
+        a.barrier().unwrap();
+        assert_eq!(other.join().unwrap(), vec![1, 2]);
+        assert!(matches!(a.recv::<u8>(), Err(Error::Link(_))), "the other side is gone");
+    }
+}

@@ -1,0 +1,146 @@
+//! `cargo run --release -p ofi-benches`: this stack beside libfabric and UCX, with a verdict on each line.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use ofi_benches::{
+    Error, Result, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
+    report, report::Report, table, targets, worker,
+};
+
+/// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Cores of the server and the client.
+    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [0, 1])]
+    cores: Vec<usize>,
+    /// Pairs of runs to keep for each line.
+    #[arg(long, default_value_t = 5)]
+    pairs: usize,
+    /// Pairs to try at most for each line: those during which the cores moved, or something else ran, are dropped.
+    #[arg(long, default_value_t = 25)]
+    attempts: usize,
+    /// How far the bounces of a pair may differ, in percent.
+    #[arg(long, default_value_t = 10.0)]
+    tolerance: f64,
+    /// Drop pairs whose bounce is longer than this many nanoseconds.
+    #[arg(long)]
+    longest_bounce: Option<f64>,
+    /// Drop pairs in which the kernel took a core away more often than this in a second.
+    #[arg(long, default_value_t = 100.0)]
+    preemptions: f64,
+    /// Only lines whose key contains this; may be given several times. Keys are in the JSON.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Write the report as JSON into this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Fail rather than install a peer's package.
+    #[arg(long)]
+    no_install: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows the bare cache-line bounce, ten times.
+    Bounce,
+    /// Counts instructions under callgrind and checks them against a budget.
+    Instructions {
+        /// The document with the table of budgets.
+        #[arg(long, default_value = "docs/hot-path.md")]
+        budget: PathBuf,
+        /// Write what was measured into the table.
+        #[arg(long)]
+        write: bool,
+    },
+    /// One side of one of our measurements; started by the others.
+    #[command(hide = true)]
+    Worker {
+        /// Which side.
+        #[arg(long)]
+        role: Role,
+        /// What to do, as JSON.
+        #[arg(long)]
+        job: String,
+    },
+    /// One path whose instructions are counted; started under callgrind.
+    #[command(hide = true)]
+    Path {
+        /// Its name.
+        name: String,
+        /// How often.
+        #[arg(long)]
+        count: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ofi-benches: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: Options) -> Result<ExitCode> {
+    let &[server, client] = options.cores.as_slice() else {
+        return Err(Error::Stack("--cores takes two numbers".into()));
+    };
+    let cores = [server, client];
+    match &options.command {
+        None => compare(&options, cores),
+        Some(Command::Bounce) => {
+            for _ in 0..10 {
+                println!("{:.1} ns", bounce::measure(cores)?);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Instructions { budget, write }) => {
+            let checked = instructions::check(budget, *write)?;
+            for row in &checked {
+                let verdict = if row.is_within() { "pass" } else { "FAIL" };
+                println!(
+                    "{verdict}  {:40} {:6} instructions, budget {:6}",
+                    row.path, row.measured, row.budget
+                );
+            }
+            Ok(if checked.iter().all(instructions::Checked::is_within) {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
+        }
+        Some(Command::Worker { role, job }) => worker::main(job, *role).map(|()| ExitCode::SUCCESS),
+        Some(Command::Path { name, count }) => instructions::main(name, *count).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
+    packages::ensure(!options.no_install)?;
+    bounce::measure(cores)?; // cores that are not there are one error, not one for each line
+    let policy = Policy {
+        wanted: options.pairs,
+        attempts: options.attempts,
+        tolerance: options.tolerance / 100.0,
+        preemptions_per_s: options.preemptions,
+        longest_bounce_ns: options.longest_bounce,
+    };
+    let chosen = |key: &str| options.only.is_empty() || options.only.iter().any(|part| key.contains(part));
+    let lines: Vec<_> = targets::LINES.iter().filter(|line| chosen(line.key)).collect();
+    let mut report = Report { machine: Machine::read(), cores, rows: Vec::with_capacity(lines.len()) };
+    for (at, line) in lines.iter().enumerate() {
+        eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);
+        report.rows.push(report::measure(line, &policy, cores));
+    }
+    println!("{}", table::render(&report));
+    if let Some(path) = &options.json {
+        let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
+        fs::write(path, json + "\n").map_err(Error::io(path.display().to_string()))?;
+    }
+    Ok(ExitCode::from(report.exit_code()))
+}

@@ -1,0 +1,141 @@
+//! Our own side: what a worker process measures with the library's API.
+//!
+//! This is the one module that knows the library. Everything around it is plumbing: the parent starts two pinned
+//! workers ([`crate::worker`]), each is given the same [`Job`], its [`Role`] and a [`Link`] to the other, and the
+//! client's [`Figures`] are the result.
+//!
+//! Rules that make the figures comparable with the peers':
+//! - warm up with a twentieth of the iterations; touch every buffer before the clock starts;
+//! - meet at [`Link::barrier`] before the clock starts, and touch the link no more until it stops;
+//! - ping-pong: half of the mean round trip; stream: from the first post to the last completion *at the receiver's
+//!   acknowledgement*, so that buffered messages are not counted before they arrived.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Figures, Result, link::Link};
+
+/// One measurement of our side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What is done.
+    pub test: Test,
+    /// Bytes of one message.
+    pub size: usize,
+    /// How often, after the warm-up.
+    pub iterations: u64,
+    /// Messages in flight, and receives posted ahead.
+    pub window: usize,
+    /// Whose memory the payload lies in.
+    pub memory: Memory,
+    /// Threading level that the domain is opened with.
+    pub threading: Threading,
+}
+
+impl Job {
+    /// A job with the defaults of the issue: window 64, application memory, threading DOMAIN.
+    pub const fn new(test: Test, size: usize, iterations: u64) -> Self {
+        Self { test, size, iterations, window: 64, memory: Memory::Application, threading: Threading::Domain }
+    }
+
+    /// The same with the payload in memory that the library allocated.
+    pub const fn in_library_memory(self) -> Self {
+        Self { memory: Memory::Library, ..self }
+    }
+
+    /// The same with threading SAFE.
+    pub const fn thread_safe(self) -> Self {
+        Self { threading: Threading::Safe, ..self }
+    }
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    /// Messages to and fro; latency is one way.
+    PingPong,
+    /// Tagged messages to and fro, with as many receives posted as `posted` says, whose tags are matched in random
+    /// order; latency is one way.
+    TaggedPingPong {
+        /// Receives in the queue throughout.
+        posted: usize,
+    },
+    /// Messages one way, `window` in flight.
+    Stream,
+    /// Writes into the server's memory, `window` in flight.
+    RmaWrite,
+    /// Reads from the server's memory, `window` in flight.
+    RmaRead,
+    /// Both sides asleep until the other's message; latency is the **round trip**.
+    Wake(Sleep),
+    /// One side asleep for a second with nobody sending; `cpu_share` is the result.
+    Idle,
+}
+
+/// How a side sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sleep {
+    /// A blocking read of the completion queue.
+    Sread,
+    /// `epoll_wait` on the completion queue's descriptor.
+    Epoll,
+}
+
+/// Where the payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Memory {
+    /// A page-aligned heap allocation of the program.
+    Application,
+    /// Memory that the domain allocated.
+    Library,
+}
+
+/// The two threading levels that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Threading {
+    /// `FI_THREAD_DOMAIN`.
+    Domain,
+    /// `FI_THREAD_SAFE`.
+    Safe,
+}
+
+/// Which side of a pair this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Answers, receives, or owns the memory.
+    Server,
+    /// Asks, sends, or initiates; holds the clock.
+    Client,
+}
+
+/// Whether [`run`] can do `job`.
+pub fn supports(_job: &Job) -> bool {
+    false
+}
+
+/// Does `job` as `role`; the client's figures are the result of the pair, the server's are not looked at.
+pub fn run(job: &Job, _role: Role, _link: &mut Link) -> Result<Option<Figures>> {
+    Err(Error::NotReady(format!("{:?}", job.test)))
+}
+
+/// A stretch of code whose instructions are counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// As in the first column of the budget table.
+    pub name: &'static str,
+    /// Function that does one operation, for valgrind's `--toggle-collect`: `*` matches anything. It must be
+    /// `#[inline(never)]`, must not call itself, and instructions outside it are not counted.
+    pub function: &'static str,
+}
+
+/// The paths that [`run_path`] knows.
+pub const PATHS: &[Path] = &[];
+
+/// Calls the function of the path named `name`, `count` times after a warm-up, in one thread of this process.
+pub fn run_path(name: &str, _count: u64) -> Result<()> {
+    Err(Error::NotReady(format!("path {name:?}")))
+}

@@ -1,0 +1,187 @@
+//! libfabric's own benchmarks over its `shm` provider.
+
+use std::{env, path::PathBuf, process::Command, sync::OnceLock, time::Duration};
+
+use super::{Benchmark, Peer, PeerRun, fresh_port, iterations, ucx, unreadable};
+use crate::{
+    Error, Figures, Result,
+    spawn::{ProcessPair, Ready},
+};
+
+/// Environment variable: the prefix of a libfabric with its fabtests, to be used instead of the packages.
+pub const PREFIX: &str = "OFI_BENCH_LIBFABRIC_PREFIX";
+
+/// libfabric 2.6 over UCX 1.13 on the same machine (`shared/reference/peers.md`): messages a second, 64 B.
+const RATE_OVER_UCX: f64 = 8.5 / 9.1;
+/// The same for 1 MiB messages.
+const LARGE_OVER_UCX: f64 = 13.1 / 11.7;
+/// The same for 64 KiB messages.
+const MEDIUM_OVER_UCX: f64 = 10.1 / 9.0;
+
+/// What the table calls it.
+pub(super) fn name(run: &PeerRun) -> String {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    let version = VERSION.get_or_init(|| version().unwrap_or_else(|| "?".into()));
+    match plan(run) {
+        Plan::Fabtests(_) | Plan::PingPong => format!("libfabric {version}"),
+        Plan::FromUcx(factor) => format!("libfabric 2.6 (UCX x {factor:.2})"),
+        Plan::Nothing => format!("libfabric {version} (no benchmark)"),
+    }
+}
+
+/// Runs the benchmark once.
+pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
+    match plan(run) {
+        Plan::Fabtests(prefix) => fabtests(run, prefix, cores),
+        Plan::PingPong => ping_pong(run, cores),
+        Plan::FromUcx(factor) => Ok(ucx::run(&PeerRun { peer: Peer::Ucx, ..*run }, cores)?.scaled(factor)),
+        Plan::Nothing => Err(Error::Missing {
+            program: "a libfabric benchmark for RMA".into(),
+            reason: format!("the packages have none; set {PREFIX} to a libfabric built with fabtests"),
+        }),
+    }
+}
+
+enum Plan {
+    Fabtests(PathBuf),
+    PingPong,
+    FromUcx(f64),
+    Nothing,
+}
+
+fn plan(run: &PeerRun) -> Plan {
+    match (env::var_os(PREFIX), run.benchmark) {
+        (Some(prefix), _) => Plan::Fabtests(prefix.into()),
+        (None, Benchmark::Latency | Benchmark::TaggedLatency) => Plan::PingPong,
+        (None, Benchmark::Stream) => Plan::FromUcx(match run.size {
+            0..=4096 => RATE_OVER_UCX,
+            4097..=262_144 => MEDIUM_OVER_UCX,
+            _ => LARGE_OVER_UCX,
+        }),
+        (None, Benchmark::RmaWrite | Benchmark::RmaRead) => Plan::Nothing,
+    }
+}
+
+/// The benchmarks of fabtests. `-E` exchanges addresses over a socket, without which two processes that know
+/// nothing of each other cannot use `shm`.
+fn fabtests(run: &PeerRun, prefix: PathBuf, cores: [usize; 2]) -> Result<Figures> {
+    let (program, operation) = match run.benchmark {
+        Benchmark::Latency => ("fi_rdm_pingpong", None),
+        Benchmark::TaggedLatency => ("fi_rdm_tagged_pingpong", None),
+        Benchmark::Stream => ("fi_rdm_bw", None),
+        Benchmark::RmaWrite => ("fi_rma_bw", Some("write")),
+        Benchmark::RmaRead => ("fi_rma_bw", Some("read")),
+    };
+    let port = fresh_port();
+    let mut server = Command::new(prefix.join("bin").join(program));
+    server.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    server.args(["-p", "shm", "-m"]).arg(format!("-E={port}"));
+    server.args(["-S", &run.size.to_string(), "-I", &iterations(run.size).to_string()]);
+    if run.benchmark == Benchmark::Stream {
+        server.args(["-W", "64"]);
+    }
+    server.args(operation.map(|operation| ["-o", operation]).into_iter().flatten());
+    let mut client = copy_of(&server);
+    client.arg("127.0.0.1");
+    let limit = Duration::from_secs(60);
+    let outputs = ProcessPair { server, client, ready: Ready::Listening(port), limit }.run(cores)?;
+    parse_fabtests(run, &outputs.client).ok_or_else(|| unreadable(program, "usec/xfer", &outputs.client))
+}
+
+/// `- { xfer_size: 64, iterations: 1000, …, time: 0.49, MB/sec: 26.03, usec/xfer: 2.458, Mxfers/sec: 0.4067 }`
+fn parse_fabtests(run: &PeerRun, output: &str) -> Option<Figures> {
+    let line = output.lines().rfind(|line| line.contains("usec/xfer:"))?;
+    let after = line.split_once("usec/xfer:")?.1;
+    let us: f64 = after.split([',', '}']).next()?.trim().parse().ok()?;
+    figures(run, us)
+}
+
+/// The packaged ping-pong, which has two columns with few digits and one with enough: MB/sec, of 10^6 bytes.
+fn ping_pong(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
+    const PROGRAM: &str = "fi_pingpong";
+    let port = fresh_port().to_string();
+    let mode = if run.benchmark == Benchmark::TaggedLatency { "tagged" } else { "msg" };
+    let command = |port_flag: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["-p", "shm", "-e", "rdm", "-m", mode, port_flag, &port]);
+        command.args(["-S", &run.size.to_string(), "-I", &iterations(run.size).to_string()]);
+        command
+    };
+    let server = command("-B");
+    let mut client = command("-P");
+    client.arg("127.0.0.1");
+    let ready = Ready::Listening(port.parse().unwrap_or_default());
+    let pair = ProcessPair { server, client, ready, limit: Duration::from_secs(60) };
+    let output = pair.run(cores)?.client;
+    parse_ping_pong(run, &output).ok_or_else(|| unreadable(PROGRAM, "MB/sec", &output))
+}
+
+/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`, then a line of values.
+fn parse_ping_pong(run: &PeerRun, output: &str) -> Option<Figures> {
+    let mut lines = output.lines().skip_while(|line| !line.contains("MB/sec"));
+    let column = lines.next()?.split_whitespace().position(|name| name == "MB/sec")?;
+    let mb_per_s: f64 = lines.next()?.split_whitespace().nth(column)?.parse().ok()?;
+    figures(run, run.size as f64 / mb_per_s)
+}
+
+fn figures(run: &PeerRun, us: f64) -> Option<Figures> {
+    if !(us.is_finite() && us > 0.0) {
+        return None;
+    }
+    Some(match run.benchmark {
+        Benchmark::Latency | Benchmark::TaggedLatency => Figures::from_latency(run.size, us),
+        Benchmark::Stream | Benchmark::RmaWrite | Benchmark::RmaRead => {
+            Figures::from_rate(run.size, 1e6 / us)
+        }
+    })
+}
+
+fn version() -> Option<String> {
+    let mut command = match env::var_os(PREFIX).map(PathBuf::from) {
+        Some(prefix) => {
+            let mut command = Command::new(prefix.join("bin/fi_info"));
+            command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+            command
+        }
+        None => Command::new("fi_info"),
+    };
+    let output = command.arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().find_map(|line| line.strip_prefix("libfabric: "))?;
+    Some(version.trim().to_owned())
+}
+
+fn copy_of(command: &Command) -> Command {
+    let mut copy = Command::new(command.get_program());
+    copy.args(command.get_args());
+    copy.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: PeerRun = PeerRun { peer: Peer::Libfabric, benchmark: Benchmark::Latency, size: 64 };
+
+    #[test]
+    fn fabtests_output_is_read() {
+        let output = "---\nfi_rdm_tagged_pingpong -p shm -E -S 64 -I 100000 -m 127.0.0.1 :\n\
+            - { xfer_size: 64, iterations: 100000, total: 12800000, time: 0.491677, MB/sec: 26.033351, \
+            usec/xfer: 2.458385, Mxfers/sec: 0.406771 }\n";
+        assert_eq!(parse_fabtests(&RUN, output).unwrap().latency_us, Some(2.458385));
+        let bandwidth = PeerRun { benchmark: Benchmark::RmaWrite, size: 1 << 20, ..RUN };
+        let figures = parse_fabtests(&bandwidth, output).unwrap();
+        assert_eq!((figures.latency_us, figures.msgs_per_s.round()), (None, 406_771.0));
+        assert_eq!(parse_fabtests(&RUN, "usec/xfer: zero"), None);
+    }
+
+    #[test]
+    fn the_packaged_ping_pong_is_read_from_the_column_with_digits() {
+        let output = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+            64      100k    =100k    12m         0.19s     64.00       0.97       1.03\n";
+        assert_eq!(parse_ping_pong(&RUN, output).unwrap().latency_us, Some(1.0));
+        assert_eq!(parse_ping_pong(&RUN, "bytes MB/sec\n64"), None);
+        assert_eq!(parse_ping_pong(&RUN, "bytes MB/sec\n64 0.00"), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Runs the lines and holds what came out.
+
+use serde::Serialize;
+
+use crate::{
+    Result, bounce,
+    figures::{Quantity, median, range},
+    machine::Machine,
+    ours,
+    pairs::{self, Pairs, Policy},
+    targets::{Bound, Line},
+    worker,
+};
+
+/// Fewer pairs than this decide nothing.
+const ENOUGH: usize = 3;
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub machine: Machine,
+    /// Server's and client's core.
+    pub cores: [usize; 2],
+    /// One for each line.
+    pub rows: Vec<Row>,
+}
+
+/// One line, measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The line's.
+    pub key: &'static str,
+    /// The line's.
+    pub title: &'static str,
+    /// The line's.
+    pub quantity: Quantity,
+    /// The line's.
+    pub bound: Bound,
+    /// The line's.
+    pub goal: Option<f64>,
+    /// Whom it was compared with.
+    pub against: String,
+    /// Median of ours, in the unit of the quantity.
+    pub ours: Option<f64>,
+    /// Median of theirs.
+    pub theirs: Option<f64>,
+    /// Median of the pairs' ratios, ours over theirs.
+    pub ratio: Option<f64>,
+    /// Smallest and largest of these ratios.
+    pub ratio_range: Option<(f64, f64)>,
+    /// Median of the bounces, in nanoseconds one way.
+    pub bounce_ns: Option<f64>,
+    /// Nanoseconds that an operation of ours took, over the bounce of its pair; the median.
+    pub ours_over_bounce: Option<f64>,
+    /// The same of theirs.
+    pub theirs_over_bounce: Option<f64>,
+    /// Pairs that count.
+    pub kept: usize,
+    /// Pairs that do not, because the cores moved.
+    pub moved: usize,
+    /// Pairs that do not, because something else ran.
+    pub disturbed: usize,
+    /// What it amounts to.
+    pub verdict: Verdict,
+}
+
+/// What a row amounts to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Within its bound.
+    Pass,
+    /// Not within its bound.
+    Fail,
+    /// Nothing was asked.
+    Shown,
+    /// Too few pairs count.
+    Unsteady,
+    /// Our side has no such measurement yet.
+    NotReady,
+    /// It could not be run, and why.
+    Error(String),
+}
+
+/// Measures `line`. What goes wrong becomes the row's verdict: the other lines are still worth having.
+pub fn measure(line: &Line, policy: &Policy, cores: [usize; 2]) -> Row {
+    match take_pairs(line, policy, cores) {
+        Ok(pairs) => row(line, &pairs),
+        Err(error) => Row { verdict: Verdict::Error(error.to_string()), ..row(line, &Pairs::default()) },
+    }
+}
+
+fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Pairs> {
+    let mut ours = || worker::run(&line.ours, cores);
+    let ours: Option<pairs::Run<'_>> = if ours::supports(&line.ours) { Some(&mut ours) } else { None };
+    let against = line.against.filter(|against| against.is_ready());
+    let mut theirs = against.map(|against| move || against.run(cores));
+    let theirs = theirs.as_mut().map(|run| run as pairs::Run<'_>);
+    pairs::take(policy, ours, theirs, &mut || bounce::measure(cores))
+}
+
+fn row(line: &Line, pairs: &Pairs) -> Row {
+    let kept = &pairs.kept;
+    let ours = || kept.iter().filter_map(|pair| pair.ours?.get(line.quantity));
+    let theirs = || kept.iter().filter_map(|pair| pair.theirs?.get(line.quantity));
+    let ratios = || {
+        kept.iter().filter_map(|pair| Some(pair.ours?.get(line.quantity)? / pair.theirs?.get(line.quantity)?))
+    };
+    let ratio = median(ratios());
+    let mut row = Row {
+        key: line.key,
+        title: line.title,
+        quantity: line.quantity,
+        bound: line.bound,
+        goal: line.goal,
+        against: line.against.map_or_else(|| "-".into(), |against| against.name()),
+        ours: median(ours()),
+        theirs: median(theirs()),
+        ratio,
+        ratio_range: range(ratios()),
+        bounce_ns: median(kept.iter().map(|pair| pair.bounce_ns)),
+        ours_over_bounce: median(
+            kept.iter().filter_map(|pair| Some(pair.ours?.ns_per_op() / pair.bounce_ns)),
+        ),
+        theirs_over_bounce: median(
+            kept.iter().filter_map(|pair| Some(pair.theirs?.ns_per_op() / pair.bounce_ns)),
+        ),
+        kept: kept.len(),
+        moved: pairs.moved,
+        disturbed: pairs.disturbed,
+        verdict: Verdict::Shown,
+    };
+    row.verdict = verdict(line, &row);
+    row
+}
+
+fn verdict(line: &Line, row: &Row) -> Verdict {
+    if !ours::supports(&line.ours) {
+        return Verdict::NotReady;
+    }
+    match row.ours {
+        Some(ours) if row.kept >= ENOUGH => match line.bound.judge(ours, row.theirs, row.ratio) {
+            Some(true) => Verdict::Pass,
+            Some(false) => Verdict::Fail,
+            None => Verdict::Shown,
+        },
+        _ => Verdict::Unsteady,
+    }
+}
+
+impl Report {
+    /// 0 when every bound was measured and met, 1 when one was missed, 3 when one was not measured.
+    pub fn exit_code(&self) -> u8 {
+        let asked = || self.rows.iter().filter(|row| row.bound != Bound::None);
+        if asked().any(|row| row.verdict == Verdict::Fail) {
+            1
+        } else if asked().all(|row| row.verdict == Verdict::Pass) {
+            0
+        } else {
+            3
+        }
+    }
+}

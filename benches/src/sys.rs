@@ -1,0 +1,54 @@
+//! The system calls of this package that the standard library does not have; its only `unsafe` code.
+
+use std::{
+    fs::File,
+    io,
+    mem::MaybeUninit,
+    os::fd::{FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+/// Keeps the calling thread, and the processes that it starts from now on, on `core`.
+pub fn pin_current_thread(core: usize) -> io::Result<()> {
+    let mut set = [0_u64; 16]; // 1,024 cores, the size of the C library's cpu_set_t
+    let word = set.get_mut(core / 64).ok_or(io::ErrorKind::InvalidInput)?;
+    *word = 1 << (core % 64);
+    // SAFETY: `set` has as many readable bytes as the call is told, and thread 0 means the caller.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A new eventfd, blocking, closed on exec.
+pub fn eventfd() -> io::Result<File> {
+    // SAFETY: takes two numbers and no memory.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened above and nobody else has it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// CPU time that this process has used, kernel and user.
+pub fn process_cpu_time() -> io::Result<Duration> {
+    let usage = usage(libc::RUSAGE_SELF)?;
+    let part = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64)
+    };
+    Ok(part(usage.ru_utime) + part(usage.ru_stime))
+}
+
+/// How often the kernel took a core away from children of this process that have ended and been waited for.
+pub fn children_preemptions() -> io::Result<u64> {
+    Ok(usage(libc::RUSAGE_CHILDREN)?.ru_nivcsw.max(0) as u64)
+}
+
+fn usage(who: libc::c_int) -> io::Result<libc::rusage> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is writable and as large as the call expects.
+    if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed, which is a valid value of a struct of integers, and then filled in by the kernel.
+    Ok(unsafe { usage.assume_init() })
+}

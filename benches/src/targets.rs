@@ -1,0 +1,252 @@
+//! What is measured against what, and how good it has to be.
+//!
+//! The bounds are those of the issue "Foundation", section "Speed"; a line without one is shown for information.
+
+use serde::Serialize;
+
+use crate::{
+    Figures, Result, eventfd,
+    figures::Quantity,
+    ours::{self, Job, Sleep, Test},
+    peers::{Benchmark, Peer, PeerRun},
+    worker,
+};
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Line {
+    /// Short, for `--only` and the JSON.
+    pub key: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// What is compared.
+    pub quantity: Quantity,
+    /// Our run.
+    pub ours: Job,
+    /// What it is compared with.
+    pub against: Option<Against>,
+    /// How good it has to be.
+    pub bound: Bound,
+    /// What we would like, in the unit of the quantity.
+    pub goal: Option<f64>,
+}
+
+/// The other half of a pair.
+#[derive(Clone, Copy, Debug)]
+pub enum Against {
+    /// A peer's benchmark.
+    Peer(PeerRun),
+    /// Our own, under other conditions.
+    Ours(Job, &'static str),
+    /// The bare eventfd round trip.
+    Eventfd,
+}
+
+/// How good a line has to be; ours over theirs unless it says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The ratio may be this at most.
+    RatioAtMost(f64),
+    /// The ratio has to be this at least.
+    RatioAtLeast(f64),
+    /// Ours may be this much more.
+    AtMostMore(f64),
+    /// Ours may be this at most, whatever the others do.
+    AtMost(f64),
+    /// For information.
+    None,
+}
+
+const SMALL: usize = 64;
+const LARGE: usize = 1 << 20;
+
+const fn libfabric(benchmark: Benchmark, size: usize) -> Option<Against> {
+    Some(Against::Peer(PeerRun { peer: Peer::Libfabric, benchmark, size }))
+}
+
+const fn ucx(benchmark: Benchmark, size: usize) -> Option<Against> {
+    Some(Against::Peer(PeerRun { peer: Peer::Ucx, benchmark, size }))
+}
+
+const fn ping_pong(size: usize) -> Job {
+    Job::new(Test::PingPong, size, 300_000)
+}
+
+const fn tagged(posted: usize) -> Job {
+    Job::new(Test::TaggedPingPong { posted }, SMALL, 300_000)
+}
+
+const fn large(test: Test) -> Job {
+    Job::new(test, LARGE, 4_000)
+}
+
+const fn wake(sleep: Sleep) -> Job {
+    Job::new(Test::Wake(sleep), SMALL, 5_000)
+}
+
+const fn line(key: &'static str, title: &'static str, quantity: Quantity, ours: Job) -> Line {
+    Line { key, title, quantity, ours, against: None, bound: Bound::None, goal: None }
+}
+
+impl Line {
+    const fn against(self, against: Option<Against>, bound: Bound) -> Self {
+        Self { against, bound, ..self }
+    }
+
+    const fn goal(self, goal: f64) -> Self {
+        Self { goal: Some(goal), ..self }
+    }
+}
+
+/// Every line, in the order of the issue.
+pub const LINES: &[Line] = &{
+    use {Benchmark as B, Bound::*, Quantity::*};
+    const ONE_WAY: &str = "64 B message, one way";
+    const ONE_WAY_TAGGED: &str = "64 B tagged message, one way";
+    [
+        line("latency-libfabric", ONE_WAY, LatencyNs, ping_pong(SMALL))
+            .against(libfabric(B::Latency, SMALL), RatioAtMost(0.5))
+            .goal(80.0),
+        line("latency-ucx", ONE_WAY, LatencyNs, ping_pong(SMALL))
+            .against(ucx(B::Latency, SMALL), RatioAtMost(1.0))
+            .goal(80.0),
+        line("tagged-libfabric", ONE_WAY_TAGGED, LatencyNs, tagged(1))
+            .against(libfabric(B::TaggedLatency, SMALL), RatioAtMost(0.5))
+            .goal(80.0),
+        line("tagged-ucx", ONE_WAY_TAGGED, LatencyNs, tagged(1))
+            .against(ucx(B::TaggedLatency, SMALL), RatioAtMost(1.0))
+            .goal(80.0),
+        line("latency-safe", "the same, threading SAFE", LatencyNs, ping_pong(SMALL).thread_safe())
+            .against(Some(Against::Ours(ping_pong(SMALL), "DOMAIN")), AtMostMore(25.0)),
+        line("latency-4k", "4 KiB message, one way", LatencyNs, ping_pong(4096))
+            .against(libfabric(B::Latency, 4096), None),
+        line("rate-libfabric", "64 B messages", RateM, Job::new(Test::Stream, SMALL, 2_000_000))
+            .against(libfabric(B::Stream, SMALL), RatioAtLeast(2.5))
+            .goal(25.0),
+        line("rate-ucx", "64 B messages", RateM, Job::new(Test::Stream, SMALL, 2_000_000))
+            .against(ucx(B::Stream, SMALL), None),
+        line(
+            "rate-safe",
+            "64 B messages, threading SAFE",
+            RateM,
+            Job::new(Test::Stream, SMALL, 2_000_000).thread_safe(),
+        )
+        .against(Some(Against::Ours(Job::new(Test::Stream, SMALL, 2_000_000), "DOMAIN")), None),
+        line("messages-64k", "64 KiB messages", Bandwidth, Job::new(Test::Stream, 65_536, 40_000))
+            .against(libfabric(B::Stream, 65_536), None),
+        line("messages-app", "1 MiB messages, application memory", Bandwidth, large(Test::Stream))
+            .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.7)),
+        line(
+            "messages-library",
+            "1 MiB messages, library memory",
+            Bandwidth,
+            large(Test::Stream).in_library_memory(),
+        )
+        .against(libfabric(B::Stream, LARGE), RatioAtLeast(2.5)),
+        line(
+            "write-library",
+            "1 MiB RMA write, library memory",
+            Bandwidth,
+            large(Test::RmaWrite).in_library_memory(),
+        )
+        .against(ucx(B::RmaWrite, LARGE), RatioAtLeast(1.0)),
+        line(
+            "read-library",
+            "1 MiB RMA read, library memory",
+            Bandwidth,
+            large(Test::RmaRead).in_library_memory(),
+        )
+        .against(ucx(B::RmaWrite, LARGE), RatioAtLeast(1.0)),
+        line("write-app", "1 MiB RMA write, application memory", Bandwidth, large(Test::RmaWrite))
+            .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.0)),
+        line("read-app", "1 MiB RMA read, application memory", Bandwidth, large(Test::RmaRead))
+            .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.0)),
+        line("matching", "64 B tagged, 100,000 posted, random order", LatencyNs, tagged(100_000))
+            .against(Some(Against::Ours(tagged(10), "10 posted")), RatioAtMost(1.5)),
+        line("wake-sread", "wake-up of sread, round trip", LatencyNs, wake(Sleep::Sread))
+            .against(Some(Against::Eventfd), RatioAtMost(1.3)),
+        line("wake-epoll", "wake-up of epoll, round trip", LatencyNs, wake(Sleep::Epoll))
+            .against(Some(Against::Eventfd), RatioAtMost(1.3)),
+        // One part in a thousand is a tick or two a second: what an idle process is charged at most.
+        Line {
+            bound: AtMost(0.001),
+            ..line("idle", "CPU while blocked", CpuShare, Job::new(Test::Idle, SMALL, 1))
+        },
+    ]
+};
+
+impl Against {
+    /// Its name in the table.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Peer(run) => run.name(),
+            Self::Ours(_, name) => format!("ours, {name}"),
+            Self::Eventfd => "bare eventfd".into(),
+        }
+    }
+
+    /// Runs it once on `cores`.
+    pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
+        match self {
+            Self::Peer(run) => run.run(cores),
+            Self::Ours(job, _) => worker::run(job, cores),
+            Self::Eventfd => eventfd::measure(cores),
+        }
+    }
+
+    /// Whether it can run at all yet.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::Ours(job, _) => ours::supports(job),
+            Self::Peer(_) | Self::Eventfd => true,
+        }
+    }
+}
+
+impl Bound {
+    /// Whether medians `ours` and `theirs`, with `ratio` the median of the pairs' ratios, are good enough; `None`
+    /// where nothing is asked or the figures are missing.
+    pub fn judge(self, ours: f64, theirs: Option<f64>, ratio: Option<f64>) -> Option<bool> {
+        match self {
+            Self::RatioAtMost(bound) => ratio.map(|ratio| ratio <= bound),
+            Self::RatioAtLeast(bound) => ratio.map(|ratio| ratio >= bound),
+            Self::AtMostMore(bound) => theirs.map(|theirs| ours - theirs <= bound),
+            Self::AtMost(bound) => Some(ours <= bound),
+            Self::None => None,
+        }
+    }
+
+    /// For the table.
+    pub fn show(self, quantity: Quantity) -> String {
+        match self {
+            Self::RatioAtMost(bound) => format!("<= {bound:.2} x"),
+            Self::RatioAtLeast(bound) => format!(">= {bound:.2} x"),
+            Self::AtMostMore(bound) => format!("<= + {}", quantity.show(bound)),
+            Self::AtMost(bound) => format!("<= {}", quantity.show(bound)),
+            Self::None => "-".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique() {
+        let mut keys: Vec<_> = LINES.iter().map(|line| line.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), LINES.len());
+    }
+
+    #[test]
+    fn bounds_are_judged_in_their_own_direction() {
+        assert_eq!(Bound::RatioAtMost(0.5).judge(1.0, Some(2.0), Some(0.5)), Some(true));
+        assert_eq!(Bound::RatioAtLeast(2.5).judge(1.0, Some(1.0), Some(2.4)), Some(false));
+        assert_eq!(Bound::AtMostMore(25.0).judge(126.0, Some(100.0), None), Some(false));
+        assert_eq!(Bound::AtMost(0.01).judge(0.0, None, None), Some(true));
+        assert_eq!(Bound::RatioAtMost(0.5).judge(1.0, None, None), None);
+    }
+}

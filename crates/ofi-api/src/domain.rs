@@ -1,0 +1,81 @@
+//! Domains and fabrics: the objects that endpoints, queues and registrations are opened in.
+
+use std::sync::Arc;
+
+use crate::{
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, Info, MemoryRegion, MrAttr, Placement,
+    Result, Threading,
+};
+
+/// Who serialises calls: the library, or the application by promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Serialization(Threading);
+
+impl Serialization {
+    /// Every call may come from any thread at any time (`FI_THREAD_SAFE`): the library locks.
+    pub const LIBRARY: Self = Self(Threading::Safe);
+
+    /// The application serialises calls as `threading` says, and the library leaves out the locks that this makes
+    /// needless.
+    ///
+    /// # Safety
+    /// No two threads are at the same time in data-transfer calls or queue reads of the same domain
+    /// (`FI_THREAD_DOMAIN`), or of the same endpoint and the queues bound to it (`FI_THREAD_COMPLETION`).
+    #[allow(unsafe_code)] // a promise to make, not an operation
+    pub const unsafe fn application(threading: Threading) -> Self {
+        Self(threading)
+    }
+
+    /// The level.
+    pub const fn threading(self) -> Threading {
+        self.0
+    }
+}
+
+/// A fabric (`fid_fabric`): what can reach each other.
+pub trait Fabric: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Opens a domain of it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if `info` is not this provider's.
+    fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>>;
+}
+
+/// A domain (`fid_domain`): an adapter, with what is opened on it.
+pub trait Domain: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// Opens an endpoint.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if `info` is not this domain's; what opening its resources answers.
+    fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>>;
+
+    /// Opens a completion queue.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a wait object that it cannot have.
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>>;
+
+    /// Opens an address vector.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for attributes that it cannot have.
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>>;
+
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// `FI_ENOKEY` if the requested key is taken; `FI_EINVAL` for a length of zero or pieces over the limit.
+    fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn MemoryRegion>>;
+
+    /// Allocates memory that this domain's transport can share with peers without copying.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`, `FI_EINVAL` for a length of zero.
+    fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation>;
+}

@@ -1,0 +1,219 @@
+//! Endpoints: what an application posts operations to.
+
+use std::sync::Arc;
+
+use crate::{
+    Address, AddressVector, BindFlags, CompletionQueue, Context, FiAddr, Lent, OpFlags, RemotePiece, Result,
+};
+
+/// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Call {
+    /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus what the call implies.
+    #[default]
+    Plain,
+    /// `fi_inject` and the like: the buffer is reusable on return, and success is never reported on a queue.
+    Inject,
+    /// `fi_sendmsg` and the like: the flags given here replace the endpoint's.
+    Msg,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOp<'a> {
+    /// The bytes.
+    pub buf: Lent<'a>,
+    /// The peer.
+    pub dest: FiAddr,
+    /// Returned with the completion.
+    pub context: Context,
+    /// Remote CQ data; carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// See [`Call`].
+    pub flags: OpFlags,
+    /// Where the flags come from.
+    pub call: Call,
+}
+
+impl<'a> SendOp<'a> {
+    /// `fi_send`.
+    #[inline]
+    pub const fn new(buf: Lent<'a>, dest: FiAddr, context: Context) -> Self {
+        Self { buf, dest, context, data: 0, flags: OpFlags::empty(), call: Call::Plain }
+    }
+}
+
+/// A receive to post.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveOp<'a> {
+    /// Where the message goes.
+    pub buf: Lent<'a>,
+    /// Only from this peer (with `FI_DIRECTED_RECV`); [`FiAddr::UNSPEC`] for any.
+    pub source: FiAddr,
+    /// Returned with the completion.
+    pub context: Context,
+    /// See [`Call`].
+    pub flags: OpFlags,
+    /// Where the flags come from.
+    pub call: Call,
+}
+
+impl<'a> ReceiveOp<'a> {
+    /// `fi_recv` from any source.
+    #[inline]
+    pub const fn new(buf: Lent<'a>, context: Context) -> Self {
+        Self { buf, source: FiAddr::UNSPEC, context, flags: OpFlags::empty(), call: Call::Plain }
+    }
+}
+
+/// A remote read or write.
+#[derive(Clone, Copy, Debug)]
+pub struct RmaOp<'a> {
+    /// Local memory: the source of a write, the target of a read.
+    pub buf: Lent<'a>,
+    /// The peer's memory: as long in total as the local memory.
+    pub remote: &'a [RemotePiece],
+    /// The peer.
+    pub peer: FiAddr,
+    /// Returned with the completion.
+    pub context: Context,
+    /// Remote CQ data of a write; carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// See [`Call`].
+    pub flags: OpFlags,
+    /// Where the flags come from.
+    pub call: Call,
+}
+
+/// A tag with its mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagMatch {
+    /// The tag.
+    pub tag: u64,
+    /// Bits that may differ.
+    pub ignore: u64,
+}
+
+/// Endpoint options (`FI_OPT_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum EpOption {
+    /// Free bytes below which a multi-receive buffer is released.
+    MinMultiRecv = 0,
+    /// Largest message of untagged sends.
+    MaxMsgSize = 12,
+    /// Largest message of tagged sends.
+    MaxTaggedSize = 13,
+    /// Largest RMA.
+    MaxRmaSize = 14,
+    /// Largest injected message.
+    InjectMsgSize = 16,
+    /// Largest injected tagged message.
+    InjectTaggedSize = 17,
+    /// Largest injected RMA write.
+    InjectRmaSize = 18,
+}
+
+/// One named counter of an endpoint, for people and monitoring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistic {
+    /// A stable name such as `rx_unexpected`.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What it counts.
+    pub help: &'static str,
+}
+
+/// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently.
+pub trait Endpoint: Send + Sync {
+    /// Binds a completion queue to the directions in `flags`.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` after enable; `FI_EBADFLAGS` for flags without a direction; `FI_EBUSY` if that direction has
+    /// one; `FI_EINVAL` for a queue of another library's making.
+    fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()>;
+
+    /// Binds the address vector.
+    ///
+    /// # Errors
+    /// As `bind_cq`.
+    fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()>;
+
+    /// Makes it ready for operations and gives it its address.
+    ///
+    /// # Errors
+    /// `FI_ENOCQ`, `FI_ENOAV` for what is not bound; `FI_EADDRINUSE` if another has the address.
+    fn enable(&self) -> Result<()>;
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` before enable where the address is not known yet.
+    fn name(&self) -> Result<Address>;
+
+    /// Chooses its address, before enable.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` after enable; `FI_EINVAL` for an address of the wrong format.
+    fn set_name(&self, address: &Address) -> Result<()>;
+
+    /// Sends an untagged message.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` when resources are short: read the completion queues, then try again. `FI_EMSGSIZE` over a limit,
+    /// `FI_EINVAL` for an unknown peer or bad arguments, `FI_EOPBADSTATE` before enable.
+    fn send(&self, op: &SendOp<'_>) -> Result<()>;
+
+    /// Sends a tagged message.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn send_tagged(&self, op: &SendOp<'_>, tag: u64) -> Result<()>;
+
+    /// Posts a receive for an untagged message.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn receive(&self, op: &ReceiveOp<'_>) -> Result<()>;
+
+    /// Posts a receive for a tagged message, or peeks, claims, discards.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn receive_tagged(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()>;
+
+    /// Writes to the peer's memory.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn write(&self, op: &RmaOp<'_>) -> Result<()>;
+
+    /// Reads from the peer's memory.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn read(&self, op: &RmaOp<'_>) -> Result<()>;
+
+    /// Cancels the oldest receive posted with `context`. It ends with either its message or `FI_ECANCELED`.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` if there is none.
+    fn cancel(&self, context: Context) -> Result<()>;
+
+    /// Reads an option.
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that the transport does not have.
+    fn option(&self, option: EpOption) -> Result<usize>;
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that the transport does not have, or that is read-only; `FI_EINVAL` out of range.
+    fn set_option(&self, option: EpOption, value: usize) -> Result<()>;
+
+    /// Its counters, at this moment.
+    fn statistics(&self) -> Vec<Statistic>;
+}

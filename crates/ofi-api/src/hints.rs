@@ -1,0 +1,159 @@
+//! What the application asks getinfo for.
+
+use crate::{
+    AddrFormat, Address, AvType, Caps, EpType, Handle, Info, Mode, MrMode, MsgOrder, OpFlags, Progress,
+    Protocol, ResourceMgmt, Threading, TrafficClass,
+};
+
+/// An [`Info`] in which a field left at its default means "any", with three exceptions, as in C:
+/// `mode` empty means "the application supports no mode", `mr_mode` empty means "scalable
+/// registration", and only those primary capabilities are granted that `caps` names.
+///
+/// ```
+/// use ofi_api::{Caps, EpType, Hints, MrMode};
+/// let hints = Hints::new()
+///     .caps(Caps::MSG | Caps::TAGGED)
+///     .ep_type(EpType::Rdm)
+///     .provider("shm")
+///     .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY);
+/// assert_eq!(hints.info.fabric_attr.prov_name, "shm");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
+pub struct Hints {
+    /// The fields. Those that have no method below are set here.
+    pub info: Info,
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($($field:ident).+: $type:ty);)+) => {
+        impl Hints {
+            $($(#[$doc])*
+            pub fn $name(mut self, value: $type) -> Self {
+                self.info.$($field).+ = value;
+                self
+            })+
+        }
+    };
+}
+
+setters! {
+    /// What the endpoint must be able to do. See [`Info::caps`].
+    caps(caps: Caps);
+    /// What the application is ready to do for the provider. See [`Info::mode`].
+    mode(mode: Mode);
+    /// How addresses must be laid out.
+    addr_format(addr_format: AddrFormat);
+    /// How the endpoint must talk to its peers.
+    ep_type(ep_attr.ep_type: EpType);
+    /// What the endpoint must speak.
+    protocol(ep_attr.protocol: Protocol);
+    /// The longest message, in bytes.
+    max_msg_size(ep_attr.max_msg_size: usize);
+    /// How the application lays out its tags.
+    mem_tag_format(ep_attr.mem_tag_format: u64);
+    /// How many transmit contexts the endpoint has.
+    tx_ctx_cnt(ep_attr.tx_ctx_cnt: usize);
+    /// How many receive contexts the endpoint has.
+    rx_ctx_cnt(ep_attr.rx_ctx_cnt: usize);
+    /// What transmit calls without flags use.
+    tx_op_flags(tx_attr.op_flags: OpFlags);
+    /// What receive calls without flags use.
+    rx_op_flags(rx_attr.op_flags: OpFlags);
+    /// The longest injected message, in bytes.
+    inject_size(tx_attr.inject_size: usize);
+    /// How many operations may be outstanding.
+    tx_size(tx_attr.size: usize);
+    /// How many receives may be posted.
+    rx_size(rx_attr.size: usize);
+    /// How many pieces a local buffer of a transmit may have.
+    tx_iov_limit(tx_attr.iov_limit: usize);
+    /// How many pieces a buffer of a receive may have.
+    rx_iov_limit(rx_attr.iov_limit: usize);
+    /// How many pieces a remote buffer may have.
+    rma_iov_limit(tx_attr.rma_iov_limit: usize);
+    /// The service that the network should give.
+    tclass(tx_attr.tclass: TrafficClass);
+    /// Which calls the application keeps apart.
+    threading(domain_attr.threading: Threading);
+    /// Who drives operations forward.
+    progress(domain_attr.progress: Progress);
+    /// Whether queues must be kept from overrunning.
+    resource_mgmt(domain_attr.resource_mgmt: ResourceMgmt);
+    /// What address vectors are.
+    av_type(domain_attr.av_type: AvType);
+    /// What registration may ask of the application.
+    mr_mode(domain_attr.mr_mode: MrMode);
+    /// The length of a remote key, in bytes.
+    mr_key_size(domain_attr.mr_key_size: usize);
+    /// The length of remote completion data, in bytes.
+    cq_data_size(domain_attr.cq_data_size: usize);
+    /// Capabilities of the domain.
+    domain_caps(domain_attr.caps: Caps);
+}
+
+impl Hints {
+    /// Any, except as the type says.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The provider: a name, layers separated by `;`, or `^name` to exclude one.
+    pub fn provider(mut self, name: impl Into<String>) -> Self {
+        self.info.fabric_attr.prov_name = name.into();
+        self
+    }
+
+    /// The fabric's name.
+    pub fn fabric(mut self, name: impl Into<String>) -> Self {
+        self.info.fabric_attr.name = name.into();
+        self
+    }
+
+    /// The domain's name.
+    pub fn domain(mut self, name: impl Into<String>) -> Self {
+        self.info.domain_attr.name = name.into();
+        self
+    }
+
+    /// The local address; its format becomes the format wanted.
+    pub fn src_addr(mut self, address: Address) -> Self {
+        self.info.addr_format = address.format();
+        self.info.src_addr = Some(address);
+        self
+    }
+
+    /// The peer's address; its format becomes the format wanted.
+    pub fn dest_addr(mut self, address: Address) -> Self {
+        self.info.addr_format = address.format();
+        self.info.dest_addr = Some(address);
+        self
+    }
+
+    /// The object that the endpoint takes over.
+    pub fn handle(mut self, handle: Handle) -> Self {
+        self.info.handle = Some(handle);
+        self
+    }
+
+    /// The order of messages, on both sides.
+    pub fn msg_order(mut self, order: MsgOrder) -> Self {
+        self.info.tx_attr.msg_order = order;
+        self.info.rx_attr.msg_order = order;
+        self
+    }
+
+    /// The authorization key of the domain.
+    pub fn auth_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.info.domain_attr.auth_key = key.into();
+        self.info.domain_attr.auth_key_size = self.info.domain_attr.auth_key.len();
+        self
+    }
+}
+
+impl From<Info> for Hints {
+    /// Asks for what an info has, which is how one info leads to more like it.
+    fn from(info: Info) -> Self {
+        Hints { info }
+    }
+}

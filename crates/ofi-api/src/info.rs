@@ -1,0 +1,271 @@
+//! What getinfo returns: one way to communicate, with every attribute (fi_getinfo(3), fi_endpoint(3),
+//! fi_domain(3), fi_fabric(3)).
+//!
+//! Fields have C's names and meanings; zero, `Unspec`, an empty string and `None` stand for C's zero and
+//! NULL. Sizes are in bytes and counts in units unless said otherwise. C's `fi_ep_attr.xpu_ctx` (newer
+//! than 2.6) has no counterpart.
+
+use crate::{
+    AddrFormat, Address, AvType, Caps, EpType, Mode, MrMode, MsgOrder, Nic, OpFlags, Progress, Protocol,
+    ResourceMgmt, Threading, TrafficClass, Version,
+};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// `FI_SHARED_CONTEXT`: a context count that means "shared with other endpoints".
+pub const SHARED_CONTEXT: usize = usize::MAX;
+/// `FI_AV_AUTH_KEY`: a key size that means "the keys are in the address vector".
+pub const AV_AUTH_KEY: usize = usize::MAX;
+/// `FI_KEY_NOTAVAIL`: the key of a registration that has none yet.
+pub const KEY_NOTAVAIL: u64 = u64::MAX;
+/// `FI_TAG_BITS`, a [`EpAttr::mem_tag_format`]: all bits are alike.
+pub const TAG_BITS: u64 = 0;
+/// `FI_TAG_MPI`, a [`EpAttr::mem_tag_format`]: the tags of MPI.
+pub const TAG_MPI: u64 = 1;
+/// `FI_TAG_CCL`, a [`EpAttr::mem_tag_format`]: the tags of collective libraries.
+pub const TAG_CCL: u64 = 2;
+/// `FI_TAG_MAX_FORMAT`: from here on a [`EpAttr::mem_tag_format`] is a pattern of bits, not a name.
+pub const TAG_MAX_FORMAT: u64 = 1 << 16;
+
+/// One way to communicate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Info {
+    /// What the endpoint can do.
+    pub caps: Caps,
+    /// What the application must do for the provider.
+    pub mode: Mode,
+    /// How addresses are laid out.
+    pub addr_format: AddrFormat,
+    /// The local address.
+    pub src_addr: Option<Address>,
+    /// The address of the node and service that were asked for.
+    pub dest_addr: Option<Address>,
+    /// The object that an endpoint made from this info takes over: a connection request or a passive endpoint.
+    pub handle: Option<Handle>,
+    /// The transmit side.
+    pub tx_attr: TxAttr,
+    /// The receive side.
+    pub rx_attr: RxAttr,
+    /// The endpoint.
+    pub ep_attr: EpAttr,
+    /// The domain.
+    pub domain_attr: DomainAttr,
+    /// The fabric and the provider.
+    pub fabric_attr: FabricAttr,
+    /// The device, if there is one.
+    pub nic: Option<Nic>,
+}
+
+/// The transmit side of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxAttr {
+    /// The part of [`Info::caps`] that concerns transmitting.
+    pub caps: Caps,
+    /// The part of [`Info::mode`] that concerns transmitting.
+    pub mode: Mode,
+    /// What calls without flags use.
+    pub op_flags: OpFlags,
+    /// The order that holds between operations to one peer.
+    pub msg_order: MsgOrder,
+    /// Deprecated; must be zero from API 2.0.
+    pub comp_order: u64,
+    /// The longest injected message.
+    pub inject_size: usize,
+    /// How many operations may be outstanding.
+    pub size: usize,
+    /// How many pieces a local buffer may have.
+    pub iov_limit: usize,
+    /// How many pieces a remote buffer may have.
+    pub rma_iov_limit: usize,
+    /// The service that the network should give.
+    pub tclass: TrafficClass,
+}
+
+/// The receive side of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RxAttr {
+    /// The part of [`Info::caps`] that concerns receiving.
+    pub caps: Caps,
+    /// The part of [`Info::mode`] that concerns receiving.
+    pub mode: Mode,
+    /// What calls without flags use.
+    pub op_flags: OpFlags,
+    /// The order that holds between operations from one peer.
+    pub msg_order: MsgOrder,
+    /// Deprecated; must be zero from API 2.0.
+    pub comp_order: u64,
+    /// Deprecated; must be zero from API 2.0.
+    pub total_buffered_recv: usize,
+    /// How many receives may be posted.
+    pub size: usize,
+    /// How many pieces a buffer may have.
+    pub iov_limit: usize,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EpAttr {
+    /// How it talks to its peers. C: `type`.
+    pub ep_type: EpType,
+    /// What it speaks to them.
+    pub protocol: Protocol,
+    /// Which version of that; a higher one understands the lower ones.
+    pub protocol_version: u32,
+    /// The longest message.
+    pub max_msg_size: usize,
+    /// The room for the provider in front of messages, with [`Mode::MSG_PREFIX`]; a multiple of 8.
+    pub msg_prefix_size: usize,
+    /// The longest transfer for which reads keep behind writes: 0 none, `usize::MAX` all.
+    pub max_order_raw_size: usize,
+    /// The longest transfer for which writes keep behind reads: 0 none, `usize::MAX` all.
+    pub max_order_war_size: usize,
+    /// The longest transfer for which writes keep behind writes: 0 none, `usize::MAX` all.
+    pub max_order_waw_size: usize,
+    /// Which bits of a tag the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
+    /// `TAG_CCL`; 0 is [`TAG_BITS`].
+    pub mem_tag_format: u64,
+    /// How many transmit contexts, or [`SHARED_CONTEXT`].
+    pub tx_ctx_cnt: usize,
+    /// How many receive contexts, or [`SHARED_CONTEXT`].
+    pub rx_ctx_cnt: usize,
+    /// How long the key is: in an offer the longest that is possible, otherwise the length of `auth_key`.
+    pub auth_key_size: usize,
+    /// The authorization key; empty for none.
+    pub auth_key: Vec<u8>,
+}
+
+/// A domain: the resources of one device that endpoints share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DomainAttr {
+    /// The domain itself, where it is already open.
+    pub domain: Option<Handle>,
+    /// Its name.
+    pub name: String,
+    /// Which calls the application keeps apart.
+    pub threading: Threading,
+    /// Deprecated; from API 2.0 the same as `progress`.
+    pub control_progress: Progress,
+    /// Who drives operations forward. C's deprecated `data_progress` is the same field.
+    pub progress: Progress,
+    /// Whether queues and contexts are kept from overrunning.
+    pub resource_mgmt: ResourceMgmt,
+    /// What address vectors are.
+    pub av_type: AvType,
+    /// What registration asks of the application.
+    pub mr_mode: MrMode,
+    /// The length of a remote key.
+    pub mr_key_size: usize,
+    /// The length of remote completion data.
+    pub cq_data_size: usize,
+    /// How many completion queues work best.
+    pub cq_cnt: usize,
+    /// How many endpoints.
+    pub ep_cnt: usize,
+    /// How many transmit contexts.
+    pub tx_ctx_cnt: usize,
+    /// How many receive contexts.
+    pub rx_ctx_cnt: usize,
+    /// How many transmit contexts an endpoint may have.
+    pub max_ep_tx_ctx: usize,
+    /// How many receive contexts an endpoint may have.
+    pub max_ep_rx_ctx: usize,
+    /// How many endpoints may share a transmit context.
+    pub max_ep_stx_ctx: usize,
+    /// How many endpoints may share a receive context.
+    pub max_ep_srx_ctx: usize,
+    /// How many counters.
+    pub cntr_cnt: usize,
+    /// How many pieces a registration may have.
+    pub mr_iov_limit: usize,
+    /// Capabilities of the domain, such as [`Caps::LOCAL_COMM`].
+    pub caps: Caps,
+    /// Modes of the domain.
+    pub mode: Mode,
+    /// The default authorization key; empty for none.
+    pub auth_key: Vec<u8>,
+    /// How long the key is, as in [`EpAttr::auth_key_size`]; or [`AV_AUTH_KEY`].
+    pub auth_key_size: usize,
+    /// The longest error data.
+    pub max_err_data: usize,
+    /// How many registrations.
+    pub mr_cnt: usize,
+    /// The default service of the network.
+    pub tclass: TrafficClass,
+    /// How many authorization keys an endpoint may have. API 1.20.
+    pub max_ep_auth_key: usize,
+    /// The highest number of a peer group. API 2.0.
+    pub max_group_id: u32,
+    /// The highest value of a counter; 0 is `u64::MAX`. API 2.5.
+    pub max_cntr_value: u64,
+    /// The highest value of a counter's errors; 0 is `u64::MAX`. API 2.5.
+    pub max_err_cntr_value: u64,
+    /// How many device contexts. Newer than 2.6; see fi_xpu(3).
+    pub max_xpu_ctx_cnt: usize,
+}
+
+/// A fabric, and the provider that reaches it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FabricAttr {
+    /// The fabric itself, where it is already open.
+    pub fabric: Option<Handle>,
+    /// Its name.
+    pub name: String,
+    /// The provider, such as `shm`; layers are separated by `;`, the lowest first.
+    pub prov_name: String,
+    /// The provider's version.
+    pub prov_version: Version,
+    /// The API that was asked for.
+    pub api_version: Version,
+}
+
+/// An open object that an [`Info`] refers to. Copies refer to the same object and keep it alive.
+#[derive(Clone)]
+pub struct Handle(Arc<dyn Any + Send + Sync>);
+
+impl Handle {
+    /// A handle to `object`.
+    pub fn new<T: Any + Send + Sync>(object: Arc<T>) -> Handle {
+        Handle(object)
+    }
+
+    /// The object, if it is a `T`.
+    pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(&self.0).downcast().ok()
+    }
+}
+
+impl PartialEq for Handle {
+    fn eq(&self, other: &Handle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Pointer::fmt(&Arc::as_ptr(&self.0), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_info_is_c_s_zeroed_memory() {
+        let info = Info::default();
+        assert_eq!(info.ep_attr.ep_type, EpType::Unspec);
+        assert_eq!(info.domain_attr.mr_mode, MrMode::empty());
+        assert!(info.caps.is_empty() && info.src_addr.is_none() && info.fabric_attr.name.is_empty());
+    }
+
+    #[test]
+    fn a_handle_gives_back_its_object_and_only_as_what_it_is() {
+        let object = Arc::new(7_u32);
+        let handle = Handle::new(Arc::clone(&object));
+        assert_eq!(handle.downcast::<u32>(), Some(object));
+        assert_eq!(handle.downcast::<u64>(), None);
+        assert_eq!(handle, handle.clone());
+        assert_ne!(handle, Handle::new(Arc::new(7_u32)));
+    }
+}

@@ -1,0 +1,53 @@
+//! libfabric's object model in Rust: what applications and transports share. No I/O happens here.
+//!
+//! Names and values are those of libfabric's headers (API 2.x), so that a man page is the reference and
+//! the C ABI is a cast. What a value means is in the man page that its documentation names.
+#![deny(unsafe_code)] // allowed in the two files where memory is lent: `memory` and `completion`
+
+mod address;
+mod c_enum;
+#[cfg(test)]
+mod c_values;
+mod error;
+mod flags;
+mod hints;
+mod info;
+mod nic;
+mod text;
+mod types;
+
+pub use address::Address;
+pub use error::{Detail, Errno, Error, Refusal, Result};
+pub use flags::{BindFlags, Caps, CompletionFlags, GetinfoFlags, Mode, MrAccess, MrMode, MsgOrder, OpFlags};
+pub use hints::Hints;
+pub use info::{
+    AV_AUTH_KEY, DomainAttr, EpAttr, FabricAttr, Handle, Info, KEY_NOTAVAIL, RxAttr, SHARED_CONTEXT,
+    TAG_BITS, TAG_CCL, TAG_MAX_FORMAT, TAG_MPI, TxAttr,
+};
+pub use nic::{BusAttr, BusType, DeviceAttr, LinkAttr, LinkState, Nic, PciAttr};
+pub use types::{
+    AddrFormat, AvType, CntrEvents, Context, CqFormat, EpType, FiAddr, HmemIface, Progress, Protocol,
+    ResourceMgmt, Threading, TrafficClass, Version, WaitCond, WaitObj,
+};
+
+// The objects and the transport contract, outermost first.
+mod provider;
+mod domain;
+mod av;
+#[allow(unsafe_code)]
+mod completion;
+mod endpoint;
+#[allow(unsafe_code)]
+mod memory;
+
+pub use av::{AddressVector, AvAttr};
+pub use completion::{
+    CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormatEntry, CqMsgEntry,
+    CqTaggedEntry,
+};
+pub use domain::{Domain, Fabric, Serialization};
+pub use endpoint::{Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, Statistic, TagMatch};
+pub use memory::{
+    Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
+};
+pub use provider::{Offers, Provider, Request};

@@ -1,0 +1,191 @@
+//! Memory on its way through the stack: lent buffers, registrations, and memory that the library allocates.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::{FiAddr, MrAccess, Result};
+
+/// One contiguous piece of memory. Laid out like C's `struct iovec`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Piece {
+    /// First byte. May be null where `len` is zero.
+    pub addr: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+// SAFETY: a piece is a number pair; whoever dereferences it relies on the promise of `Lent::new`.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// A piece over `addr..addr + len`.
+    pub const fn new(addr: *mut u8, len: usize) -> Self {
+        Self { addr, len }
+    }
+}
+
+/// A local descriptor (`fi_mr_desc`): names a registration where a local buffer is used. [`Desc::NONE`] is C's null.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Desc(pub usize);
+
+impl Desc {
+    /// No descriptor.
+    pub const NONE: Self = Self(0);
+}
+
+/// Memory lent to one operation: pieces, and optionally the descriptor of each piece's registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    pieces: &'a [Piece],
+    descs: &'a [Desc],
+}
+
+impl<'a> Lent<'a> {
+    /// No memory at all: a zero-length message, or a receive that takes only the envelope.
+    pub const EMPTY: Lent<'static> = Lent { pieces: &[], descs: &[] };
+
+    /// Lends `pieces` to one operation. `descs` is empty or has one descriptor for each piece.
+    ///
+    /// The slices themselves are only read during the call that takes this value; the memory that the pieces name is
+    /// lent until the operation ends.
+    ///
+    /// # Safety
+    /// Until the operation's completion is read (or, for an injected one, until the call returns), the memory stays
+    /// allocated, nobody writes it, and, for a receive or a read, nobody reads it. Everything past this constructor
+    /// is safe because of this promise.
+    #[inline]
+    pub const unsafe fn new(pieces: &'a [Piece], descs: &'a [Desc]) -> Self {
+        Self { pieces, descs }
+    }
+
+    /// The pieces, in order.
+    #[inline]
+    pub const fn pieces(&self) -> &'a [Piece] {
+        self.pieces
+    }
+
+    /// The descriptors: none, or one for each piece.
+    #[inline]
+    pub const fn descs(&self) -> &'a [Desc] {
+        self.descs
+    }
+
+    /// Sum of the pieces' lengths in bytes; saturates.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.pieces {
+            [one] => one.len,
+            many => many.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len)),
+        }
+    }
+
+    /// Whether the length is zero.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One range of a peer's registered memory. Laid out like C's `struct fi_rma_iov`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct RemotePiece {
+    /// Virtual address, or offset from the region's start, as the peer's `mr_mode` says.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// The region's key, as its owner told it.
+    pub key: u64,
+}
+
+/// What to register (`struct fi_mr_attr`).
+#[derive(Clone, Debug)]
+pub struct MrAttr<'a> {
+    /// The memory: one piece, or several that form one region.
+    pub pieces: &'a [Piece],
+    /// What local and remote operations may do with it.
+    pub access: MrAccess,
+    /// With offset addressing: what a peer must give as the address of the first byte. Zero otherwise.
+    pub offset: u64,
+    /// The key to use, where the domain lets the application choose (no `FI_MR_PROV_KEY`).
+    pub requested_key: u64,
+    /// Which memory this is; [`crate::HmemIface::System`] for ordinary memory.
+    pub iface: crate::HmemIface,
+    /// Device number within `iface`.
+    pub device: u64,
+    _lent: PhantomData<&'a ()>,
+}
+
+impl<'a> MrAttr<'a> {
+    /// A registration of `pieces` for `access`, with the defaults for all else.
+    ///
+    /// # Safety
+    /// Until the registration is closed, the memory stays mapped, and with remote rights any peer that has the key
+    /// may read or write it at any moment: the program must not hold Rust references to it that say otherwise.
+    pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
+        Self {
+            pieces,
+            access,
+            offset: 0,
+            requested_key: 0,
+            iface: crate::HmemIface::System,
+            device: 0,
+            _lent: PhantomData,
+        }
+    }
+}
+
+/// A registration (`fid_mr`). Closed when the last handle is dropped, or by [`MemoryRegion::close`].
+pub trait MemoryRegion: Send + Sync {
+    /// The key that peers name it by.
+    fn key(&self) -> u64;
+    /// The descriptor that local operations name it by.
+    fn desc(&self) -> Desc;
+    /// What a peer gives as the address of the first byte: a virtual address or an offset.
+    fn base(&self) -> u64;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether the length is zero: never, as the man page forbids it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Withdraws all rights. When it returns, no peer that follows the protocol touches the memory, and none will:
+    /// a later access with its key fails at the peer.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if a live peer did not stop within the bound (one second); the rights are withdrawn all the same.
+    fn close(&self) -> Result<()>;
+}
+
+/// Where library memory should come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// NUMA node to prefer; `None` leaves it to the kernel's first touch.
+    pub node: Option<u32>,
+    /// Ask for huge pages; taken where the system has them, ordinary pages otherwise.
+    pub huge: bool,
+    /// Which memory; only system memory so far.
+    pub iface: crate::HmemIface,
+}
+
+/// Memory that the library allocated, which transports may share with peers instead of copying through them.
+pub trait LibraryMemory: Send + Sync {
+    /// First byte. The memory is zeroed at first, and stays mapped while this object lives.
+    fn as_ptr(&self) -> *mut u8;
+    /// Length in bytes, as asked for.
+    fn len(&self) -> usize;
+    /// Whether the length is zero: never.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Shared handle to library memory.
+pub type Allocation = Arc<dyn LibraryMemory>;
+
+/// What [`crate::AddressVector::insert`] tells of one address.
+pub type Inserted = Result<FiAddr>;

@@ -1,0 +1,113 @@
+//! The network device behind an info (fi_nic(3)), and the NUMA node that it sits on.
+//!
+//! C marks a string that is not known with NULL; here it is empty.
+
+use crate::c_enum::c_enum;
+
+c_enum! {
+    /// Which bus a device is on.
+    pub enum BusType {
+        /// Not known, or none.
+        Unknown = 0 => "FI_BUS_UNKNOWN",
+        /// PCI.
+        Pci = 1 => "FI_BUS_PCI",
+    }
+}
+
+c_enum! {
+    /// Whether a port is up.
+    pub enum LinkState {
+        /// Not known, or no such thing.
+        Unknown = 0 => "FI_LINK_UNKNOWN",
+        /// Inactive.
+        Down = 1 => "FI_LINK_DOWN",
+        /// Active.
+        Up = 2 => "FI_LINK_UP",
+    }
+}
+
+/// A network device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nic {
+    /// Which device it is.
+    pub device_attr: DeviceAttr,
+    /// Where in the machine it is.
+    pub bus_attr: BusAttr,
+    /// How it is connected.
+    pub link_attr: LinkAttr,
+    /// The NUMA node nearest to it, if the machine says so. Not in C.
+    pub numa_node: Option<u32>,
+}
+
+/// Which device a [`Nic`] is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// The operating system's name for it, such as `eth0`, or an absolute file name.
+    pub name: String,
+    /// The vendor's identifier of the product.
+    pub device_id: String,
+    /// The product's version.
+    pub device_version: String,
+    /// The vendor.
+    pub vendor_id: String,
+    /// The driver.
+    pub driver: String,
+    /// The firmware's version.
+    pub firmware: String,
+}
+
+/// Where a [`Nic`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BusAttr {
+    /// Not known.
+    #[default]
+    Unknown,
+    /// On PCI.
+    Pci(PciAttr),
+}
+
+impl BusAttr {
+    /// The kind of bus, as C has it.
+    pub const fn bus_type(self) -> BusType {
+        match self {
+            BusAttr::Unknown => BusType::Unknown,
+            BusAttr::Pci(_) => BusType::Pci,
+        }
+    }
+}
+
+/// A PCI address: `domain:bus:device.function`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PciAttr {
+    /// The domain, or segment.
+    pub domain_id: u16,
+    /// The bus.
+    pub bus_id: u8,
+    /// The device on the bus.
+    pub device_id: u8,
+    /// The function of the device.
+    pub function_id: u8,
+}
+
+impl std::fmt::Display for PciAttr {
+    /// As in sysfs: `0000:3b:00.1`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let PciAttr { domain_id, bus_id, device_id, function_id } = self;
+        write!(f, "{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}")
+    }
+}
+
+/// How a [`Nic`] is connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkAttr {
+    /// The link-level address, such as a MAC address.
+    pub address: String,
+    /// The largest frame, in bytes.
+    pub mtu: usize,
+    /// The active rate, in bits per second.
+    pub speed: usize,
+    /// Whether the port is up.
+    pub state: LinkState,
+    /// The kind of network, such as `Ethernet` or `InfiniBand`.
+    pub network_type: String,
+}

@@ -1,0 +1,47 @@
+//! The trait that a transport implements to be found by getinfo.
+
+use std::sync::Arc;
+
+use crate::{Fabric, GetinfoFlags, Hints, Info, Refusal, Result, Version};
+
+/// What an application asks getinfo for.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The interface version that the application was written for.
+    pub version: Version,
+    /// A host name, a numeric address, or a transport's own name.
+    pub node: Option<&'a str>,
+    /// A port or service name.
+    pub service: Option<&'a str>,
+    /// Which end `node` and `service` name, and how.
+    pub flags: GetinfoFlags,
+    /// What the application wants; `None` asks for everything.
+    pub hints: Option<&'a Hints>,
+}
+
+/// A provider's answer: what it offers, best first, and why the rest was refused.
+#[derive(Clone, Debug, Default)]
+pub struct Offers {
+    /// Usable as they are to open a fabric.
+    pub infos: Vec<Info>,
+    /// One for each thing that stood in the way.
+    pub refusals: Vec<Refusal>,
+}
+
+/// One way of moving messages: shared memory, sockets, an adapter.
+pub trait Provider: Send + Sync {
+    /// Name as written in `FI_PROVIDER`, such as `"shm"`.
+    fn name(&self) -> &str;
+
+    /// Version of the provider.
+    fn version(&self) -> Version;
+
+    /// What this host can offer for `request`. A pure function of the request and the host's state.
+    fn offers(&self, request: &Request<'_>) -> Offers;
+
+    /// Opens the fabric that `info` describes; `info` came from this provider.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it did not.
+    fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>>;
+}

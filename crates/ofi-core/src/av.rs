@@ -1,0 +1,139 @@
+//! The address vector that applications hold, over [`AddressTable`].
+//!
+//! Endpoints cache what they ask here; two counters, readable without the lock, say when to ask again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ofi_api::{Address, AddressVector, AddrFormat, AvAttr, Errno, Error, FiAddr, Inserted, Result};
+
+use crate::peers::{AddressTable, Removed, UserIds, names};
+use crate::transport::Transport;
+
+/// The core's address vector.
+pub struct Av {
+    table: RwLock<AddressTable>,
+    format: AddrFormat,
+    removals: AtomicU32,
+    insertions: AtomicU32,
+    normalize: fn(&Address) -> Result<Address>,
+    resolve: fn(Option<&str>, Option<&str>) -> Result<Address>,
+}
+
+impl Av {
+    /// Opens a vector of addresses of transport `T`, in `format`.
+    pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat) -> Arc<Self> {
+        Arc::new(Self {
+            table: RwLock::new(AddressTable::new(format, attr.count, UserIds::default())),
+            format,
+            removals: AtomicU32::new(0),
+            insertions: AtomicU32::new(0),
+            normalize: T::normalize,
+            resolve: T::resolve,
+        })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, AddressTable> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, AddressTable> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts removals: when it changes, any number may have come to mean another address.
+    #[inline]
+    pub fn removals(&self) -> u32 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    /// Counts insertions: while it does not change, an address that was not there still is not.
+    #[inline]
+    pub fn insertions(&self) -> u32 {
+        self.insertions.load(Ordering::Acquire)
+    }
+
+    /// The address of a number.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there.
+    pub fn address(&self, number: FiAddr) -> Result<Address> {
+        Ok(Address::new(self.format, self.read().get(number)?))
+    }
+
+    /// The number of an address.
+    pub fn number(&self, address: &Address) -> Option<FiAddr> {
+        self.read().find(address.bytes())
+    }
+
+    fn checked(&self, address: &Address) -> Result<Address> {
+        let address = (self.normalize)(address)?;
+        address.relabelled(self.format).ok_or_else(|| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the address to insert",
+                format!("one of {}", self.format),
+                format!("{address} of {}", address.format()),
+                "open the domain with the address format of its peers (fi_info.addr_format)",
+            )
+        })
+    }
+
+    fn insert_one(&self, table: &mut AddressTable, address: &Address) -> Inserted {
+        let number = table.insert(self.checked(address)?.bytes())?;
+        self.insertions.fetch_add(1, Ordering::Release);
+        Ok(number)
+    }
+}
+
+impl AddressVector for Av {
+    fn insert(&self, addresses: &[Address]) -> Vec<Inserted> {
+        let mut table = self.write();
+        addresses.iter().map(|address| self.insert_one(&mut table, address)).collect()
+    }
+
+    fn insert_service(&self, node: &str, service: &str) -> Inserted {
+        let address = (self.resolve)(Some(node), Some(service))?;
+        self.insert_one(&mut self.write(), &address)
+    }
+
+    fn insert_range(
+        &self,
+        node: &str,
+        node_count: usize,
+        service: &str,
+        service_count: usize,
+    ) -> Result<Vec<Inserted>> {
+        let names = names::range(Some(node), node_count, Some(service), service_count)?;
+        let addresses: Vec<Result<Address>> = names.resolve_with(self.resolve).collect();
+        let mut table = self.write();
+        Ok(addresses.into_iter().map(|address| self.insert_one(&mut table, &address?)).collect())
+    }
+
+    fn remove(&self, addresses: &[FiAddr]) -> Result<()> {
+        let mut table = self.write();
+        let mut outcome = Ok(());
+        for &address in addresses {
+            match table.remove(address) {
+                Ok(Removed::Gone(_)) => {
+                    self.removals.fetch_add(1, Ordering::Release);
+                }
+                Ok(Removed::Kept) => {}
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
+    fn lookup(&self, address: FiAddr) -> Result<Address> {
+        self.address(address)
+    }
+
+    fn reverse_lookup(&self, address: &Address) -> Option<FiAddr> {
+        self.number(&self.checked(address).ok()?)
+    }
+
+    fn count(&self) -> usize {
+        self.read().len()
+    }
+}

@@ -1,0 +1,176 @@
+//! The settings that come from the environment: every `FI_*` variable that this stack reads.
+//!
+//! A setting is a static: it knows its variable, type, default, limits and help, so that the code that uses
+//! it and the list that `fi_info -e` prints cannot disagree. A crate declares its settings, puts them in one
+//! array and hands that to [`register`]; nothing registers itself.
+//!
+//! ```
+//! use ofi_core::config::{AnySetting, Setting, register};
+//!
+//! /// Slots in each ring between two processes.
+//! pub static RING_SIZE: Setting<usize> =
+//!     Setting::new("shm", "ring_size", 1024, "Slots in each ring between two processes").range(16, 1 << 20);
+//!
+//! pub static SETTINGS: &[&dyn AnySetting] = &[&RING_SIZE];
+//!
+//! register(SETTINGS);
+//! assert_eq!(RING_SIZE.env(), "FI_SHM_RING_SIZE");
+//! assert_eq!(RING_SIZE.get(), 1024);
+//! ```
+//!
+//! Invariants:
+//! I1. The variable of a setting is `FI_<NAME>` for provider `core` and `FI_<PROVIDER>_<NAME>` otherwise.
+//! I2. [`Setting::get`] answers a value within the setting's limits, whatever the environment holds: a value
+//!     that cannot be used is logged, and the default is taken.
+//! I3. Nothing is cached: the registry knows the settings, and the environment is read when somebody asks.
+
+use std::ffi::OsStr;
+
+use tracing::warn;
+
+mod core_settings;
+mod filter;
+mod registry;
+mod value;
+
+pub use core_settings::{
+    LOG_LEVEL, LOG_LOCATION, LOG_LOCATION_MODE, LOG_PROV, LOG_SUBSYS, PROVIDER, SETTINGS, UNIVERSE_SIZE,
+};
+pub use filter::NameFilter;
+pub use registry::{Listed, Problem, list, problems, register};
+pub use value::{Kind, Value};
+
+/// Name of the provider whose variables have no provider in their name.
+pub const CORE: &str = "core";
+
+/// One `FI_*` setting. `T` is `bool`, `i64`, `usize` (takes `K`, `M`, `G`), `&'static str` or `Duration`.
+#[derive(Debug)]
+pub struct Setting<T: Value> {
+    provider: &'static str,
+    name: &'static str,
+    default: T,
+    limits: Option<(T, T)>,
+    choices: &'static [&'static str],
+    help: &'static str,
+}
+
+impl<T: Value> Setting<T> {
+    /// A setting of `provider` ([`CORE`] for the stack's own), called `name` in lower case, with one
+    /// sentence of help.
+    pub const fn new(provider: &'static str, name: &'static str, default: T, help: &'static str) -> Self {
+        Self { provider, name, default, limits: None, choices: &[], help }
+    }
+
+    /// Refuses values outside `low..=high`. The default must lie inside.
+    pub const fn range(self, low: T, high: T) -> Self {
+        Self { limits: Some((low, high)), ..self }
+    }
+
+    /// The value to use now: the environment's, or the default where the variable is not set or cannot be
+    /// used. Reads the environment once and allocates, so it belongs where an object opens.
+    pub fn get(&self) -> T::Read {
+        self.explicit().unwrap_or_else(|| self.default.read())
+    }
+
+    /// The environment's value, or `None` where the variable is not set or cannot be used. For settings
+    /// whose default depends on other things.
+    pub fn explicit(&self) -> Option<T::Read> {
+        let env = self.env();
+        let raw = std::env::var_os(&env);
+        self.read(raw.as_deref()).unwrap_or_else(|reason| {
+            let found = raw.as_deref().unwrap_or_default().to_string_lossy();
+            warn!(
+                target: "ofi::core::core",
+                prov = self.provider,
+                "{env}={found} cannot be used: {reason}; the default ({}) is used instead",
+                self.default.show(),
+            );
+            None
+        })
+    }
+
+    /// What `raw` means: nothing for a variable that is not set, or the reason why it cannot be used.
+    fn read(&self, raw: Option<&OsStr>) -> Result<Option<T::Read>, String> {
+        let Some(raw) = raw else { return Ok(None) };
+        let text = raw.to_str().ok_or("it is not valid UTF-8")?;
+        let word = text.trim();
+        if word.is_empty() && (T::KIND != Kind::Text || !self.choices.is_empty()) {
+            return Ok(None); // `FI_X= command` is how a shell user clears a variable
+        }
+        let value = T::parse(text)?;
+        if let Some((low, high)) = self.limits
+            && (value < low.read() || value > high.read())
+        {
+            return Err(format!("it must lie between {} and {}", low.show(), high.show()));
+        }
+        if !self.choices.is_empty() && !self.choices.iter().any(|choice| choice.eq_ignore_ascii_case(word)) {
+            return Err(format!("it must be one of {}", self.choices.join(", ")));
+        }
+        Ok(Some(value))
+    }
+}
+
+impl Setting<&'static str> {
+    /// Refuses everything but these words, whose case does not matter.
+    pub const fn one_of(self, choices: &'static [&'static str]) -> Self {
+        Self { choices, ..self }
+    }
+}
+
+/// A setting of any type: what the registry and `fi_info -e` need to know of it.
+pub trait AnySetting: Sync {
+    /// Provider it belongs to; [`CORE`] for the stack's own.
+    fn provider(&self) -> &'static str;
+    /// Name within the provider, in lower case.
+    fn name(&self) -> &'static str;
+    /// One sentence on what it does.
+    fn help(&self) -> &'static str;
+    /// Type of the value.
+    fn kind(&self) -> Kind;
+    /// The default as text that the setting would accept.
+    fn default_text(&self) -> String;
+    /// What `raw` means as text: `None` for a variable that is not set.
+    ///
+    /// # Errors
+    /// The reason why `raw` cannot be used, as the end of a sentence about it.
+    fn inspect(&self, raw: Option<&OsStr>) -> Result<Option<String>, String>;
+
+    /// Name of the environment variable.
+    fn env(&self) -> String {
+        let tail = match self.provider() {
+            "" | CORE => self.name().to_owned(),
+            provider => format!("{provider}_{}", self.name()),
+        };
+        let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+        "FI_".chars().chain(tail.chars().map(upper)).collect()
+    }
+}
+
+impl<T: Value> AnySetting for Setting<T> {
+    fn provider(&self) -> &'static str {
+        self.provider
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn help(&self) -> &'static str {
+        self.help
+    }
+
+    fn kind(&self) -> Kind {
+        T::KIND
+    }
+
+    fn default_text(&self) -> String {
+        self.default.show()
+    }
+
+    fn inspect(&self, raw: Option<&OsStr>) -> Result<Option<String>, String> {
+        Ok(self.read(raw)?.map(|value| T::show_read(&value)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

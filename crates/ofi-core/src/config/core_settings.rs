@@ -1,0 +1,62 @@
+//! The settings that belong to no provider. Their names and meanings are those of `fabric(7)`.
+
+use super::{AnySetting, CORE, Setting};
+
+/// `FI_PROVIDER`: which providers may answer getinfo. See [`super::NameFilter`].
+pub static PROVIDER: Setting<&'static str> = Setting::new(
+    CORE,
+    "provider",
+    "",
+    "Providers to use, separated by commas; with ^ in front, providers not to use (empty: all)",
+);
+
+/// `FI_UNIVERSE_SIZE`: how many peers to expect; 0 for unknown.
+pub static UNIVERSE_SIZE: Setting<usize> = Setting::new(
+    CORE,
+    "universe_size",
+    0,
+    "How many processes the application has altogether, for sizing tables (0: unknown)",
+);
+
+/// `FI_LOG_LEVEL`: what to log. Empty: nothing.
+pub static LOG_LEVEL: Setting<&'static str> = Setting::new(
+    CORE,
+    "log_level",
+    "",
+    "How much to log: warn, trace, info or debug, or 0 to 3 (empty: nothing)",
+)
+.one_of(&["warn", "trace", "info", "debug", "0", "1", "2", "3"]);
+
+/// `FI_LOG_PROV`: whose messages to log.
+pub static LOG_PROV: Setting<&'static str> = Setting::new(
+    CORE,
+    "log_prov",
+    "",
+    "Providers to log, separated by commas; with ^ in front, providers not to log (empty: all)",
+);
+
+/// `FI_LOG_SUBSYS`: which subsystems' messages to log.
+pub static LOG_SUBSYS: Setting<&'static str> = Setting::new(
+    CORE,
+    "log_subsys",
+    "",
+    "Subsystems to log (core, fabric, domain, ep_ctrl, ep_data, av, cq, eq, mr, cntr), separated by commas; \
+     with ^ in front, subsystems not to log (empty: all)",
+);
+
+/// `FI_LOG_LOCATION`: where the log goes.
+pub static LOG_LOCATION: Setting<&'static str> = Setting::new(
+    CORE,
+    "log_location",
+    "stderr",
+    "Where to log: stderr, stdout, a file that does not exist yet, or a directory to put ofi_<pid>.log into",
+);
+
+/// `FI_LOG_LOCATION_MODE`: permissions of the log file.
+pub static LOG_LOCATION_MODE: Setting<i64> =
+    Setting::new(CORE, "log_location_mode", 0o600, "Permissions of the log file; a leading 0 means octal")
+        .range(0, 0o777);
+
+/// The settings of this file, for [`super::register`].
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&PROVIDER, &UNIVERSE_SIZE, &LOG_LEVEL, &LOG_PROV, &LOG_SUBSYS, &LOG_LOCATION, &LOG_LOCATION_MODE];

@@ -1,0 +1,105 @@
+//! The list of all settings that the loaded crates have.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::{PoisonError, RwLock};
+
+use super::{AnySetting, Kind};
+
+static REGISTERED: RwLock<Vec<&'static dyn AnySetting>> = RwLock::new(Vec::new());
+
+/// One line of `fi_info -e`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Provider it belongs to; `core` for the stack's own.
+    pub provider: &'static str,
+    /// Name within the provider.
+    pub name: &'static str,
+    /// Environment variable.
+    pub env: String,
+    /// Type of the value.
+    pub kind: Kind,
+    /// One sentence on what it does.
+    pub help: &'static str,
+    /// The default, as text.
+    pub default: String,
+    /// The value that holds now, as text: the environment's, or the default.
+    pub current: String,
+    /// Whether the environment decides it.
+    pub is_set: bool,
+    /// Why the environment's value cannot be used, where that is so.
+    pub problem: Option<Problem>,
+}
+
+/// A variable whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Environment variable.
+    pub env: String,
+    /// What it holds.
+    pub found: String,
+    /// Why that cannot be used, as the end of a sentence about it.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={} cannot be used: {}", self.env, self.found, self.reason)
+    }
+}
+
+/// Adds settings to the list. A variable that is there already is not added again, so that a crate may
+/// register whenever it is opened.
+pub fn register(settings: &[&'static dyn AnySetting]) {
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    for &setting in settings {
+        let env = setting.env();
+        let default = setting.default_text();
+        debug_assert!(
+            setting.inspect(Some(OsStr::new(&default))).is_ok(),
+            "{env}: default out of its limits"
+        );
+        if registered.iter().all(|known| known.env() != env) {
+            registered.push(setting);
+        }
+    }
+}
+
+/// Every registered setting as it stands now, in order of registration.
+pub fn list() -> Vec<Listed> {
+    list_with(|env| std::env::var_os(env))
+}
+
+/// Every registered variable whose value cannot be used.
+pub fn problems() -> Vec<Problem> {
+    list().into_iter().filter_map(|listed| listed.problem).collect()
+}
+
+pub(super) fn list_with(lookup: impl Fn(&str) -> Option<OsString>) -> Vec<Listed> {
+    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner).clone();
+    registered.into_iter().map(|setting| describe(setting, &lookup)).collect()
+}
+
+fn describe(setting: &'static dyn AnySetting, lookup: &impl Fn(&str) -> Option<OsString>) -> Listed {
+    let env = setting.env();
+    let raw = lookup(&env);
+    let default = setting.default_text();
+    let (current, is_set, problem) = match setting.inspect(raw.as_deref()) {
+        Ok(Some(value)) => (value, true, None),
+        Ok(None) => (default.clone(), false, None),
+        Err(reason) => {
+            let found = raw.unwrap_or_default().to_string_lossy().into_owned();
+            (default.clone(), false, Some(Problem { env: env.clone(), found, reason }))
+        }
+    };
+    Listed {
+        provider: setting.provider(),
+        name: setting.name(),
+        env,
+        kind: setting.kind(),
+        help: setting.help(),
+        default,
+        current,
+        is_set,
+        problem,
+    }
+}

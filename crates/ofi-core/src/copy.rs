@@ -1,0 +1,127 @@
+//! Every copy between application memory and memory that a peer may touch at the same time.
+//!
+//! Such memory is never behind a Rust reference: all functions take raw pointers. What a hostile peer can do by writing
+//! during a copy is to change the bytes that arrive, never where they go or how many they are.
+
+use std::ptr;
+
+use ofi_api::Piece;
+
+/// Copies `len` bytes. Up to 128 bytes in line, as overlapping words, since a call costs more than such a copy.
+///
+/// # Safety
+/// `from` may be read and `to` written for `len` bytes, and the two do not overlap.
+#[inline(always)]
+pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
+    /// Copies the first and the last `size_of::<W>()` bytes of `len`, which may overlap.
+    ///
+    /// # Safety
+    /// As `bytes`, and `size_of::<W>() <= len <= 2 * size_of::<W>()`.
+    #[inline(always)]
+    unsafe fn ends<W: Copy>(from: *const u8, to: *mut u8, len: usize) {
+        let last = len - size_of::<W>();
+        // SAFETY: inside `from..from + len`, by the caller's promise.
+        let head = unsafe { from.cast::<W>().read_unaligned() };
+        // SAFETY: as above, since `last + size_of::<W>() == len`.
+        let tail = unsafe { from.add(last).cast::<W>().read_unaligned() };
+        // SAFETY: inside `to..to + len`.
+        unsafe { to.cast::<W>().write_unaligned(head) };
+        // SAFETY: as above.
+        unsafe { to.add(last).cast::<W>().write_unaligned(tail) };
+    }
+    // SAFETY (each call): the arm's range of `len` is what `ends` asks for.
+    match len {
+        0 => {}
+        // SAFETY: at least one byte.
+        1 => unsafe { to.write(from.read()) },
+        // SAFETY: see above.
+        2..=4 => unsafe { ends::<u16>(from, to, len) },
+        // SAFETY: see above.
+        5..=8 => unsafe { ends::<u32>(from, to, len) },
+        // SAFETY: see above.
+        9..=16 => unsafe { ends::<u64>(from, to, len) },
+        // SAFETY: see above.
+        17..=32 => unsafe { ends::<[u64; 2]>(from, to, len) },
+        // SAFETY: see above.
+        33..=64 => unsafe { ends::<[u64; 4]>(from, to, len) },
+        // SAFETY: see above.
+        65..=128 => unsafe { ends::<[u64; 8]>(from, to, len) },
+        // SAFETY: the caller's promise.
+        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+    }
+}
+
+/// Gathers `len` bytes, from byte `skip` of `pieces` on, into `to`. Returns how many there were.
+///
+/// # Safety
+/// The pieces are lent for reading and `to` may be written for `len` bytes.
+pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> usize {
+    let mut done = 0;
+    for (addr, run) in runs(pieces, skip, len) {
+        // SAFETY: `run` bytes lie in the piece, and `done + run <= len`.
+        unsafe { bytes(addr, to.add(done), run) };
+        done += run;
+    }
+    done
+}
+
+/// Scatters `len` bytes at `from` into `pieces`, from their byte `skip` on. Returns how many fitted.
+///
+/// # Safety
+/// The pieces are lent for writing and `from` may be read for `len` bytes.
+pub unsafe fn scatter(from: *const u8, len: usize, pieces: &[Piece], skip: usize) -> usize {
+    let mut done = 0;
+    for (addr, run) in runs(pieces, skip, len) {
+        // SAFETY: `run` bytes lie in the piece, and `done + run <= len`.
+        unsafe { bytes(from.add(done), addr, run) };
+        done += run;
+    }
+    done
+}
+
+/// The contiguous runs that make up `len` bytes of `pieces` from byte `skip` on.
+pub fn runs(pieces: &[Piece], mut skip: usize, mut len: usize) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+    pieces.iter().filter_map(move |piece| {
+        if skip >= piece.len {
+            skip -= piece.len;
+            return None;
+        }
+        let run = (piece.len - skip).min(len);
+        let addr = piece.addr.wrapping_add(skip);
+        skip = 0;
+        len -= run;
+        (run > 0).then_some((addr, run))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_copied_exactly() {
+        let from: Vec<u8> = (0..300u32).map(|n| n as u8).collect();
+        for len in 0..=260 {
+            let mut to = vec![0xEEu8; 300];
+            // SAFETY: both vectors are 300 bytes long.
+            unsafe { bytes(from.as_ptr(), to.as_mut_ptr(), len) };
+            assert_eq!(to[..len], from[..len], "{len}");
+            assert!(to[len..].iter().all(|&byte| byte == 0xEE), "{len}");
+        }
+    }
+
+    #[test]
+    fn scatter_undoes_gather_at_any_offset() {
+        let mut source = [[1u8, 2, 3], [4, 5, 6], [7, 8, 9]];
+        let pieces: Vec<Piece> = source.iter_mut().map(|part| Piece::new(part.as_mut_ptr(), 3)).collect();
+        for skip in 0..9 {
+            for len in 0..=12 {
+                let mut flat = [0u8; 12];
+                // SAFETY: the pieces and `flat` live here.
+                let got = unsafe { gather(&pieces, skip, flat.as_mut_ptr(), len) };
+                assert_eq!(got, len.min(9 - skip));
+                assert_eq!(flat[..got], [1, 2, 3, 4, 5, 6, 7, 8, 9][skip..skip + got]);
+            }
+        }
+    }
+}

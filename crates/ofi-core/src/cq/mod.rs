@@ -1,0 +1,352 @@
+//! Completion queues. A queue polls its sources (endpoints) into the reader's array; it holds no entries itself.
+//!
+//! Locks: a read holds the queue's lock and, inside it, one endpoint's lock at a time; an endpoint never takes a
+//! queue's lock. So two readers of two queues that share endpoints cannot wait for each other.
+
+mod bell;
+mod outbox;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ofi_api::{
+    CompletionQueue, CqAttr, CqBuffer, CqErrorEntry, CqFormat, Errno, Error, Result, Serialization, WaitObj,
+};
+
+pub use bell::Bell;
+pub use outbox::{Credit, Credits, Entry, Outbox};
+
+use crate::lock::PolicyLock;
+use crate::sys::{self, WaitSet};
+use crate::transport::Arm;
+
+/// What a poll of a source found.
+#[derive(Clone, Copy, Debug)]
+pub struct Polled {
+    /// Entries in the buffer, those from before the poll included.
+    pub filled: usize,
+    /// The source's next entry is an error.
+    pub error: bool,
+}
+
+/// What a queue polls. `slot` says which of the source's outboxes belongs to the queue.
+pub trait Source: Send + Sync {
+    /// Drives the source and moves its completions into `buffer` from entry `filled` on.
+    fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled;
+    /// Takes the error that is next.
+    fn take_error(&self, slot: usize) -> Option<CqErrorEntry>;
+    /// Prepares for blocking until there is something for this queue.
+    fn arm(&self, slot: usize) -> Arm;
+    /// Prepares for blocking until there is something to poll for.
+    fn arm_lanes(&self) -> Arm;
+    /// What to block on, once armed.
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
+}
+
+struct Bound {
+    source: Arc<dyn Source>,
+    slot: usize,
+}
+
+enum Change {
+    Add(Bound),
+    Remove(*const ()),
+}
+
+// SAFETY: the pointer is only compared.
+unsafe impl Send for Change {}
+
+#[derive(Default)]
+struct Reader {
+    sources: Vec<Bound>,
+    /// The source whose error the application has been told of.
+    error_at: Option<usize>,
+    /// Where the next read begins, so that no source starves.
+    turn: usize,
+}
+
+struct Waiting {
+    bell: Bell,
+    set: WaitSet,
+}
+
+/// The core's completion queue.
+pub struct Cq {
+    format: CqFormat,
+    wait_obj: WaitObj,
+    reader: PolicyLock<Reader>,
+    /// Bindings made or ended since the last read: control calls may come from any thread, whatever the lock policy.
+    changes: Mutex<Vec<Change>>,
+    changed: AtomicBool,
+    waiting: Option<Waiting>,
+    signaled: AtomicBool,
+}
+
+impl Cq {
+    /// Opens a queue.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
+    pub fn open(attr: &CqAttr, serialization: Serialization) -> Result<Arc<Self>> {
+        let waiting = match attr.wait_obj {
+            WaitObj::None | WaitObj::Yield => None,
+            WaitObj::Unspec | WaitObj::Fd => {
+                let (bell, set) = (Bell::new()?, WaitSet::new()?);
+                set.add(bell.fd())?;
+                Some(Waiting { bell, set })
+            }
+            other => {
+                return Err(Error::wanted(
+                    Errno::ENOSYS,
+                    "fi_cq_attr.wait_obj",
+                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
+                    other.to_string(),
+                    "open the queue with one of those",
+                ));
+            }
+        };
+        let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
+        Ok(Arc::new(Self {
+            format,
+            wait_obj: attr.wait_obj,
+            reader: PolicyLock::new(serialization, Reader::default()),
+            changes: Mutex::new(Vec::new()),
+            changed: AtomicBool::new(false),
+            waiting,
+            signaled: AtomicBool::new(false),
+        }))
+    }
+
+    fn change(&self, change: Change) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.changed.store(true, Ordering::Release);
+    }
+
+    /// Adds a source; [`Cq::remove`] it before it goes away.
+    ///
+    /// # Errors
+    /// What adding its descriptor to the wait set answers.
+    pub fn add(&self, source: Arc<dyn Source>, slot: usize) -> Result<()> {
+        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            waiting.set.add(fd)?;
+        }
+        self.change(Change::Add(Bound { source, slot }));
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.strike();
+        }
+        Ok(())
+    }
+
+    /// Removes a source.
+    pub fn remove(&self, source: &Arc<dyn Source>) {
+        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            waiting.set.remove(fd);
+        }
+        self.change(Change::Remove(Arc::as_ptr(source).cast()));
+    }
+
+    /// What an endpoint rings when it completes something outside a read of this queue.
+    pub fn bell(&self) -> Option<Bell> {
+        self.waiting.as_ref().map(|waiting| waiting.bell.clone())
+    }
+
+    #[cold]
+    fn apply_changes(&self, reader: &mut Reader) {
+        self.changed.store(false, Ordering::Relaxed);
+        for change in self.changes.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            match change {
+                Change::Add(bound) => reader.sources.push(bound),
+                Change::Remove(gone) => {
+                    reader.sources.retain(|bound| Arc::as_ptr(&bound.source).cast::<()>() != gone);
+                    (reader.error_at, reader.turn) = (None, 0);
+                }
+            }
+        }
+    }
+
+    /// One pass over the sources; `FI_EAGAIN` if there is nothing.
+    #[inline]
+    fn read_once(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
+        if buffer.format() as u32 != self.format as u32 {
+            return Err(self.wrong_format(buffer));
+        }
+        let mut guard = self.reader.lock();
+        let reader = &mut *guard;
+        if self.changed.load(Ordering::Acquire) {
+            self.apply_changes(reader);
+        }
+        if let Some(at) = reader.error_at {
+            if reader.sources.get(at).is_some_and(|bound| bound.source.poll(bound.slot, buffer, 0).error) {
+                return Err(Error::AVAIL);
+            }
+            reader.error_at = None;
+        }
+        let count = reader.sources.len();
+        let mut filled = 0;
+        for step in 0..count {
+            let mut at = reader.turn + step;
+            if at >= count {
+                at -= count;
+            }
+            let bound = &reader.sources[at];
+            let polled = bound.source.poll(bound.slot, buffer, filled);
+            filled = polled.filled;
+            if polled.error {
+                reader.error_at = (filled == 0).then_some(at);
+                reader.turn = at;
+                return if filled > 0 { Ok(filled) } else { Err(Error::AVAIL) };
+            }
+            if filled == buffer.capacity() && filled > 0 {
+                reader.turn = if at + 1 == count { 0 } else { at + 1 };
+                break;
+            }
+        }
+        if filled > 0 { Ok(filled) } else { Err(Error::AGAIN) }
+    }
+
+    #[cold]
+    fn wrong_format(&self, buffer: &CqBuffer<'_>) -> Error {
+        Error::wanted(
+            Errno::EINVAL,
+            "the buffer of a completion queue read",
+            format!("entries of {}", self.format),
+            format!("{}", buffer.format()),
+            "read with the entry type of the format that the queue was opened with",
+        )
+    }
+
+    /// A read of no entries: drives progress and answers whether there is something.
+    fn probe(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
+        match self.read_once(buffer) {
+            Err(error) if error.errno() == Errno::EAGAIN && !self.all_empty() => Ok(0),
+            other => other,
+        }
+    }
+
+    fn all_empty(&self) -> bool {
+        let guard = self.reader.lock();
+        let mut none = CqBuffer::new::<ofi_api::CqTaggedEntry>(&mut []);
+        guard.sources.iter().all(|bound| {
+            let polled = bound.source.poll(bound.slot, &mut none, 0);
+            !polled.error && bound.source.arm(bound.slot) == Arm::Armed
+        })
+    }
+
+    fn take_signal(&self) -> bool {
+        self.signaled.load(Ordering::Relaxed) && self.signaled.swap(false, Ordering::SeqCst)
+    }
+
+    fn yielding_read(&self, buffer: &mut CqBuffer<'_>, deadline: Option<Instant>) -> Result<usize> {
+        loop {
+            match self.read_once(buffer) {
+                Err(error) if error.errno() == Errno::EAGAIN => {}
+                other => return other,
+            }
+            if self.take_signal() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::AGAIN);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl CompletionQueue for Cq {
+    #[inline]
+    fn read(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
+        if buffer.capacity() == 0 { self.probe(buffer) } else { self.read_once(buffer) }
+    }
+
+    fn read_wait(&self, buffer: &mut CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let Some(waiting) = &self.waiting else {
+            return if self.wait_obj == WaitObj::Yield {
+                self.yielding_read(buffer, deadline)
+            } else {
+                Err(no_wait_object())
+            };
+        };
+        loop {
+            match self.read(buffer) {
+                Err(error) if error.errno() == Errno::EAGAIN => {}
+                other => return other,
+            }
+            if self.take_signal() {
+                return Err(Error::AGAIN);
+            }
+            if self.trywait().is_ok() && !sys::wait_readable(waiting.set.fd(), deadline) {
+                let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                if late && !self.signaled.load(Ordering::Relaxed) {
+                    return self.read(buffer);
+                }
+            }
+        }
+    }
+
+    fn read_error(&self) -> Result<CqErrorEntry> {
+        let mut guard = self.reader.lock();
+        let reader = &mut *guard;
+        if self.changed.load(Ordering::Acquire) {
+            self.apply_changes(reader);
+        }
+        let told = reader.error_at.take();
+        let order = told.into_iter().chain(0..reader.sources.len());
+        for at in order {
+            if let Some(bound) = reader.sources.get(at)
+                && let Some(error) = bound.source.take_error(bound.slot)
+            {
+                return Ok(error);
+            }
+        }
+        Err(Error::AGAIN)
+    }
+
+    fn signal(&self) -> Result<()> {
+        if let Some(waiting) = &self.waiting {
+            self.signaled.store(true, Ordering::SeqCst);
+            waiting.bell.strike();
+        } else if self.wait_obj == WaitObj::Yield {
+            self.signaled.store(true, Ordering::SeqCst);
+        } else {
+            return Err(no_wait_object());
+        }
+        Ok(())
+    }
+
+    fn error_text(&self, prov_errno: i32) -> String {
+        Errno::from_raw(prov_errno).to_string()
+    }
+
+    fn trywait(&self) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
+        waiting.bell.arm();
+        if self.signaled.load(Ordering::SeqCst) {
+            waiting.bell.strike();
+            return Err(Error::AGAIN);
+        }
+        let mut guard = self.reader.lock();
+        if self.changed.load(Ordering::Acquire) {
+            self.apply_changes(&mut guard);
+        }
+        let armed = guard.sources.iter().all(|bound| bound.source.arm(bound.slot) == Arm::Armed);
+        if armed { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.waiting.as_ref().filter(|_| self.wait_obj == WaitObj::Fd).map(|waiting| waiting.set.fd())
+    }
+
+    fn format(&self) -> CqFormat {
+        self.format
+    }
+}
+
+fn no_wait_object() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "fi_cq_attr.wait_obj",
+        "a queue that can block",
+        "FI_WAIT_NONE",
+        "open the queue with FI_WAIT_UNSPEC or FI_WAIT_FD, or poll it with fi_cq_read",
+    )
+}

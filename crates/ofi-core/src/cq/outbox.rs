@@ -1,0 +1,178 @@
+//! Where an endpoint puts completions: straight into the array of the queue read that is polling it, or, when there is
+//! none, into a FIFO of its own until the next read.
+//!
+//! The FIFO does not grow without bound: an entry of an operation holds the credit that its post took, and entries that
+//! nobody posted for (remote CQ data, multi-receive) are only made while [`Outbox::has_room`] says so.
+
+use std::collections::VecDeque;
+
+use ofi_api::{CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
+use ofi_ring::fifo::Fifo;
+
+use super::bell::Bell;
+
+/// Which credit comes back when an entry is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Credit {
+    /// None: nobody posted for this entry.
+    None = 0,
+    /// One of the transmit side.
+    Transmit = 1,
+    /// One of the receive side.
+    Receive = 2,
+}
+
+/// One completion on its way to the reader. A cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub struct Entry {
+    /// What the reader gets.
+    pub body: CqTaggedEntry,
+    /// From whom.
+    pub source: FiAddr,
+    /// What reading it gives back.
+    pub credit: Credit,
+    /// The entry stands for the oldest of `errors`.
+    pub error: bool,
+}
+
+/// Credits left, indexed by [`Credit`]; the first is not used.
+pub type Credits = [usize; 3];
+
+/// The completions of one endpoint for one queue.
+pub struct Outbox {
+    waiting: Fifo<Entry>,
+    errors: VecDeque<CqErrorEntry>,
+    /// The buffer of the read that is polling, and how many of its entries are filled. Null outside a poll.
+    direct: *mut CqBuffer<'static>,
+    filled: usize,
+    capacity: usize,
+    /// Entries without credit are refused beyond this many.
+    limit: usize,
+    /// Rung when an entry is put in while the queue's reader may be asleep.
+    bell: Option<Bell>,
+}
+
+// SAFETY: `direct` is null except inside `during`, which stays on one thread under the endpoint's lock.
+unsafe impl Send for Outbox {}
+
+impl Outbox {
+    /// An empty outbox. `limit`: see [`Outbox::has_room`].
+    pub fn new(limit: usize) -> Self {
+        Self {
+            waiting: Fifo::growable(64),
+            errors: VecDeque::new(),
+            direct: std::ptr::null_mut(),
+            filled: 0,
+            capacity: 0,
+            limit,
+            bell: None,
+        }
+    }
+
+    /// Whom to wake.
+    pub fn set_bell(&mut self, bell: Bell) {
+        self.bell = Some(bell);
+    }
+
+    /// Moves waiting entries into `buffer`, up to the first error. Returns the new fill.
+    #[inline]
+    pub fn drain(&mut self, credits: &mut Credits, buffer: &mut CqBuffer<'_>, mut filled: usize) -> usize {
+        while filled < buffer.capacity() {
+            match self.waiting.peek() {
+                Some(entry) if !entry.error => {
+                    buffer.write(filled, &entry.body, entry.source);
+                    credits[entry.credit as usize] += 1;
+                    self.waiting.pop();
+                    filled += 1;
+                }
+                _ => break,
+            }
+        }
+        filled
+    }
+
+    /// Lets completions go straight into `buffer`, from entry `filled` on, until [`Outbox::end_direct`].
+    #[inline]
+    pub fn begin_direct(&mut self, buffer: &mut CqBuffer<'_>, filled: usize) {
+        self.capacity = buffer.capacity();
+        self.filled = filled;
+        self.direct = std::ptr::from_mut(buffer).cast();
+    }
+
+    /// Ends what [`Outbox::begin_direct`] began; returns the fill.
+    #[inline]
+    pub fn end_direct(&mut self) -> usize {
+        self.direct = std::ptr::null_mut();
+        self.capacity = 0;
+        self.filled
+    }
+
+    /// Puts a successful completion in.
+    #[inline]
+    pub fn push(&mut self, credits: &mut Credits, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
+        if self.filled < self.capacity && self.waiting.is_empty() {
+            // SAFETY: set by `begin_direct` and reset by `end_direct`, which one function calls around the poll that
+            // we are in, while the buffer lives and under the endpoint's lock. Outside, `capacity` is 0.
+            let buffer = unsafe { &mut *self.direct };
+            buffer.write(self.filled, body, source);
+            self.filled += 1;
+            credits[credit as usize] += 1;
+        } else {
+            self.wait(Entry { body: *body, source, credit, error: false });
+        }
+    }
+
+    #[inline]
+    fn wait(&mut self, entry: Entry) {
+        let stored = self.waiting.push(entry);
+        debug_assert!(stored.is_ok(), "a growable queue has room");
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    /// Puts a failed completion in.
+    #[cold]
+    pub fn push_error(&mut self, error: CqErrorEntry, credit: Credit) {
+        let source = error.src_addr;
+        self.errors.push_back(error);
+        self.wait(Entry { body: CqTaggedEntry::EMPTY, source, credit, error: true });
+    }
+
+    /// Whether the next entry is an error.
+    #[inline]
+    pub fn error_is_next(&self) -> bool {
+        self.waiting.peek().is_some_and(|entry| entry.error)
+    }
+
+    /// Takes the error that is next.
+    pub fn take_error(&mut self, credits: &mut Credits) -> Option<CqErrorEntry> {
+        if !self.error_is_next() {
+            return None;
+        }
+        let entry = self.waiting.pop()?;
+        credits[entry.credit as usize] += 1;
+        self.errors.pop_front()
+    }
+
+    /// Whether there is nothing to read.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether an entry that nobody posted for may be put in.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.waiting.len() < self.limit
+    }
+
+    /// Whether a poll should go on taking messages in: its reader's array has room, or no reader's array is there and
+    /// few entries are waiting.
+    #[inline]
+    pub fn hungry(&self) -> bool {
+        if self.capacity != 0 { self.filled < self.capacity } else { self.has_room() }
+    }
+}

@@ -1,0 +1,124 @@
+//! Fabrics and domains: what endpoints, queues, vectors and registrations are opened in.
+
+use std::sync::Arc;
+
+use ofi_api::{
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno, Error, Fabric,
+    Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
+};
+
+use crate::av::Av;
+use crate::cq::Cq;
+use crate::endpoint::Ep;
+use crate::keys::{Addressing, RegionTable};
+use crate::mr::Mr;
+use crate::progress::Progress;
+use crate::transport::Transport;
+
+/// A domain, shared by everything that is open in it.
+pub struct DomainCore<T: Transport> {
+    /// As it was opened.
+    pub info: Info,
+    /// Who serialises calls.
+    pub serialization: Serialization,
+    /// What is registered.
+    pub regions: RegionTable<T::Region>,
+    /// The transport's part.
+    pub transport: T::Domain,
+    /// Who drives it.
+    pub progress: Progress,
+}
+
+struct DomainHandle<T: Transport>(Arc<DomainCore<T>>);
+
+/// The core's fabric.
+pub struct FabricCore<T: Transport> {
+    name: String,
+    provider: String,
+    transport: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> FabricCore<T> {
+    /// The fabric that `info` names.
+    pub fn open(info: &Info) -> Arc<dyn Fabric> {
+        Arc::new(Self {
+            name: info.fabric_attr.name.clone(),
+            provider: info.fabric_attr.prov_name.clone(),
+            transport: std::marker::PhantomData,
+        })
+    }
+}
+
+impl<T: Transport> Fabric for FabricCore<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>> {
+        if info.fabric_attr.prov_name != self.provider {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the info that a domain is opened with",
+                format!("one of provider {}", self.provider),
+                format!("one of {:?}", info.fabric_attr.prov_name),
+                "open the fabric and its domains with the same info",
+            ));
+        }
+        let mr_mode = info.domain_attr.mr_mode;
+        let virtual_addresses = mr_mode.intersects(MrMode::VIRT_ADDR | MrMode::BASIC);
+        let addressing = if virtual_addresses { Addressing::Virtual } else { Addressing::Offset };
+        let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
+        Ok(Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
+            info: info.clone(),
+            // A progress thread calls too: then there is no leaving out locks.
+            serialization: if automatic { Serialization::LIBRARY } else { serialization },
+            regions: RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)),
+            transport: T::open_domain(info)?,
+            progress: if automatic { Progress::automatic()? } else { Progress::manual() },
+        }))))
+    }
+}
+
+impl<T: Transport> Domain for DomainHandle<T> {
+    fn name(&self) -> &str {
+        &self.0.info.domain_attr.name
+    }
+
+    fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
+        if info.ep_attr.ep_type != EpType::Rdm || info.domain_attr.name != self.0.info.domain_attr.name {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the info that an endpoint is opened with",
+                format!("FI_EP_RDM of domain {:?}", self.0.info.domain_attr.name),
+                format!("{} of domain {:?}", info.ep_attr.ep_type, info.domain_attr.name),
+                "use an info that getinfo answered for this domain",
+            ));
+        }
+        Ok(Ep::open(&self.0, info)?)
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
+        Ok(Cq::open(attr, self.0.serialization)?)
+    }
+
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {
+        Ok(Av::open::<T>(attr, self.0.info.addr_format))
+    }
+
+    fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Mr::open(&self.0, attr)?)
+    }
+
+    fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation> {
+        if len == 0 {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the length of library memory",
+                "at least one byte",
+                "0",
+                "ask for as many bytes as you need",
+            ));
+        }
+        T::alloc(&self.0, len, placement)
+    }
+}

@@ -1,0 +1,456 @@
+//! Endpoints: the object that applications post to, over any transport.
+//!
+//! A call comes in here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and comes back
+//! through `upcalls.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
+
+mod outboxes;
+mod peers;
+mod post;
+mod receive;
+mod transmit;
+mod upcalls;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use ofi_api::{
+    Address, AddressVector, BindFlags, Caps, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, EpOption, Errno,
+    Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
+};
+
+use self::outboxes::Outboxes;
+use self::peers::Peers;
+use self::receive::RxSide;
+use self::transmit::{Limits, TxSide};
+use self::upcalls::Upcalls;
+use crate::av::Av;
+use crate::cq::{Cq, Polled, Source};
+use crate::domain::DomainCore;
+use crate::lock::PolicyLock;
+use crate::matching;
+use crate::transport::{Arm, Lanes, Transport};
+
+/// Everything of an endpoint that changes.
+struct State<T: Transport> {
+    tx: TxSide<T>,
+    rx: RxSide<T>,
+    boxes: Outboxes,
+    peers: Peers,
+    /// There while the endpoint is enabled.
+    lanes: Option<T::Lanes>,
+    /// The queues of both directions, by slot.
+    queues: [Option<Arc<Cq>>; 2],
+    name: Option<Address>,
+}
+
+impl<T: Transport> State<T> {
+    /// The lanes, and what they may call. `None` unless enabled.
+    #[inline]
+    fn split(&mut self) -> Option<(&mut T::Lanes, Upcalls<'_, T>)> {
+        let lanes = self.lanes.as_mut()?;
+        let host =
+            Upcalls { tx: &mut self.tx, rx: &mut self.rx, boxes: &mut self.boxes, peers: &mut self.peers };
+        Some((lanes, host))
+    }
+}
+
+/// What queues and the progress thread hold of an endpoint.
+pub(crate) struct EpCore<T: Transport> {
+    domain: Arc<DomainCore<T>>,
+    info: Info,
+    state: PolicyLock<State<T>>,
+}
+
+/// What the application holds. Dropping it closes the endpoint.
+pub struct Ep<T: Transport> {
+    core: Arc<EpCore<T>>,
+}
+
+/// Ends the process if a poll unwinds: the queue's buffer would stay behind as a dangling pointer.
+struct NoUnwind;
+
+impl Drop for NoUnwind {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl<T: Transport> Source for EpCore<T> {
+    #[inline]
+    fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let (outbox, credits) = state.boxes.slot(slot);
+        let filled = outbox.drain(credits, buffer, filled);
+        if outbox.error_is_next() {
+            return Polled { filled, error: true };
+        }
+        if filled == buffer.capacity() && filled > 0 {
+            return Polled { filled, error: false };
+        }
+        outbox.begin_direct(buffer, filled);
+        let no_unwind = NoUnwind;
+        if let Some((lanes, mut host)) = state.split() {
+            lanes.poll(&mut host);
+        }
+        let (outbox, _) = state.boxes.slot(slot);
+        let filled = outbox.end_direct();
+        drop(no_unwind);
+        Polled { filled, error: outbox.error_is_next() }
+    }
+
+    fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
+        let mut guard = self.state.lock();
+        let (outbox, credits) = guard.boxes.slot(slot);
+        outbox.take_error(credits)
+    }
+
+    fn arm(&self, slot: usize) -> Arm {
+        let mut guard = self.state.lock();
+        if !guard.boxes.is_empty(slot) {
+            return Arm::Ready;
+        }
+        guard.lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
+    }
+
+    fn arm_lanes(&self) -> Arm {
+        self.state.lock().lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
+    }
+
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
+        self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
+    }
+}
+
+impl<T: Transport> Ep<T> {
+    /// Opens an endpoint of `domain` as `info` says.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an info of another kind of endpoint.
+    pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
+        let mut tx = TxSide::new();
+        tx.op_flags = info.tx_attr.op_flags;
+        tx.limits = Limits {
+            message: info.ep_attr.max_msg_size,
+            tagged: info.ep_attr.max_msg_size,
+            rma: info.ep_attr.max_msg_size,
+            inject_message: info.tx_attr.inject_size,
+            inject_tagged: info.tx_attr.inject_size,
+            inject_rma: info.tx_attr.inject_size,
+            iov: info.tx_attr.iov_limit,
+            rma_iov: info.tx_attr.rma_iov_limit,
+        };
+        let mut rx = RxSide::new(&matching::Config {
+            bytes: crate::settings::unexpected_bytes(),
+            envelopes: crate::settings::unexpected_messages(),
+            hash_seed: None,
+        });
+        rx.op_flags = info.rx_attr.op_flags;
+        rx.report_source = info.caps.contains(Caps::SOURCE);
+        rx.source_errors = info.caps.contains(Caps::SOURCE_ERR);
+        rx.directed = info.caps.contains(Caps::DIRECTED_RECV);
+        rx.tagged_directed = info.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
+        rx.min_multi_recv = crate::settings::MIN_MULTI_RECV;
+        rx.iov_limit = info.rx_attr.iov_limit;
+        let state = State {
+            tx,
+            rx,
+            boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
+            peers: Peers::default(),
+            lanes: None,
+            queues: [None, None],
+            name: info.src_addr.clone(),
+        };
+        let state = PolicyLock::new(domain.serialization, state);
+        Ok(Arc::new(Self { core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), state }) }))
+    }
+}
+
+fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) -> Error {
+    Error::wanted(Errno::EOPBADSTATE, subject, wanted, found, advice)
+}
+
+fn foreign(what: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        what,
+        "an object opened in a domain of this library",
+        "an object of another implementation",
+        "open it with the domain of the endpoint",
+    )
+}
+
+impl<T: Transport> Endpoint for Ep<T> {
+    fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
+        let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
+        let directions = BindFlags::TRANSMIT | BindFlags::RECV;
+        if !flags.intersects(directions) || !(directions | BindFlags::SELECTIVE_COMPLETION).contains(flags) {
+            return Err(Error::wanted(
+                Errno::EBADFLAGS,
+                "the flags of fi_ep_bind with a completion queue",
+                "FI_TRANSMIT, FI_RECV or both, and optionally FI_SELECTIVE_COMPLETION",
+                format!("{flags:?}"),
+                "bind counters, not queues, to single kinds of operation",
+            ));
+        }
+        let mut guard = self.core.state.lock();
+        let state = &mut *guard;
+        if state.lanes.is_some() {
+            return Err(bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"));
+        }
+        let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
+        if (tx && state.tx.bound) || (rx && state.rx.bound) {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_ep_bind",
+                "one completion queue for each direction",
+                "a direction that has one already",
+                "open another endpoint, or bind once with both directions",
+            ));
+        }
+        let selective = flags.contains(BindFlags::SELECTIVE_COMPLETION);
+        if tx {
+            (state.tx.bound, state.tx.selective) = (true, selective);
+            state.queues[0] = Some(Arc::clone(&cq));
+        }
+        if rx {
+            (state.rx.bound, state.rx.selective) = (true, selective);
+            state.queues[1] = Some(cq);
+        }
+        Ok(())
+    }
+
+    fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(av) as _;
+        let Ok(av) = any.downcast::<Av>() else { return Err(foreign("the address vector")) };
+        let mut guard = self.core.state.lock();
+        if guard.lanes.is_some() {
+            return Err(bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"));
+        }
+        if guard.peers.is_bound() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_ep_bind",
+                "one address vector",
+                "a second one",
+                "insert all addresses into one vector",
+            ));
+        }
+        guard.peers.bind(av);
+        Ok(())
+    }
+
+    fn enable(&self) -> Result<()> {
+        let core = &self.core;
+        let mut guard = core.state.lock();
+        let state = &mut *guard;
+        if state.lanes.is_some() {
+            return Ok(());
+        }
+        let caps = core.info.caps;
+        let (sends, receives) = directions(caps);
+        if (sends && !state.tx.bound) || (receives && !state.rx.bound) {
+            let missing = if sends && !state.tx.bound { "FI_TRANSMIT" } else { "FI_RECV" };
+            return Err(Error::wanted(
+                Errno::ENOCQ,
+                "fi_enable",
+                "a completion queue for each direction that the endpoint's capabilities have",
+                format!("none for {missing}"),
+                "bind one, or ask getinfo for fewer capabilities",
+            ));
+        }
+        if !state.peers.is_bound() {
+            return Err(Error::wanted(
+                Errno::ENOAV,
+                "fi_enable",
+                "an address vector, as FI_EP_RDM endpoints need",
+                "none",
+                "open one with fi_av_open and bind it",
+            ));
+        }
+        let mut lanes = T::open_lanes(&core.domain, &core.info)?;
+        let name = lanes.enable(state.name.as_ref())?;
+        state.name = Some(name);
+        state.lanes = Some(lanes);
+        let queues = state.queues.clone();
+        let same = matches!(&queues, [Some(tx), Some(rx)] if Arc::ptr_eq(tx, rx));
+        if same {
+            state.boxes.join();
+        }
+        for (slot, queue) in queues.iter().enumerate() {
+            if let Some(bell) = queue.as_ref().and_then(|queue| queue.bell()) {
+                state.boxes.slot(slot).0.set_bell(bell);
+            }
+        }
+        drop(guard);
+        let source: Arc<dyn Source> = Arc::clone(core) as _;
+        for (slot, queue) in queues.into_iter().enumerate().take(if same { 1 } else { 2 }) {
+            if let Some(queue) = queue {
+                queue.add(Arc::clone(&source), slot)?;
+            }
+        }
+        core.domain.progress.add(&source);
+        Ok(())
+    }
+
+    fn name(&self) -> Result<Address> {
+        let guard = self.core.state.lock();
+        match (&guard.lanes, &guard.name) {
+            (Some(_), Some(name)) => Ok(name.clone()),
+            _ => Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first")),
+        }
+    }
+
+    fn set_name(&self, address: &Address) -> Result<()> {
+        let mut guard = self.core.state.lock();
+        if guard.lanes.is_some() {
+            return Err(bad_state("fi_setname", "an endpoint before fi_enable", "an enabled one", "name it first"));
+        }
+        guard.name = Some(T::normalize(address)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&self, op: &SendOp<'_>) -> Result<()> {
+        self.core.send::<false>(op, 0)
+    }
+
+    #[inline]
+    fn send_tagged(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        self.core.send::<true>(op, tag)
+    }
+
+    #[inline]
+    fn receive(&self, op: &ReceiveOp<'_>) -> Result<()> {
+        self.core.receive::<false>(op, TagMatch::default())
+    }
+
+    #[inline]
+    fn receive_tagged(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        self.core.receive::<true>(op, tag)
+    }
+
+    fn write(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.core.rma(op, true)
+    }
+
+    fn read(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.core.rma(op, false)
+    }
+
+    fn cancel(&self, context: ofi_api::Context) -> Result<()> {
+        self.core.cancel(context)
+    }
+
+    fn option(&self, option: EpOption) -> Result<usize> {
+        let guard = self.core.state.lock();
+        let limits = &guard.tx.limits;
+        Ok(match option {
+            EpOption::MinMultiRecv => guard.rx.min_multi_recv,
+            EpOption::MaxMsgSize => limits.message,
+            EpOption::MaxTaggedSize => limits.tagged,
+            EpOption::MaxRmaSize => limits.rma,
+            EpOption::InjectMsgSize => limits.inject_message,
+            EpOption::InjectTaggedSize => limits.inject_tagged,
+            EpOption::InjectRmaSize => limits.inject_rma,
+            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
+        })
+    }
+
+    fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
+        let mut guard = self.core.state.lock();
+        let info = &self.core.info;
+        let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
+        let limits = &mut guard.tx.limits;
+        let (field, max) = match option {
+            EpOption::MinMultiRecv => {
+                guard.rx.min_multi_recv = value;
+                return Ok(());
+            }
+            EpOption::MaxMsgSize => (&mut limits.message, max_size),
+            EpOption::MaxTaggedSize => (&mut limits.tagged, max_size),
+            EpOption::MaxRmaSize => (&mut limits.rma, max_size),
+            EpOption::InjectMsgSize => (&mut limits.inject_message, max_inject),
+            EpOption::InjectTaggedSize => (&mut limits.inject_tagged, max_inject),
+            EpOption::InjectRmaSize => (&mut limits.inject_rma, max_inject),
+            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
+        };
+        if value > max {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                format!("{option:?}"),
+                format!("at most {max}"),
+                value.to_string(),
+                "ask getinfo for a larger limit",
+            ));
+        }
+        *field = value;
+        Ok(())
+    }
+
+    fn statistics(&self) -> Vec<Statistic> {
+        let guard = self.core.state.lock();
+        let (tx, rx) = (&guard.tx.counts, &guard.rx.counts);
+        let mut all = vec![
+            stat("tx_messages", tx.messages, "messages sent"),
+            stat("tx_bytes", tx.bytes, "bytes of messages sent"),
+            stat("tx_writes", tx.writes, "remote writes posted"),
+            stat("tx_reads", tx.reads, "remote reads posted"),
+            stat("tx_again", tx.again, "posts refused with FI_EAGAIN"),
+            stat("tx_failed", tx.failed, "operations that ended with an error"),
+            stat("tx_outstanding", guard.tx.ops.len() as u64, "operations that have not ended"),
+            stat("rx_messages", rx.messages, "messages received"),
+            stat("rx_bytes", rx.bytes, "bytes of messages received"),
+            stat("rx_posted", guard.rx.matcher.posted_len() as u64, "receives that wait"),
+            stat("rx_unexpected", rx.unexpected, "messages that came before their receive"),
+            stat("rx_unexpected_now", guard.rx.matcher.unexpected_len() as u64, "of those, still waiting"),
+            stat("rx_unexpected_bytes", guard.rx.matcher.bytes_held() as u64, "bytes that they hold"),
+            stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
+            stat("rx_truncated", rx.truncated, "messages longer than their receive"),
+            stat("rx_failed", rx.failed, "receives that ended with an error"),
+            stat("rx_stopped", rx.stopped, "times that a peer had to wait for room"),
+        ];
+        if let Some(lanes) = &guard.lanes {
+            lanes.statistics(&mut all);
+        }
+        all
+    }
+}
+
+fn stat(name: &'static str, value: u64, help: &'static str) -> Statistic {
+    Statistic { name, value, help }
+}
+
+/// Whether capabilities need a transmit queue and a receive queue.
+fn directions(caps: Caps) -> (bool, bool) {
+    let messages = caps.intersects(Caps::MSG | Caps::TAGGED);
+    let one_sided = caps.intersects(Caps::RMA | Caps::ATOMIC);
+    let named = caps.intersects(Caps::SEND | Caps::RECV | Caps::READ | Caps::WRITE);
+    let sends = (messages && (!named || caps.contains(Caps::SEND)))
+        || (one_sided && (!named || caps.intersects(Caps::READ | Caps::WRITE)));
+    let receives = messages && (!named || caps.contains(Caps::RECV));
+    (sends, receives)
+}
+
+impl<T: Transport> Drop for Ep<T> {
+    fn drop(&mut self) {
+        let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
+        self.core.domain.progress.remove(&source);
+        let queues = {
+            let guard = self.core.state.lock();
+            guard.queues.clone()
+        };
+        for queue in queues.iter().flatten() {
+            queue.remove(&source);
+        }
+        let mut guard = self.core.state.lock();
+        let state = &mut *guard;
+        // What is outstanding ends silently (fi_endpoint(3)); peers notice that the lanes are gone.
+        let gone = (state.lanes.take(), std::mem::take(&mut state.queues), state.rx.matcher.drain());
+        drop(guard);
+        drop(gone);
+    }
+}

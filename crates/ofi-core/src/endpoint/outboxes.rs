@@ -1,0 +1,79 @@
+//! The outboxes of an endpoint's two directions, which are one if both are bound to the same queue.
+
+use ofi_api::{CqErrorEntry, CqTaggedEntry, FiAddr};
+
+use crate::cq::{Credit, Credits, Outbox};
+
+/// Index of the outbox of transmit completions.
+pub const TRANSMIT: usize = 0;
+
+/// Both outboxes, and the credits that entries give back.
+pub struct Outboxes {
+    boxes: [Outbox; 2],
+    /// Index of the outbox of receive completions.
+    receive: usize,
+    /// Operations that may still be posted.
+    pub credits: Credits,
+}
+
+impl Outboxes {
+    /// Outboxes for contexts of `tx_size` and `rx_size` operations.
+    pub fn new(tx_size: usize, rx_size: usize) -> Self {
+        Self { boxes: [Outbox::new(rx_size), Outbox::new(rx_size)], receive: 1, credits: [0, tx_size, rx_size] }
+    }
+
+    /// Says that both directions have the same queue.
+    pub fn join(&mut self) {
+        self.receive = TRANSMIT;
+    }
+
+    /// Index of the outbox of receive completions.
+    pub fn receive_slot(&self) -> usize {
+        self.receive
+    }
+
+    /// An outbox, with the credits.
+    #[inline]
+    pub fn slot(&mut self, slot: usize) -> (&mut Outbox, &mut Credits) {
+        (&mut self.boxes[slot & 1], &mut self.credits)
+    }
+
+    /// Completes a transmit operation.
+    #[inline]
+    pub fn transmitted(&mut self, body: &CqTaggedEntry) {
+        self.boxes[TRANSMIT].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
+    }
+
+    /// Completes a transmit operation with an error.
+    pub fn transmit_failed(&mut self, error: CqErrorEntry) {
+        self.boxes[TRANSMIT].push_error(error, Credit::Transmit);
+    }
+
+    /// Completes a receive, or reports something that nobody posted for.
+    #[inline]
+    pub fn received(&mut self, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
+        self.boxes[self.receive & 1].push(&mut self.credits, body, source, credit);
+    }
+
+    /// Completes a receive with an error.
+    pub fn receive_failed(&mut self, error: CqErrorEntry, credit: Credit) {
+        self.boxes[self.receive & 1].push_error(error, credit);
+    }
+
+    /// Whether an entry that nobody posted for may be reported.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.boxes[self.receive & 1].has_room()
+    }
+
+    /// Whether to take in more messages.
+    #[inline]
+    pub fn hungry(&self) -> bool {
+        self.boxes[self.receive & 1].hungry()
+    }
+
+    /// Whether a reader of `slot` would find nothing.
+    pub fn is_empty(&self, slot: usize) -> bool {
+        self.boxes[slot & 1].is_empty()
+    }
+}

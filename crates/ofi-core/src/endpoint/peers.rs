@@ -1,0 +1,118 @@
+//! From the application's numbers for addresses to the endpoint's numbers for peers, and back.
+//!
+//! Both directions are cached; the address vector's counters say when the caches are stale.
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Errno, Error, FiAddr, Result};
+
+use crate::av::Av;
+use crate::transport::Peer;
+
+/// What the endpoint knows of one peer.
+struct Known {
+    address: Address,
+    /// Its number in the address vector, if it was there at the last look.
+    source: FiAddr,
+    /// The vector's insertion count at that look.
+    looked_at: u32,
+}
+
+/// The caches of one endpoint.
+#[derive(Default)]
+pub struct Peers {
+    av: Option<Arc<Av>>,
+    /// `peer + 1` by address number; 0 for not yet asked.
+    forward: Vec<Peer>,
+    known: Vec<Known>,
+    removals: u32,
+}
+
+impl Peers {
+    /// Uses `av` from now on.
+    pub fn bind(&mut self, av: Arc<Av>) {
+        self.removals = av.removals();
+        self.av = Some(av);
+    }
+
+    /// Whether an address vector is bound.
+    pub fn is_bound(&self) -> bool {
+        self.av.is_some()
+    }
+
+    /// The peer at `address`, if it was asked for before.
+    #[inline]
+    pub fn get(&self, address: FiAddr) -> Option<Peer> {
+        let av = self.av.as_ref()?;
+        if av.removals() != self.removals {
+            return None;
+        }
+        match self.forward.get(address.0 as usize) {
+            Some(&peer) if peer != 0 => Some(peer - 1),
+            _ => None,
+        }
+    }
+
+    /// The address behind a number, for [`Peers::learn`]. Drops what is stale.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if the number is not in the vector.
+    #[cold]
+    pub fn look_up(&mut self, address: FiAddr) -> Result<Address> {
+        let Some(av) = &self.av else { return Err(Error::new(Errno::ENOAV)) };
+        let removals = av.removals();
+        if removals != self.removals {
+            self.removals = removals;
+            self.forward.clear();
+            for known in &mut self.known {
+                (known.source, known.looked_at) = (FiAddr::NOTAVAIL, 0);
+            }
+        }
+        av.address(address)
+    }
+
+    /// Remembers the peer at `address`.
+    pub fn learn(&mut self, address: FiAddr, peer: Peer) {
+        let index = address.0 as usize;
+        if index >= self.forward.len() {
+            self.forward.resize(index + 1, 0);
+        }
+        self.forward[index] = peer + 1;
+    }
+
+    /// Takes note of a new peer.
+    pub fn introduce(&mut self, peer: Peer, address: &Address) {
+        debug_assert_eq!(peer as usize, self.known.len(), "peers are introduced in order");
+        self.known.push(Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0 });
+    }
+
+    /// A peer's address.
+    pub fn address(&self, peer: Peer) -> Option<&Address> {
+        self.known.get(peer as usize).map(|known| &known.address)
+    }
+
+    /// A peer's number in the address vector, or `FI_ADDR_NOTAVAIL`.
+    #[inline]
+    pub fn source(&mut self, peer: Peer) -> FiAddr {
+        let (Some(av), Some(known)) = (&self.av, self.known.get(peer as usize)) else {
+            return FiAddr::NOTAVAIL;
+        };
+        if av.removals() == self.removals
+            && (known.source != FiAddr::NOTAVAIL || known.looked_at == av.insertions())
+        {
+            return known.source;
+        }
+        self.find_source(peer)
+    }
+
+    #[cold]
+    fn find_source(&mut self, peer: Peer) -> FiAddr {
+        let _ = self.look_up(FiAddr::NOTAVAIL); // drops what is stale; the number itself is never there
+        let (Some(av), Some(known)) = (&self.av, self.known.get_mut(peer as usize)) else {
+            return FiAddr::NOTAVAIL;
+        };
+        known.looked_at = av.insertions();
+        known.source = av.number(&known.address).unwrap_or(FiAddr::NOTAVAIL);
+        known.source
+    }
+}

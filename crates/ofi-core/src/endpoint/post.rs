@@ -1,0 +1,371 @@
+//! Posting: the calls of the data path, from the application to the transport.
+
+use ofi_api::{
+    Call, CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp,
+    Result, RmaOp, SendOp, TagMatch,
+};
+
+use super::receive::{self, Buffer, Filling, Held, MultiBuffer, Posted};
+use super::transmit::{bad_flags, many_len, null_piece, send_flags, success};
+use super::{EpCore, State};
+use crate::copy;
+use crate::cq::Credit;
+use crate::matching::{self, Source as From, Unexpected, Want};
+use crate::transport::{Lanes, OutMessage, OutRma, Peer, Ticket, Transport};
+use crate::transport::Posted as Outcome;
+
+/// What a receive may be flagged with.
+const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
+/// What a tagged receive may be flagged with besides.
+const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
+
+#[cold]
+fn not_enabled() -> Error {
+    Error::wanted(
+        Errno::EOPBADSTATE,
+        "a data transfer call",
+        "an enabled endpoint",
+        "one before fi_enable",
+        "bind its queue and address vector, then enable it",
+    )
+}
+
+impl<T: Transport> State<T> {
+    /// The peer at `address`.
+    #[inline]
+    fn peer(&mut self, address: FiAddr) -> Result<Peer> {
+        match self.peers.get(address) {
+            Some(peer) => Ok(peer),
+            None => self.meet(address),
+        }
+    }
+
+    #[cold]
+    fn meet(&mut self, address: FiAddr) -> Result<Peer> {
+        let wanted = self.peers.look_up(address)?;
+        let (lanes, mut host) = self.split().ok_or_else(not_enabled)?;
+        let peer = lanes.peer(&mut host, &wanted)?;
+        self.peers.learn(address, peer);
+        Ok(peer)
+    }
+
+    #[cold]
+    fn no_credit(&mut self) -> Error {
+        self.tx.counts.again += 1;
+        // The man page has the application read its queues before it tries again; moving on here as well lets one
+        // that only retries get through, where room is all that it waits for.
+        if let Some((lanes, mut host)) = self.split() {
+            lanes.poll(&mut host);
+        }
+        Error::AGAIN
+    }
+
+    /// Accounts for what the transport said of a posted operation.
+    #[inline]
+    fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
+        match outcome {
+            Ok(Outcome::Done) => {
+                if ticket.signal {
+                    self.boxes.credits[Credit::Transmit as usize] -= 1;
+                    self.boxes.transmitted(&success(ticket));
+                }
+                Ok(())
+            }
+            Ok(Outcome::Pending) => Ok(()),
+            Err(error) => {
+                if error.is_again() {
+                    return Err(self.no_credit());
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    #[inline]
+    pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let (flags, signal) = state.tx.flags(op.call, op.flags)?;
+        let len = state.tx.message_len(op, flags, TAGGED)?;
+        let peer = state.peer(op.dest)?;
+        if state.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(state.no_credit());
+        }
+        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal };
+        let out = OutMessage {
+            pieces: op.buf.pieces(),
+            len,
+            peer,
+            tagged: TAGGED,
+            tag,
+            data: op.data,
+            flags,
+            ticket,
+        };
+        let (lanes, mut host) = state.split().ok_or_else(not_enabled)?;
+        let outcome = lanes.send(&mut host, &out);
+        if outcome.is_ok() {
+            state.tx.counts.messages += 1;
+            state.tx.counts.bytes += len as u64;
+        }
+        state.posted(outcome, &ticket)
+    }
+
+    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let (flags, signal) = state.tx.flags(op.call, op.flags)?;
+        if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
+            return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
+        }
+        let len = state.tx.rma_len(op, flags)?;
+        let peer = state.peer(op.peer)?;
+        if state.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(state.no_credit());
+        }
+        let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
+        let ticket = Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal };
+        let out = OutRma {
+            write,
+            pieces: op.buf.pieces(),
+            remote: op.remote,
+            len,
+            peer,
+            data: op.data,
+            flags,
+            ticket,
+        };
+        let (lanes, mut host) = state.split().ok_or_else(not_enabled)?;
+        let outcome = lanes.rma(&mut host, &out);
+        if outcome.is_ok() {
+            let count = if write { &mut state.tx.counts.writes } else { &mut state.tx.counts.reads };
+            *count += 1;
+        }
+        state.posted(outcome, &ticket)
+    }
+
+    #[inline]
+    pub(super) fn receive<const TAGGED: bool>(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.lanes.is_none() {
+            return Err(not_enabled());
+        }
+        let flags = if op.call == Call::Msg { op.flags } else { state.rx.op_flags | op.flags };
+        let directed = if TAGGED { state.rx.tagged_directed } else { state.rx.directed };
+        let source = if directed && op.source != FiAddr::UNSPEC {
+            From::From(matching::Peer(state.peer(op.source)?))
+        } else {
+            From::Any
+        };
+        let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
+        if !RECEIVE_FLAGS.contains(flags) {
+            let search = flags & SEARCH_FLAGS;
+            if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
+                return Err(bad_flags(flags - RECEIVE_FLAGS));
+            }
+            return state.search(op, &want, flags);
+        }
+        match op.buf.pieces() {
+            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
+            [_] => {}
+            _ => drop(many_len(&op.buf, state.rx.iov_limit)?),
+        }
+        let credit = &mut state.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(state.no_credit());
+        }
+        *credit -= 1;
+        let signal = !state.rx.selective || flags.contains(OpFlags::COMPLETION);
+        if flags.contains(OpFlags::MULTI_RECV) {
+            return state.post_multi(op, want, signal);
+        }
+        let posted = Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
+        match state.rx.matcher.post(want, posted) {
+            matching::Posted::Queued(_) => {}
+            matching::Posted::Matched { recv, message } => {
+                let arrived = receive::arrived(&message.envelope);
+                let filling = state.rx.fill(recv, &arrived);
+                state.settle(filling, message.content);
+            }
+        }
+        Ok(())
+    }
+
+    /// `fi_cancel`.
+    pub(super) fn cancel(&self, context: Context) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(posted) = state.rx.matcher.cancel_by_context(context.0) else {
+            return Err(Error::wanted(
+                Errno::ENOENT,
+                "fi_cancel",
+                "the context of a receive that waits",
+                format!("{:#x}, which none has", context.0),
+                "nothing: the receive has its message, or was never posted",
+            ));
+        };
+        let mut error = CqErrorEntry::new(context, CompletionFlags::RECV, Errno::ECANCELED);
+        let mut credit = Credit::Receive;
+        if let Some(id) = posted.multi
+            && let Some(multi) = state.rx.multis.get_mut(id)
+        {
+            multi.exhausted = true;
+            if multi.filling == 0 {
+                state.rx.multis.remove(id);
+                error.flags |= CompletionFlags::MULTI_RECV;
+            } else {
+                credit = Credit::None; // comes back with the flag, when the last part has arrived
+            }
+        }
+        state.boxes.receive_failed(error, credit);
+        Ok(())
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Finishes a receive whose message was there before it.
+    #[cold]
+    fn settle(&mut self, filling: Filling, content: Held<T>) {
+        match content {
+            Held::Bytes(bytes) => {
+                // SAFETY: the pieces were lent for writing until the completion that is made below is read.
+                unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
+                self.rx.complete(&mut self.boxes, &mut self.peers, &filling);
+            }
+            Held::AtSender(token) => {
+                let peer = filling.arrived.peer;
+                let into = self.rx.filling.insert(filling);
+                if let Some((lanes, mut host)) = self.split() {
+                    lanes.pull(&mut host, peer, token, into);
+                }
+            }
+            Held::Lost(errno) => self.rx.fail(&mut self.boxes, &mut self.peers, &filling, errno, 0),
+        }
+    }
+
+    /// Posts a multi-receive buffer, after the messages that already wait for it.
+    #[cold]
+    fn post_multi(&mut self, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
+        let [piece] = op.buf.pieces() else {
+            self.boxes.credits[Credit::Receive as usize] += 1;
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "a receive with FI_MULTI_RECV",
+                "one contiguous buffer",
+                format!("{} pieces", op.buf.pieces().len()),
+                "post one piece",
+            ));
+        };
+        let multi =
+            MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
+        let id = self.rx.multis.insert(multi);
+        loop {
+            let posted =
+                Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: Some(id) };
+            let message = match self.rx.matcher.post(want, posted) {
+                matching::Posted::Queued(_) => return Ok(()),
+                matching::Posted::Matched { message, .. } => message,
+            };
+            let arrived = receive::arrived(&message.envelope);
+            let Some((filling, exhausted)) = self.rx.fill_multi(op.context, signal, id, &arrived) else {
+                return Ok(());
+            };
+            self.settle(filling, message.content);
+            if exhausted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Peek, claim, discard, and receiving what was claimed.
+    #[cold]
+    fn search(&mut self, op: &ReceiveOp<'_>, want: &Want, flags: OpFlags) -> Result<()> {
+        let credit = &mut self.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(self.no_credit());
+        }
+        *credit -= 1;
+        if let Some((lanes, mut host)) = self.split() {
+            lanes.poll(&mut host);
+        }
+        let has = |flag| flags.contains(flag);
+        let context = op.context.0;
+        match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
+            (true, true, false) => {
+                let found = self.rx.matcher.claim(want, context).map(|message| message.envelope);
+                self.found(op, want, found);
+            }
+            (true, false, false) => {
+                let found = self.rx.matcher.peek(want).map(|message| message.envelope);
+                self.found(op, want, found);
+            }
+            (true, false, true) => {
+                let message = self.rx.matcher.discard(want);
+                self.discarded(op, want, message);
+            }
+            (false, true, true) => {
+                let message = self.rx.matcher.take_claimed(context);
+                self.discarded(op, want, message);
+            }
+            (false, true, false) => match self.rx.matcher.take_claimed(context) {
+                Some(message) => {
+                    let signal = !self.rx.selective || has(OpFlags::COMPLETION);
+                    let posted = Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
+                    let arrived = receive::arrived(&message.envelope);
+                    let filling = self.rx.fill(posted, &arrived);
+                    self.settle(filling, message.content);
+                }
+                None => {
+                    self.boxes.credits[Credit::Receive as usize] += 1;
+                    return Err(Error::wanted(
+                        Errno::EINVAL,
+                        "fi_trecvmsg with FI_CLAIM",
+                        "the context of an earlier FI_PEEK | FI_CLAIM that found a message",
+                        format!("{context:#x}, for which none is claimed"),
+                        "claim first, with the same context",
+                    ));
+                }
+            },
+            _ => {
+                self.boxes.credits[Credit::Receive as usize] += 1;
+                return Err(bad_flags(flags & SEARCH_FLAGS));
+            }
+        }
+        Ok(())
+    }
+
+    fn discarded(&mut self, op: &ReceiveOp<'_>, want: &Want, message: Option<Unexpected<Held<T>>>) {
+        let found = message.as_ref().map(|message| message.envelope);
+        if let Some(Unexpected { envelope, content: Held::AtSender(token), .. }) = message
+            && let Some((lanes, _)) = self.split()
+        {
+            lanes.discard(envelope.peer.0, token);
+        }
+        self.found(op, want, found);
+    }
+
+    /// Reports what a search found.
+    fn found(&mut self, op: &ReceiveOp<'_>, want: &Want, found: Option<matching::Envelope>) {
+        let Some(envelope) = found else {
+            let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
+            let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
+            error.tag = want.tag;
+            return self.boxes.receive_failed(error, Credit::Receive);
+        };
+        let arrived = receive::arrived(&envelope);
+        let source =
+            if self.rx.report_source { self.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        let body = CqTaggedEntry {
+            op_context: op.context,
+            flags: receive::arrived_flags(&arrived),
+            len: arrived.len,
+            buf: std::ptr::null_mut(),
+            data: arrived.data,
+            tag: arrived.tag,
+        };
+        self.boxes.received(&body, source, Credit::Receive);
+    }
+}

@@ -1,0 +1,311 @@
+//! The receive side: posted receives, messages that came before them, and receives being filled.
+
+use ofi_api::{
+    CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece,
+};
+
+use super::outboxes::Outboxes;
+use super::peers::Peers;
+use crate::cq::Credit;
+use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
+use crate::slots::{SlotId, Slots};
+use crate::transport::{Arrived, Peer, Transport};
+
+/// The memory of one receive.
+pub struct Buffer {
+    first: Piece,
+    /// All pieces, where there is not exactly one.
+    all: Option<Box<[Piece]>>,
+}
+
+impl Buffer {
+    pub fn new(lent: &Lent<'_>) -> Self {
+        match lent.pieces() {
+            [one] => Self { first: *one, all: None },
+            many => Self { first: Piece::new(std::ptr::null_mut(), 0), all: Some(many.into()) },
+        }
+    }
+
+    fn one(first: Piece) -> Self {
+        Self { first, all: None }
+    }
+
+    #[inline]
+    pub fn pieces(&self) -> &[Piece] {
+        match &self.all {
+            None => std::slice::from_ref(&self.first),
+            Some(all) => all,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match &self.all {
+            None => self.first.len,
+            Some(all) => all.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len)),
+        }
+    }
+}
+
+/// A posted receive.
+pub struct Posted {
+    pub context: Context,
+    pub buffer: Buffer,
+    /// Whether success is reported.
+    pub signal: bool,
+    /// The multi-receive buffer behind it.
+    pub multi: Option<SlotId>,
+}
+
+impl PostedReceive for Posted {
+    #[inline]
+    fn context(&self) -> usize {
+        self.context.0
+    }
+}
+
+/// A multi-receive buffer: messages are packed one behind the other.
+pub struct MultiBuffer {
+    pub buffer: Piece,
+    pub used: usize,
+    /// Messages assigned to it whose bytes have not all arrived.
+    pub filling: usize,
+    /// It is no longer posted; the completion that finds `filling` at zero releases it.
+    pub exhausted: bool,
+}
+
+/// What is kept of a message that no receive waited for.
+pub enum Held<T: Transport> {
+    /// All of it.
+    Bytes(Box<[u8]>),
+    /// The payload lies at the sender.
+    AtSender(T::Token),
+    /// The payload lay at a sender that is gone.
+    Lost(Errno),
+}
+
+/// A receive that has its message, whose bytes are on their way.
+pub struct Filling {
+    pub context: Context,
+    pub buffer: Buffer,
+    signal: bool,
+    multi: Option<SlotId>,
+    pub arrived: Arrived,
+}
+
+impl Filling {
+    /// Bytes that will be placed.
+    #[inline]
+    pub fn placed(&self) -> usize {
+        self.arrived.len.min(self.buffer.len())
+    }
+}
+
+/// What people may read about the receive side.
+#[derive(Default)]
+pub struct Counts {
+    pub messages: u64,
+    pub bytes: u64,
+    pub unexpected: u64,
+    pub truncated: u64,
+    pub failed: u64,
+    pub stopped: u64,
+    pub over_budget: u64,
+}
+
+/// The receive side of an endpoint.
+pub struct RxSide<T: Transport> {
+    pub matcher: Matcher<Posted, Held<T>>,
+    pub filling: Slots<Filling>,
+    pub multis: Slots<MultiBuffer>,
+    pub op_flags: OpFlags,
+    /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
+    pub selective: bool,
+    pub bound: bool,
+    /// `FI_SOURCE`: completions say from whom.
+    pub report_source: bool,
+    /// `FI_SOURCE_ERR`: completions from whom the address vector does not know are errors.
+    pub source_errors: bool,
+    pub directed: bool,
+    pub tagged_directed: bool,
+    pub min_multi_recv: usize,
+    pub iov_limit: usize,
+    pub counts: Counts,
+}
+
+impl<T: Transport> RxSide<T> {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            matcher: Matcher::new(config),
+            filling: Slots::default(),
+            multis: Slots::default(),
+            op_flags: OpFlags::empty(),
+            selective: false,
+            bound: false,
+            report_source: false,
+            source_errors: false,
+            directed: false,
+            tagged_directed: false,
+            min_multi_recv: 0,
+            iov_limit: 1,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Starts to fill a plain receive.
+    #[inline]
+    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
+        Filling {
+            context: posted.context,
+            buffer: posted.buffer,
+            signal: posted.signal,
+            multi: None,
+            arrived: *arrived,
+        }
+    }
+
+    /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
+    /// longer be posted.
+    pub fn fill_multi(
+        &mut self,
+        context: Context,
+        signal: bool,
+        multi: SlotId,
+        arrived: &Arrived,
+    ) -> Option<(Filling, bool)> {
+        let buffer = self.multis.get_mut(multi)?;
+        let free = buffer.buffer.len - buffer.used;
+        let taken = free.min(arrived.len);
+        let part = Piece::new(buffer.buffer.addr.wrapping_add(buffer.used), taken);
+        buffer.used += taken;
+        buffer.filling += 1;
+        buffer.exhausted = free - taken < self.min_multi_recv.max(1);
+        let exhausted = buffer.exhausted;
+        let filling =
+            Filling { context, buffer: Buffer::one(part), signal, multi: Some(multi), arrived: *arrived };
+        Some((filling, exhausted))
+    }
+
+    /// Takes a completed part off its multi-receive buffer: the flag to report, and whether the credit comes back.
+    fn release(&mut self, multi: SlotId) -> (CompletionFlags, Credit) {
+        let Some(buffer) = self.multis.get_mut(multi) else { return (CompletionFlags::empty(), Credit::None) };
+        buffer.filling -= 1;
+        if buffer.filling == 0 && buffer.exhausted {
+            self.multis.remove(multi);
+            (CompletionFlags::MULTI_RECV, Credit::Receive)
+        } else {
+            (CompletionFlags::empty(), Credit::None)
+        }
+    }
+
+    /// Reports a filled receive.
+    #[inline]
+    pub fn complete(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling) {
+        let arrived = &filling.arrived;
+        let placed = filling.placed();
+        self.counts.messages += 1;
+        self.counts.bytes += placed as u64;
+        if placed < arrived.len {
+            return self.truncated(boxes, peers, filling, placed);
+        }
+        let mut flags = arrived_flags(arrived);
+        let mut credit = Credit::Receive;
+        let mut signal = filling.signal;
+        let mut buf = std::ptr::null_mut();
+        if let Some(multi) = filling.multi {
+            let (released, given) = self.release(multi);
+            (flags, credit, buf) = (flags | released, given, filling.buffer.first.addr);
+            signal |= !released.is_empty();
+        }
+        if !signal {
+            boxes.credits[credit as usize] += 1;
+            return;
+        }
+        let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        if self.source_errors && source == FiAddr::NOTAVAIL {
+            return unknown_source(boxes, peers, filling, flags, credit);
+        }
+        let body =
+            CqTaggedEntry { op_context: filling.context, flags, len: placed, buf, data: arrived.data, tag: arrived.tag };
+        boxes.received(&body, source, credit);
+    }
+
+    #[cold]
+    fn truncated(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling, placed: usize) {
+        self.counts.truncated += 1;
+        self.fail(boxes, peers, filling, Errno::ETRUNC, placed);
+    }
+
+    /// Reports a receive that failed after `placed` bytes.
+    #[cold]
+    pub fn fail(
+        &mut self,
+        boxes: &mut Outboxes,
+        peers: &mut Peers,
+        filling: &Filling,
+        errno: Errno,
+        placed: usize,
+    ) {
+        self.counts.failed += 1;
+        let arrived = &filling.arrived;
+        let (released, credit) =
+            filling.multi.map_or((CompletionFlags::empty(), Credit::Receive), |multi| self.release(multi));
+        let mut error = CqErrorEntry::new(filling.context, arrived_flags(arrived) | released, errno);
+        (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
+        error.olen = arrived.len - placed;
+        error.src_addr = peers.source(arrived.peer);
+        if filling.multi.is_some() {
+            error.buf = filling.buffer.first.addr as usize;
+        }
+        boxes.receive_failed(error, credit);
+    }
+}
+
+/// Data came from somebody whom the address vector does not know (`FI_SOURCE_ERR`).
+#[cold]
+fn unknown_source(
+    boxes: &mut Outboxes,
+    peers: &Peers,
+    filling: &Filling,
+    flags: CompletionFlags,
+    credit: Credit,
+) {
+    let arrived = &filling.arrived;
+    let mut error = CqErrorEntry::new(filling.context, flags, Errno::EADDRNOTAVAIL);
+    (error.len, error.data, error.tag) = (filling.placed(), arrived.data, arrived.tag);
+    error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
+    boxes.receive_failed(error, credit);
+}
+
+/// The flags of a received message's completion.
+#[inline]
+pub fn arrived_flags(arrived: &Arrived) -> CompletionFlags {
+    let kind = if arrived.tagged { CompletionFlags::TAGGED } else { CompletionFlags::MSG };
+    let data = if arrived.has_data { CompletionFlags::REMOTE_CQ_DATA } else { CompletionFlags::empty() };
+    CompletionFlags::RECV | kind | data
+}
+
+/// The matcher's view of a message.
+#[inline]
+pub fn envelope(arrived: &Arrived) -> Envelope {
+    Envelope {
+        space: if arrived.tagged { Space::Tagged } else { Space::Untagged },
+        peer: crate::matching::Peer(arrived.peer),
+        tag: arrived.tag,
+        len: arrived.len as u64,
+        data: arrived.has_data.then_some(arrived.data),
+    }
+}
+
+/// A message as it arrived, from the matcher's view.
+pub fn arrived(envelope: &Envelope) -> Arrived {
+    let peer: Peer = envelope.peer.0;
+    Arrived {
+        peer,
+        tagged: envelope.space == Space::Tagged,
+        has_data: envelope.data.is_some(),
+        tag: envelope.tag,
+        data: envelope.data.unwrap_or(0),
+        len: envelope.len as usize,
+    }
+}

@@ -1,0 +1,210 @@
+//! The transmit side: what a call must satisfy before its operation goes to the transport.
+
+use ofi_api::{
+    Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp,
+};
+
+use crate::slots::Slots;
+use crate::transport::{Peer, Ticket, Transport};
+
+/// An operation that has not ended.
+pub struct TxOp<O> {
+    pub peer: Peer,
+    pub ticket: Ticket,
+    /// The transport's part.
+    pub op: O,
+}
+
+/// What people may read about the transmit side.
+#[derive(Default)]
+pub struct Counts {
+    pub messages: u64,
+    pub bytes: u64,
+    pub writes: u64,
+    pub reads: u64,
+    pub again: u64,
+    pub failed: u64,
+}
+
+/// Limits on what may be posted.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    pub message: usize,
+    pub tagged: usize,
+    pub rma: usize,
+    pub inject_message: usize,
+    pub inject_tagged: usize,
+    pub inject_rma: usize,
+    pub iov: usize,
+    pub rma_iov: usize,
+}
+
+/// The transmit side of an endpoint.
+pub struct TxSide<T: Transport> {
+    pub ops: Slots<TxOp<T::Op>>,
+    pub op_flags: OpFlags,
+    /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
+    pub selective: bool,
+    pub bound: bool,
+    pub limits: Limits,
+    pub counts: Counts,
+}
+
+/// Completion levels: each implies that the application wants a completion.
+const LEVELS: OpFlags =
+    OpFlags::INJECT_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE).union(OpFlags::DELIVERY_COMPLETE);
+
+/// What a data transfer may be flagged with.
+const ALLOWED: OpFlags = LEVELS
+    .union(OpFlags::COMPLETION)
+    .union(OpFlags::INJECT)
+    .union(OpFlags::MORE)
+    .union(OpFlags::FENCE)
+    .union(OpFlags::REMOTE_CQ_DATA);
+
+impl<T: Transport> TxSide<T> {
+    pub fn new() -> Self {
+        Self {
+            ops: Slots::default(),
+            op_flags: OpFlags::empty(),
+            selective: false,
+            bound: false,
+            limits: Limits::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The flags that hold for a call, and whether its success is reported.
+    #[inline]
+    pub fn flags(&self, call: Call, given: OpFlags) -> Result<(OpFlags, bool)> {
+        let flags = match call {
+            Call::Plain => self.op_flags | given,
+            Call::Inject => (self.op_flags | given | OpFlags::INJECT) - LEVELS,
+            Call::Msg => given,
+        };
+        if !ALLOWED.contains(flags) {
+            return Err(bad_flags(flags - ALLOWED));
+        }
+        let wanted = !self.selective || flags.intersects(LEVELS.union(OpFlags::COMPLETION));
+        Ok((flags, wanted && call != Call::Inject))
+    }
+
+    /// Checks a message's size and memory; answers its length.
+    #[inline]
+    pub fn message_len(&self, op: &SendOp<'_>, flags: OpFlags, tagged: bool) -> Result<usize> {
+        let (max, inject) = if tagged {
+            (self.limits.tagged, self.limits.inject_tagged)
+        } else {
+            (self.limits.message, self.limits.inject_message)
+        };
+        checked_len(&op.buf, self.limits.iov, max, inject, flags)
+    }
+
+    /// Checks an RMA's sizes and memory; answers its length.
+    pub fn rma_len(&self, op: &RmaOp<'_>, flags: OpFlags) -> Result<usize> {
+        let limits = &self.limits;
+        let len = checked_len(&op.buf, limits.iov, limits.rma, limits.inject_rma, flags)?;
+        if op.remote.is_empty() || op.remote.len() > limits.rma_iov {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "rma_iov_count",
+                format!("1 to {} (tx_attr.rma_iov_limit)", limits.rma_iov),
+                op.remote.len().to_string(),
+                "split the operation",
+            ));
+        }
+        let remote = op.remote.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len));
+        if remote != len {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the length of the remote memory",
+                format!("{len}, as long as the local memory"),
+                remote.to_string(),
+                "give both the same total",
+            ));
+        }
+        Ok(len)
+    }
+}
+
+/// A successful transmit completion.
+#[inline]
+pub fn success(ticket: &Ticket) -> CqTaggedEntry {
+    CqTaggedEntry { op_context: ticket.context, flags: ticket.flags, ..CqTaggedEntry::EMPTY }
+}
+
+/// The flags of a send's completion.
+#[inline]
+pub const fn send_flags(tagged: bool) -> CompletionFlags {
+    if tagged {
+        CompletionFlags::SEND.union(CompletionFlags::TAGGED)
+    } else {
+        CompletionFlags::SEND.union(CompletionFlags::MSG)
+    }
+}
+
+#[inline]
+fn checked_len(lent: &Lent<'_>, iov_limit: usize, max: usize, inject: usize, flags: OpFlags) -> Result<usize> {
+    let len = match lent.pieces() {
+        [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
+        [one] => one.len,
+        _ => many_len(lent, iov_limit)?,
+    };
+    let limit = if flags.contains(OpFlags::INJECT) { inject.min(max) } else { max };
+    if len > limit {
+        return Err(too_long(len, limit, flags));
+    }
+    Ok(len)
+}
+
+/// Checks memory of several pieces, or none.
+#[cold]
+pub fn many_len(lent: &Lent<'_>, iov_limit: usize) -> Result<usize> {
+    if lent.pieces().len() > iov_limit {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "iov_count",
+            format!("at most {iov_limit} (iov_limit)"),
+            lent.pieces().len().to_string(),
+            "gather the pieces, or split the operation",
+        ));
+    }
+    if let Some(null) = lent.pieces().iter().find(|piece| piece.addr.is_null() && piece.len > 0) {
+        return Err(null_piece(null.len));
+    }
+    Ok(lent.len())
+}
+
+#[cold]
+pub fn null_piece(len: usize) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "the buffer's address",
+        "memory",
+        format!("a null pointer with a length of {len}"),
+        "give the buffer, or a length of 0",
+    )
+}
+
+#[cold]
+fn too_long(len: usize, limit: usize, flags: OpFlags) -> Error {
+    let which = if flags.contains(OpFlags::INJECT) { "tx_attr.inject_size" } else { "ep_attr.max_msg_size" };
+    Error::wanted(
+        Errno::EMSGSIZE,
+        "the message's length in bytes",
+        format!("at most {limit} ({which})"),
+        len.to_string(),
+        "send without FI_INJECT, or split the message",
+    )
+}
+
+#[cold]
+pub fn bad_flags(bad: OpFlags) -> Error {
+    Error::wanted(
+        Errno::EBADFLAGS,
+        "the operation's flags",
+        "flags of this operation that the endpoint's info grants",
+        format!("{bad}"),
+        "leave them out; see fi_msg(3), fi_tagged(3), fi_rma(3)",
+    )
+}

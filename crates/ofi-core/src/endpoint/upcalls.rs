@@ -1,0 +1,213 @@
+//! What a transport calls: an arriving message finds its receive, an ending operation its completion.
+
+use ofi_api::{Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Result};
+
+use super::outboxes::Outboxes;
+use super::peers::Peers;
+use super::receive::{self, Filling, Held, RxSide};
+use super::transmit::{TxOp, TxSide, success};
+use crate::copy;
+use crate::cq::Credit;
+use crate::matching::Limit;
+use crate::slots::SlotId;
+use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Receiving, Ticket, Transport};
+
+/// The parts of an endpoint that its lanes may reach while they run.
+pub struct Upcalls<'a, T: Transport> {
+    pub tx: &'a mut TxSide<T>,
+    pub rx: &'a mut RxSide<T>,
+    pub boxes: &'a mut Outboxes,
+    pub peers: &'a mut Peers,
+}
+
+/// The receive that a message goes to.
+enum Found {
+    Receive(Filling),
+    Nobody,
+    /// A multi-receive buffer, but no room to report it.
+    Stopped,
+}
+
+impl<T: Transport> Upcalls<'_, T> {
+    #[inline]
+    fn find(&mut self, arrived: &Arrived) -> Found {
+        let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived)) else { return Found::Nobody };
+        let Some(multi) = found.recv().multi else {
+            let posted = found.take();
+            return Found::Receive(self.rx.fill(posted, arrived));
+        };
+        let (id, context, signal) = (found.id(), found.recv().context, found.recv().signal);
+        if !self.boxes.has_room() {
+            self.rx.counts.stopped += 1;
+            return Found::Stopped;
+        }
+        match self.rx.fill_multi(context, signal, multi, arrived) {
+            Some((filling, exhausted)) => {
+                if exhausted {
+                    self.rx.matcher.take(id);
+                }
+                Found::Receive(filling)
+            }
+            None => Found::Nobody,
+        }
+    }
+
+    /// Keeps a message that nobody waits for.
+    #[cold]
+    fn keep(&mut self, arrived: &Arrived, content: Held<T>, held: usize) -> Result<Delivery, Held<T>> {
+        let envelope = receive::envelope(arrived);
+        self.rx.counts.unexpected += 1;
+        let refused = match self.rx.matcher.store(&envelope, content, held) {
+            Ok(_) => return Ok(Delivery::Kept),
+            Err(refused) => refused,
+        };
+        if refused.limit == Limit::Bytes {
+            // The payload is here already, at most a ring's worth from each peer: take it, and let the transport
+            // tell the sender to keep the next ones.
+            self.rx.counts.over_budget += 1;
+            return match self.rx.matcher.store(&envelope, refused.content, 0) {
+                Ok(_) => Ok(Delivery::Kept),
+                Err(refused) => Err(refused.content),
+            };
+        }
+        self.rx.counts.unexpected -= 1;
+        self.rx.counts.stopped += 1;
+        Err(refused.content)
+    }
+
+    fn fail_op(&mut self, op: &TxOp<T::Op>, errno: Errno) {
+        self.tx.counts.failed += 1;
+        let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
+        error.prov_errno = errno.get();
+        self.boxes.transmit_failed(error);
+    }
+}
+
+impl<T: Transport> Host<T> for Upcalls<'_, T> {
+    fn introduce(&mut self, peer: Peer, address: &Address) {
+        self.peers.introduce(peer, address);
+    }
+
+    #[inline]
+    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+        match self.find(arrived) {
+            Found::Receive(filling) => {
+                match filling.buffer.pieces() {
+                    // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body`
+                    // is readable by the caller's promise, and no lent piece overlaps a transport's memory.
+                    [one] => unsafe { copy::bytes(body, one.addr, filling.placed()) },
+                    // SAFETY: as above.
+                    many => drop(unsafe { copy::scatter(body, filling.placed(), many, 0) }),
+                }
+                self.rx.complete(self.boxes, self.peers, &filling);
+                Delivery::Taken
+            }
+            Found::Stopped => Delivery::Stopped,
+            Found::Nobody => {
+                let peer = crate::matching::Peer(arrived.peer);
+                if !self.rx.matcher.may_hold_envelope(peer) {
+                    self.rx.counts.stopped += 1;
+                    return Delivery::Stopped;
+                }
+                let mut bytes = Box::<[u8]>::new_uninit_slice(arrived.len);
+                // SAFETY: `body` is readable for `len` bytes, by the caller's promise, and the box is as long.
+                unsafe { copy::bytes(body, bytes.as_mut_ptr().cast(), arrived.len) };
+                // SAFETY: every byte was just written.
+                let bytes = unsafe { bytes.assume_init() };
+                let held = bytes.len();
+                self.keep(arrived, Held::Bytes(bytes), held).unwrap_or(Delivery::Stopped)
+            }
+        }
+    }
+
+    fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {
+        match self.find(arrived) {
+            Found::Receive(filling) => Announced::Pull(self.rx.filling.insert(filling)),
+            Found::Stopped => Announced::Stopped(token),
+            Found::Nobody => match self.keep(arrived, Held::AtSender(token), 0) {
+                Ok(_) => Announced::Kept,
+                Err(Held::AtSender(token)) => Announced::Stopped(token),
+                Err(_) => unreachable!("the matcher hands back what it was given"),
+            },
+        }
+    }
+
+    fn receiving(&self, id: SlotId) -> Option<Receiving<'_>> {
+        let filling = self.rx.filling.get(id)?;
+        Some(Receiving { pieces: filling.buffer.pieces(), len: filling.placed() })
+    }
+
+    fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
+        let Some(filling) = self.rx.filling.remove(id) else { return };
+        match result {
+            Ok(()) => self.rx.complete(self.boxes, self.peers, &filling),
+            Err(errno) => self.rx.fail(self.boxes, self.peers, &filling, errno, 0),
+        }
+    }
+
+    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool {
+        if !self.boxes.has_room() {
+            self.rx.counts.stopped += 1;
+            return false;
+        }
+        if self.rx.bound {
+            let flags = CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
+            let source = if self.rx.report_source { self.peers.source(peer) } else { FiAddr::NOTAVAIL };
+            let body = CqTaggedEntry { flags, len, data, ..CqTaggedEntry::EMPTY };
+            self.boxes.received(&body, source, Credit::None);
+        }
+        true
+    }
+
+    fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {
+        self.boxes.credits[Credit::Transmit as usize] -= 1;
+        self.tx.ops.insert(TxOp { peer, ticket, op })
+    }
+
+    fn abandon(&mut self, id: SlotId) {
+        if self.tx.ops.remove(id).is_some() {
+            self.boxes.credits[Credit::Transmit as usize] += 1;
+        }
+    }
+
+    fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut T::Op> {
+        self.tx.ops.get_mut(id).filter(|op| op.peer == peer).map(|op| &mut op.op)
+    }
+
+    fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op> {
+        if self.tx.ops.get(id)?.peer != peer {
+            return None;
+        }
+        let op = self.tx.ops.remove(id)?;
+        match result {
+            Ok(()) if op.ticket.signal => self.boxes.transmitted(&success(&op.ticket)),
+            Ok(()) => self.boxes.credits[Credit::Transmit as usize] += 1,
+            Err(errno) => self.fail_op(&op, errno),
+        }
+        Some(op.op)
+    }
+
+    fn fail_peer(&mut self, peer: Peer, error: Errno) {
+        for id in self.tx.ops.ids(|op| op.peer == peer) {
+            self.finish(peer, id, Err(error));
+        }
+        for id in self.rx.filling.ids(|filling| filling.arrived.peer == peer) {
+            self.received(id, Err(error));
+        }
+        self.rx.matcher.drop_peer(crate::matching::Peer(peer), |held, _| {
+            if matches!(held, Held::AtSender(_)) {
+                *held = Held::Lost(error);
+            }
+            false
+        });
+    }
+
+    #[inline]
+    fn hungry(&self) -> bool {
+        self.boxes.hungry()
+    }
+
+    fn may_hold(&self, peer: Peer, len: usize) -> bool {
+        self.rx.matcher.may_hold_bytes(crate::matching::Peer(peer), len)
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of a region: accesses that were granted before may still run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Region;
+
+/// How often to look before sleeping: most accesses are copies of microseconds.
+const SPINS: u32 = 200;
+
+/// The longest sleep between two looks.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// A region that is closed for new accesses, while old ones may still run. Dropping it lets them run on, and
+/// the transport's data goes with the last.
+#[derive(Debug)]
+#[must_use = "the memory may be given back only when the running accesses have ended"]
+pub struct Closing<T> {
+    pub(super) region: Arc<Region<T>>,
+}
+
+impl<T> Closing<T> {
+    /// How many grants there still are.
+    pub fn in_use(&self) -> usize {
+        Arc::strong_count(&self.region) - 1
+    }
+
+    /// The region that closes.
+    pub fn region(&self) -> &Region<T> {
+        &self.region
+    }
+
+    /// The transport's data if no access runs any more; otherwise the region, to ask again.
+    ///
+    /// # Errors
+    /// The region, while grants exist.
+    pub fn try_finish(self) -> Result<T, Self> {
+        // What the accesses did happened before this succeeds: the last grant was released before.
+        Arc::try_unwrap(self.region).map(|region| region.data).map_err(|region| Self { region })
+    }
+
+    /// Waits for running accesses, at most for `bound`. Only for accesses that other threads or peers end:
+    /// a grant that the caller holds itself is waited for in vain.
+    ///
+    /// # Errors
+    /// The region, if grants still exist then.
+    pub fn wait(self, bound: Duration) -> Result<T, Self> {
+        let mut closing = self;
+        let mut since = None;
+        let mut looks: u32 = 0;
+        loop {
+            closing = match closing.try_finish() {
+                Ok(data) => return Ok(data),
+                Err(closing) => closing,
+            };
+            looks = looks.saturating_add(1);
+            if looks < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            if waited >= bound {
+                return Err(closing);
+            }
+            let pause = Duration::from_micros(10).saturating_mul(looks - SPINS).min(LONGEST_SLEEP);
+            std::thread::sleep(pause.min(bound - waited));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Registered memory: which keys and descriptors there are, and what may be done with them.
+//!
+//! A [`RegionTable`] belongs to a domain. A peer's access names a key, an address, a length and a right;
+//! [`RegionTable::check`] answers with the local memory that it means and a [`Grant`] that keeps the region
+//! open while the access runs, or with the [`Violation`]. A local operation names a descriptor instead:
+//! [`RegionTable::check_local`]. Nothing here reads or writes the memory: `copy` does, with what a grant
+//! names, and on the promise that was made with [`ofi_api::MrAttr::new`].
+//!
+//! Invariants:
+//! I1. An access is granted only if its key is registered for peers, the region is enabled, every right asked
+//!     for was given, and every byte lies inside, whatever the numbers are (they come from the network).
+//! I2. Once [`RegionTable::close`] has returned, nothing is granted on the region any more, and its data is
+//!     handed back only when the last grant is gone.
+//! I3. A descriptor is never used twice in a process, so that a stale one, or one of another domain, names
+//!     nothing. A key may be registered again after it was closed.
+//! I4. A key that the library chooses cannot be guessed: 64 random bits. One that the application chooses is
+//!     as secret as the application keeps it.
+
+mod closing;
+mod region;
+mod register;
+mod secret;
+mod shards;
+mod table;
+mod violation;
+
+pub use closing::Closing;
+pub use region::{Addressing, Grant, Pieces, Region};
+pub use register::{KeyChoice, Registration};
+pub use table::RegionTable;
+pub use violation::{Violation, ViolationCounts};
+
+#[cfg(test)]
+mod tests;

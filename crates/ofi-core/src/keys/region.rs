@@ -1,0 +1,293 @@
+//! One registration: its memory, what may be done with it, and where an address leads.
+//!
+//! Invariants:
+//! I1. There is at least one piece; each has a length above zero and ends at a valid address, and so do all
+//!     together from `offset` on. [`super::register`] checks that.
+//! I2. A [`Span`] lies inside its region.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ofi_api::{Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece};
+
+use super::Violation;
+
+/// What the address of a remote access means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Addressing {
+    /// `FI_MR_VIRT_ADDR`: the owner's virtual address. An access stays in one piece.
+    Virtual,
+    /// The distance from the start, over all pieces in order, plus the registration's `offset`.
+    Offset,
+}
+
+/// A registration, with data `T` of the transport.
+#[derive(Debug)]
+pub struct Region<T> {
+    pub(super) key: u64,
+    pub(super) desc: Desc,
+    pub(super) addressing: Addressing,
+    pub(super) memory: Memory,
+    pub(super) len: usize,
+    pub(super) offset: u64,
+    pub(super) access: MrAccess,
+    pub(super) is_enabled: AtomicBool,
+    pub(super) iface: HmemIface,
+    pub(super) device: u64,
+    pub(super) requested_key: u64,
+    pub(super) flags: u64,
+    pub(super) context: Context,
+    /// Cloned into every region that was made from this one.
+    pub(super) as_base: Arc<()>,
+    /// The same of the region that this one was made from.
+    pub(super) base: Option<Arc<()>>,
+    pub(super) data: T,
+}
+
+/// The pieces of a region, without an allocation for the usual case.
+#[derive(Debug)]
+pub(super) enum Memory {
+    One([Piece; 1]),
+    Many(Box<[Piece]>),
+}
+
+impl Memory {
+    pub fn new(pieces: &[Piece]) -> Self {
+        match pieces {
+            [one] => Memory::One([*one]),
+            many => Memory::Many(many.into()),
+        }
+    }
+
+    #[inline]
+    pub fn pieces(&self) -> &[Piece] {
+        match self {
+            Memory::One(one) => one,
+            Memory::Many(many) => many,
+        }
+    }
+}
+
+/// Part of a region: `len` bytes from `start` in its piece `first` on, over as many pieces as it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub first: usize,
+    pub start: usize,
+    pub len: usize,
+}
+
+impl<T> Region<T> {
+    /// The key that peers name it by; [`KEY_NOTAVAIL`] until it is enabled.
+    pub fn key(&self) -> u64 {
+        if self.is_enabled() { self.key } else { KEY_NOTAVAIL }
+    }
+
+    /// The descriptor that local operations name it by.
+    pub fn desc(&self) -> Desc {
+        self.desc
+    }
+
+    /// The memory, piece by piece.
+    pub fn pieces(&self) -> &[Piece] {
+        self.memory.pieces()
+    }
+
+    /// Length in bytes, over all pieces. Never zero.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What a peer gives as the address of the first byte.
+    pub fn base_address(&self) -> u64 {
+        match self.addressing {
+            Addressing::Virtual => self.pieces()[0].addr.addr() as u64,
+            Addressing::Offset => self.offset,
+        }
+    }
+
+    /// What may be done with it.
+    pub fn access(&self) -> MrAccess {
+        self.access
+    }
+
+    /// Whether peers and local operations may use it.
+    #[inline]
+    pub fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Ordering::Acquire)
+    }
+
+    /// Which memory it is.
+    pub fn iface(&self) -> HmemIface {
+        self.iface
+    }
+
+    /// Device number within [`Region::iface`].
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The key that the application asked for, whether or not it got it.
+    pub fn requested_key(&self) -> u64 {
+        self.requested_key
+    }
+
+    /// Flags of the registration (fi_mr(3), "FLAGS"), with the C values.
+    pub fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    /// The application's context.
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    /// The transport's data.
+    pub fn data(&self) -> &T {
+        &self.data
+    }
+
+    /// Whether it was made from another region, its base.
+    pub fn is_sub_region(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// Whether some other region was made from this one and is not closed.
+    pub(super) fn has_sub_regions(&self) -> bool {
+        Arc::strong_count(&self.as_base) > 1
+    }
+
+    /// The memory of a span of this region.
+    #[inline]
+    pub(super) fn pieces_of(&self, span: Span) -> Pieces<'_> {
+        Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
+    }
+
+    /// Where a remote access leads.
+    #[inline]
+    pub(super) fn resolve(&self, addr: u64, len: u64, access: MrAccess) -> Result<Span, Violation> {
+        self.allow(access)?;
+        match self.addressing {
+            Addressing::Virtual => self.span_at_address(addr, len),
+            Addressing::Offset => self.span_at_offset(addr, len),
+        }
+    }
+
+    /// Where a local buffer lies: local operations always give virtual addresses.
+    #[inline]
+    pub(super) fn resolve_local(&self, piece: Piece, access: MrAccess) -> Result<Span, Violation> {
+        self.allow(access)?;
+        if piece.len == 0 {
+            return Ok(Span { first: 0, start: 0, len: 0 }); // may have any address, null too
+        }
+        self.span_at_address(piece.addr.addr() as u64, piece.len as u64)
+    }
+
+    #[inline]
+    fn allow(&self, access: MrAccess) -> Result<(), Violation> {
+        if !self.is_enabled() {
+            return Err(Violation::NotEnabled);
+        }
+        if !self.access.contains(access) {
+            return Err(Violation::Rights);
+        }
+        Ok(())
+    }
+
+    /// `addr..addr + len` as virtual addresses inside one piece. An empty span may stand at a piece's end.
+    #[inline]
+    fn span_at_address(&self, addr: u64, len: u64) -> Result<Span, Violation> {
+        let end = addr.checked_add(len).ok_or(Violation::Overflow)?;
+        for (first, piece) in self.pieces().iter().enumerate() {
+            let start = piece.addr.addr() as u64;
+            if addr >= start && end <= start + piece.len as u64 {
+                return Ok(Span { first, start: (addr - start) as usize, len: len as usize });
+            }
+        }
+        Err(Violation::Bounds)
+    }
+
+    /// `addr..addr + len` counted from `offset` at the start of the first piece.
+    #[inline]
+    fn span_at_offset(&self, addr: u64, len: u64) -> Result<Span, Violation> {
+        addr.checked_add(len).ok_or(Violation::Overflow)?;
+        let from_start = addr.checked_sub(self.offset).ok_or(Violation::Bounds)?;
+        // Both fit `usize` once they are inside the region.
+        let whole = self.len as u64;
+        if from_start > whole || len > whole - from_start {
+            return Err(Violation::Bounds);
+        }
+        let mut start = from_start as usize;
+        let last = self.pieces().len() - 1;
+        for (first, piece) in self.pieces().iter().enumerate() {
+            if start < piece.len || first == last {
+                return Ok(Span { first, start, len: len as usize });
+            }
+            start -= piece.len;
+        }
+        Err(Violation::Bounds)
+    }
+}
+
+/// The right to access part of a region, and a count that keeps it open: while a grant exists, [`super::Closing`]
+/// does not end.
+#[derive(Debug)]
+pub struct Grant<T> {
+    pub(super) region: Arc<Region<T>>,
+    pub(super) span: Span,
+}
+
+impl<T> Grant<T> {
+    pub(super) fn whole(region: Arc<Region<T>>) -> Self {
+        let span = Span { first: 0, start: 0, len: region.len };
+        Self { region, span }
+    }
+
+    /// The region.
+    #[inline]
+    pub fn region(&self) -> &Region<T> {
+        &self.region
+    }
+
+    /// Length of what was granted, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.span.len
+    }
+
+    /// Whether nothing was granted but the access as such.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.span.len == 0
+    }
+
+    /// The memory that was granted, in order. Together the pieces have [`Grant::len`] bytes; none is empty.
+    #[inline]
+    pub fn pieces(&self) -> Pieces<'_> {
+        self.region.pieces_of(self.span)
+    }
+}
+
+/// The memory of a [`Grant`], piece by piece.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    pieces: &'a [Piece],
+    start: usize,
+    left: usize,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece> {
+        if self.left == 0 {
+            return None;
+        }
+        let (piece, rest) = self.pieces.split_first()?;
+        let len = self.left.min(piece.len - self.start);
+        let part = Piece::new(piece.addr.wrapping_add(self.start), len);
+        (self.pieces, self.start, self.left) = (rest, 0, self.left - len);
+        Some(part)
+    }
+}

@@ -1,0 +1,37 @@
+//! Keys that nobody can guess.
+
+use ofi_api::{Errno, Error, KEY_NOTAVAIL, Result};
+
+/// Keys drawn at once: one system call for so many registrations.
+const BATCH: usize = 32;
+
+/// A supply of random keys.
+#[derive(Default)]
+pub(super) struct KeySupply {
+    drawn: Vec<u64>,
+}
+
+impl KeySupply {
+    /// 64 random bits: never 0, which programs take for "none", and never `FI_KEY_NOTAVAIL`.
+    ///
+    /// # Errors
+    /// `FI_EIO` if the system has no random numbers.
+    pub fn draw(&mut self) -> Result<u64> {
+        loop {
+            match self.drawn.pop() {
+                None => self.refill()?,
+                Some(0 | KEY_NOTAVAIL) => {}
+                Some(key) => return Ok(key),
+            }
+        }
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        let mut bytes = [0; BATCH * 8];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Error::with(Errno::EIO, format!("no random numbers for a memory key: {error}"))
+        })?;
+        self.drawn.extend(bytes.as_chunks().0.iter().map(|&key| u64::from_ne_bytes(key)));
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! A map from numbers that many threads read and few write: sixteen maps with a lock each.
+//!
+//! Readers of different entries mostly take different locks. A reader of one entry writes to the lock's cache
+//! line, but it also counts itself in the entry, which is shared in the same way: a map without locks would
+//! save one of two.
+
+use std::collections::hash_map::Entry;
+use std::sync::{PoisonError, RwLock};
+
+use rustc_hash::FxHashMap;
+
+const SHARD_BITS: u32 = 4;
+
+/// On a pair of cache lines of its own, as x86 fetches them in pairs.
+#[repr(align(128))]
+struct Shard<V>(RwLock<FxHashMap<u64, V>>);
+
+/// The map. Its keys are the library's random numbers or the application's choice; what a peer asks for is
+/// only looked up, so an unkeyed hash will do.
+pub(super) struct Shards<V>([Shard<V>; 1 << SHARD_BITS]);
+
+impl<V> Shards<V> {
+    pub fn new() -> Self {
+        Self(std::array::from_fn(|_| Shard(RwLock::new(FxHashMap::default()))))
+    }
+
+    /// Looks at an entry, under the lock.
+    #[inline]
+    pub fn read<R>(&self, key: u64, look: impl FnOnce(&V) -> R) -> Option<R> {
+        self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(&key).map(look)
+    }
+
+    /// Adds an entry; answers false, and adds nothing, if there is one under this key.
+    pub fn insert(&self, key: u64, value: V) -> bool {
+        match self.shard(key).write().unwrap_or_else(PoisonError::into_inner).entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(room) => {
+                room.insert(value);
+                true
+            }
+        }
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&self, key: u64) -> Option<V> {
+        self.shard(key).write().unwrap_or_else(PoisonError::into_inner).remove(&key)
+    }
+
+    /// Number of entries, shard by shard: exact only while nobody writes.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|shard| shard.0.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+
+    #[inline]
+    fn shard(&self, key: u64) -> &RwLock<FxHashMap<u64, V>> {
+        // The golden ratio, so that keys and descriptors in sequence take turns.
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.0[(mixed >> (64 - SHARD_BITS)) as usize].0
+    }
+}

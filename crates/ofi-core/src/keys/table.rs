@@ -1,0 +1,271 @@
+//! The registrations of a domain, by key and by descriptor.
+//!
+//! The locks are held for lookups and their checks, and by [`RegionTable::check_and_run`] for one short access;
+//! never while a grant lives.
+//! Order: `changes`, then one shard at a time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, Result};
+
+use super::region::Memory;
+use super::register::{check_memory, end_of};
+use super::secret::KeySupply;
+use super::shards::Shards;
+use super::violation::Counters;
+use super::{
+    Addressing, Closing, Grant, KeyChoice, Pieces, Region, Registration, Violation, ViolationCounts,
+};
+
+/// The next descriptor: one for the process, so that those of two domains differ.
+static NEXT_DESC: AtomicUsize = AtomicUsize::new(1);
+
+/// Registered memory of one domain. `T` is what the transport keeps with each region.
+pub struct RegionTable<T> {
+    addressing: Addressing,
+    iov_limit: usize,
+    /// Regions with remote rights only: the others are not there for peers.
+    by_key: Shards<Arc<Region<T>>>,
+    by_desc: Shards<Arc<Region<T>>>,
+    /// Held while regions come and go.
+    changes: Mutex<KeySupply>,
+    violations: Counters,
+}
+
+impl<T> RegionTable<T> {
+    /// A table for a domain whose peers use this addressing, for regions of up to `iov_limit` pieces
+    /// (`mr_iov_limit`).
+    pub fn new(addressing: Addressing, iov_limit: usize) -> Self {
+        Self {
+            addressing,
+            iov_limit,
+            by_key: Shards::new(),
+            by_desc: Shards::new(),
+            changes: Mutex::default(),
+            violations: Counters::default(),
+        }
+    }
+
+    /// Registers memory. Remote rights come into force at once, unless the registration is to be enabled
+    /// later. Without remote rights, no key is taken: a requested key that is in use is no error then. If this
+    /// fails, the transport's data is dropped.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for no pieces or too many, an empty piece, memory beyond the address space, an unknown base
+    /// or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
+    /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
+    pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
+        let Registration { attr, key, flags, context, is_enabled, base, data } = registration;
+        let len = check_memory(attr, self.addressing, self.iov_limit)?;
+        let mut keys = self.changes();
+        let base = self.base_for(base, attr.pieces)?;
+        let (iface, device) =
+            base.as_ref().map_or((attr.iface, attr.device), |base| (base.iface, base.device));
+        let key = match key {
+            KeyChoice::Random => self.free_key(&mut keys)?,
+            KeyChoice::Requested => attr.requested_key,
+            KeyChoice::Device(key) => key,
+        };
+        if key == KEY_NOTAVAIL && is_remote(attr.access) {
+            let advice = "choose any other 64-bit key";
+            let found = "FI_KEY_NOTAVAIL";
+            return Err(Error::wanted(Errno::EKEYREJECTED, "memory key", "a usable key", found, advice));
+        }
+        let desc = Desc(NEXT_DESC.fetch_add(1, Ordering::Relaxed));
+        let region = Arc::new(Region {
+            key,
+            desc,
+            addressing: self.addressing,
+            memory: Memory::new(attr.pieces),
+            len,
+            offset: attr.offset,
+            access: attr.access,
+            is_enabled: is_enabled.into(),
+            iface,
+            device,
+            requested_key: attr.requested_key,
+            flags,
+            context,
+            as_base: Arc::new(()),
+            base: base.map(|base| Arc::clone(&base.as_base)),
+            data,
+        });
+        if is_remote(attr.access) && !self.by_key.insert(key, Arc::clone(&region)) {
+            drop(keys); // before the transport's data, which may have something to say
+            let found = format!("{key:#x}, which is in use");
+            let advice = "choose another key, or close the registration that has it";
+            return Err(Error::wanted(Errno::ENOKEY, "memory key", "a key not in use", found, advice));
+        }
+        self.by_desc.insert(desc.0 as u64, region);
+        Ok(desc)
+    }
+
+    /// Lets a region be used that was registered to be enabled later. Enabling it twice changes nothing.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such region.
+    pub fn enable(&self, desc: Desc) -> Result<()> {
+        let enable = |region: &Arc<Region<T>>| region.is_enabled.store(true, Ordering::Release);
+        self.by_desc.read(desc.0 as u64, enable).ok_or_else(no_such_region)
+    }
+
+    /// Closes a region: from now on nothing is granted on it. Accesses that run already are counted by what
+    /// this answers.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if regions that were made from it are still open.
+    pub fn close(&self, desc: Desc) -> Result<Closing<T>> {
+        let _changes = self.changes();
+        let is_base = self.by_desc.read(desc.0 as u64, |region| region.has_sub_regions());
+        if is_base.ok_or_else(no_such_region)? {
+            let advice = "close the registrations that were made from it first";
+            let found = "others that were made from it";
+            return Err(Error::wanted(Errno::EBUSY, "registration", "no other on top of it", found, advice));
+        }
+        let region = self.by_desc.remove(desc.0 as u64).ok_or_else(no_such_region)?;
+        if is_remote(region.access) {
+            drop(self.by_key.remove(region.key));
+        }
+        Ok(Closing { region })
+    }
+
+    /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of
+    /// no bytes is checked like any other; its address may be the end of the region.
+    ///
+    /// # Errors
+    /// The reason why not, which is counted.
+    #[inline]
+    pub fn check(&self, key: u64, addr: u64, len: u64, access: MrAccess) -> Result<Grant<T>, Violation> {
+        let granted = self.by_key.read(key, |region| {
+            let span = region.resolve(addr, len, access)?;
+            Ok(Grant { region: Arc::clone(region), span })
+        });
+        granted
+            .unwrap_or(Err(Violation::UnknownKey))
+            .map_err(|violation| self.refuse(addr, len, access, violation))
+    }
+
+    /// Checks a peer's access like [`RegionTable::check`], and runs it on the memory that it means before
+    /// this returns, without a grant: half the cost, for copies of a few kilobytes. Closing the region waits
+    /// for it, and so do registrations that happen to share its lock, so `run` must be short, and it must not
+    /// call this table.
+    ///
+    /// # Errors
+    /// The reason why not, which is counted.
+    #[inline]
+    pub fn check_and_run<R>(
+        &self,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: MrAccess,
+        run: impl FnOnce(&Region<T>, Pieces<'_>) -> R,
+    ) -> Result<R, Violation> {
+        let ran = self.by_key.read(key, |region| {
+            let span = region.resolve(addr, len, access)?;
+            Ok(run(region, region.pieces_of(span)))
+        });
+        ran.unwrap_or(Err(Violation::UnknownKey))
+            .map_err(|violation| self.refuse(addr, len, access, violation))
+    }
+
+    /// Checks that a local operation may use `piece` under the descriptor `desc`, with all of `access`.
+    ///
+    /// # Errors
+    /// The reason why not, which is counted.
+    #[inline]
+    pub fn check_local(&self, desc: Desc, piece: Piece, access: MrAccess) -> Result<Grant<T>, Violation> {
+        let granted = self.by_desc.read(desc.0 as u64, |region| {
+            let span = region.resolve_local(piece, access)?;
+            Ok(Grant { region: Arc::clone(region), span })
+        });
+        granted.unwrap_or(Err(Violation::UnknownDesc)).map_err(|violation| self.violations.count(violation))
+    }
+
+    /// The region with this descriptor, all of it, whether or not it is enabled.
+    ///
+    /// # Errors
+    /// [`Violation::UnknownDesc`], which is not counted.
+    #[inline]
+    pub fn region(&self, desc: Desc) -> Result<Grant<T>, Violation> {
+        let whole = self.by_desc.read(desc.0 as u64, |region| Grant::whole(Arc::clone(region)));
+        whole.ok_or(Violation::UnknownDesc)
+    }
+
+    /// The whole region that peers name by `key`, for a transport that lets them map it.
+    pub fn remote(&self, key: u64) -> Option<Grant<T>> {
+        self.by_key.read(key, |region| Grant::whole(Arc::clone(region)))
+    }
+
+    /// Number of regions.
+    pub fn len(&self) -> usize {
+        self.by_desc.len()
+    }
+
+    /// Whether there is no region.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How peers' addresses are meant.
+    pub fn addressing(&self) -> Addressing {
+        self.addressing
+    }
+
+    /// How many accesses were turned down, for each reason.
+    pub fn violations(&self) -> ViolationCounts {
+        self.violations.read()
+    }
+
+    #[cold]
+    fn refuse(&self, addr: u64, len: u64, access: MrAccess, violation: Violation) -> Violation {
+        tracing::debug!(target: "ofi::core::mr", addr, len, ?access, %violation, "remote access refused");
+        self.violations.count(violation)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, KeySupply> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A random key that is not in use.
+    fn free_key(&self, keys: &mut KeySupply) -> Result<u64> {
+        loop {
+            let key = keys.draw()?;
+            if self.by_key.read(key, |_| ()).is_none() {
+                return Ok(key);
+            }
+        }
+    }
+
+    /// The region `base`, if there is one to be and it holds every piece.
+    fn base_for(&self, base: Desc, pieces: &[Piece]) -> Result<Option<Arc<Region<T>>>> {
+        if base == Desc::NONE {
+            return Ok(None);
+        }
+        let base = self.by_desc.read(base.0 as u64, Arc::clone).ok_or_else(no_such_region)?;
+        let inside = |part: &Piece, whole: &Piece| part.addr >= whole.addr && end_of(part) <= end_of(whole);
+        if !pieces.iter().all(|part| base.pieces().iter().any(|whole| inside(part, whole))) {
+            let found = "memory outside it";
+            let advice = "register that memory on its own";
+            return Err(Error::wanted(Errno::EINVAL, "sub-region", "memory of its base", found, advice));
+        }
+        Ok(Some(base))
+    }
+}
+
+/// Whether peers may do anything with memory registered for `access`.
+fn is_remote(access: MrAccess) -> bool {
+    access.intersects(MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
+}
+
+#[cold]
+fn no_such_region() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "memory descriptor",
+        "the descriptor of an open registration of this domain",
+        "another value",
+        "drop descriptors whose registration was closed",
+    )
+}

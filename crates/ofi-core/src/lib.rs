@@ -1,0 +1,24 @@
+//! What every transport shares, written once: negotiation, matching, completions, address vectors, registrations.
+//!
+//! A transport implements [`transport::Transport`] and gets every feature of the model for it. A message's way through
+//! this crate is told in `docs/architecture.md`: [`endpoint`], the transport, [`endpoint`] again, [`matching`], [`cq`].
+
+pub mod av;
+pub mod config;
+pub mod copy;
+pub mod cq;
+pub mod domain;
+pub mod endpoint;
+pub mod keys;
+pub mod lock;
+pub mod log;
+pub mod matching;
+pub mod mr;
+pub mod negotiate;
+pub mod peers;
+pub mod progress;
+pub mod provider_filter;
+pub mod settings;
+pub mod slots;
+pub mod sys;
+pub mod transport;

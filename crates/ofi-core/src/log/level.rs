@@ -1,0 +1,69 @@
+//! libfabric's four levels.
+
+use std::str::FromStr;
+
+use tracing::level_filters::LevelFilter;
+
+/// Level of a message, from quiet to loud, with the numbers of C's `enum fi_log_level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Level {
+    /// Errors and warnings: `tracing`'s error and warn.
+    Warn = 0,
+    /// The course of the program: `tracing`'s info.
+    Trace = 1,
+    /// Detail, in high volume: `tracing`'s debug.
+    Info = 2,
+    /// So much that it slows the program: `tracing`'s trace.
+    Debug = 3,
+}
+
+impl Level {
+    const ALL: [Level; 4] = [Level::Warn, Level::Trace, Level::Info, Level::Debug];
+
+    /// The level with this C number.
+    pub fn from_c(value: u32) -> Option<Level> {
+        Self::ALL.get(value as usize).copied()
+    }
+
+    /// Name in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Warn => "warn",
+            Level::Trace => "trace",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        }
+    }
+
+    /// The loudest of `tracing`'s levels that this one includes.
+    pub const fn loudest(self) -> LevelFilter {
+        match self {
+            Level::Warn => LevelFilter::WARN,
+            Level::Trace => LevelFilter::INFO,
+            Level::Info => LevelFilter::DEBUG,
+            Level::Debug => LevelFilter::TRACE,
+        }
+    }
+}
+
+impl From<tracing::Level> for Level {
+    fn from(level: tracing::Level) -> Level {
+        match level {
+            tracing::Level::ERROR | tracing::Level::WARN => Level::Warn,
+            tracing::Level::INFO => Level::Trace,
+            tracing::Level::DEBUG => Level::Info,
+            tracing::Level::TRACE => Level::Debug,
+        }
+    }
+}
+
+impl FromStr for Level {
+    type Err = ();
+
+    /// Reads a name, whose case does not matter, or a number from 0 to 3.
+    fn from_str(text: &str) -> Result<Level, ()> {
+        let named = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(text));
+        named.or_else(|| Level::from_c(text.parse().ok()?)).ok_or(())
+    }
+}

@@ -1,0 +1,283 @@
+//! What unexpected messages may occupy, and who is stopped when it is full.
+//!
+//! Two budgets, because running out of them means different things. Without bytes a payload waits at its sender
+//! and the envelope still comes, so a program that receives in another order than was sent goes on. Without
+//! envelopes nothing more can be recorded, so a sender must stop; then the others must not.
+//!
+//! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much as `ALPHA` times
+//! what is free *now*. One sender alone gets two thirds of the budget, `n` greedy senders 2/(2n+1) each, and a
+//! ninth of whatever is there stays free for the next one even against three of them. Since what is held cannot be
+//! taken back, senders that come last could still find nothing; so each may always hold `FLOOR` envelopes, which
+//! the limit can be exceeded by: at most 16 for each peer, and a peer's own state takes more than that.
+//!
+//! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it does
+//! not stop and resume with every message.
+//!
+//! Invariants:
+//! B1. The totals are the sums over `shares`.
+//! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. What a stopped sender may hold
+//!     is the same for all, so if the first of them, which holds least, may not resume, nobody may.
+
+use super::{Config, Limit, Peer};
+use std::collections::BTreeSet;
+
+#[derive(Clone, Copy, Default)]
+struct Share {
+    bytes: usize,
+    envelopes: u32,
+    stopped: bool,
+}
+
+pub(super) struct Budget {
+    byte_limit: usize,
+    envelope_limit: usize,
+    floor: usize,
+    bytes: usize,
+    envelopes: usize,
+    shares: Vec<Share>,
+    stopped: BTreeSet<(u32, u32)>,
+    stops: u64,
+}
+
+impl Budget {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            byte_limit: config.bytes,
+            envelope_limit: config.envelopes,
+            floor: config.envelopes.clamp(1, FLOOR),
+            bytes: 0,
+            envelopes: 0,
+            shares: Vec::new(),
+            stopped: BTreeSet::new(),
+            stops: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn may_hold_bytes(&self, peer: Peer, len: usize) -> bool {
+        let free = self.byte_limit - self.bytes;
+        len == 0 || (len <= free && self.share(peer).bytes.saturating_add(len) <= free.saturating_mul(ALPHA))
+    }
+
+    #[inline]
+    pub(super) fn may_hold_envelope(&self, peer: Peer) -> bool {
+        (self.share(peer).envelopes as usize) < self.allowance()
+    }
+
+    /// Records one more message, or says what is missing; without an envelope the sender counts as stopped.
+    #[inline]
+    pub(super) fn hold(&mut self, peer: Peer, bytes: usize) -> Result<(), Limit> {
+        if !self.may_hold_envelope(peer) {
+            self.stop(peer);
+            return Err(Limit::Envelopes);
+        }
+        if !self.may_hold_bytes(peer, bytes) {
+            return Err(Limit::Bytes);
+        }
+        self.bytes += bytes;
+        self.envelopes += 1;
+        self.change(peer, |share| {
+            share.bytes += bytes;
+            share.envelopes += 1;
+        });
+        Ok(())
+    }
+
+    /// Undoes one `hold`.
+    #[inline]
+    pub(super) fn release(&mut self, peer: Peer, bytes: usize) {
+        self.bytes -= bytes;
+        self.envelopes -= 1;
+        self.change(peer, |share| {
+            share.bytes -= bytes;
+            share.envelopes -= 1;
+        });
+    }
+
+    #[cold]
+    pub(super) fn stop(&mut self, peer: Peer) {
+        self.stops += u64::from(!self.share(peer).stopped);
+        self.change(peer, |share| share.stopped = true);
+        self.stopped.insert((self.share(peer).envelopes, peer.0));
+    }
+
+    /// Forgets that a sender is stopped, as when it is gone.
+    pub(super) fn forget(&mut self, peer: Peer) {
+        let share = self.share(peer);
+        if share.stopped {
+            self.stopped.remove(&(share.envelopes, peer.0));
+            self.change(peer, |share| share.stopped = false);
+        }
+    }
+
+    /// A stopped sender that may send again; it no longer counts as stopped.
+    #[inline]
+    pub(super) fn resume(&mut self) -> Option<Peer> {
+        let &(held, peer) = self.stopped.first()?;
+        let allowance = self.allowance();
+        if held as usize >= allowance - allowance / 4 {
+            return None;
+        }
+        self.forget(Peer(peer));
+        Some(Peer(peer))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn stopped(&self) -> usize {
+        self.stopped.len()
+    }
+
+    pub(super) fn stops(&self) -> u64 {
+        self.stops
+    }
+
+    pub(super) fn envelopes_of(&self, peer: Peer) -> usize {
+        self.share(peer).envelopes as usize
+    }
+
+    /// How many envelopes each sender may hold now.
+    #[inline]
+    fn allowance(&self) -> usize {
+        self.envelope_limit.saturating_sub(self.envelopes).saturating_mul(ALPHA).max(self.floor)
+    }
+
+    #[inline]
+    fn share(&self, peer: Peer) -> Share {
+        self.shares.get(peer.0 as usize).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Share)) {
+        let at = peer.0 as usize;
+        if at >= self.shares.len() {
+            self.shares.resize(at + 1, Share::default());
+        }
+        let share = &mut self.shares[at];
+        let before = *share;
+        change(share);
+        if before.stopped && share.stopped {
+            let after = share.envelopes;
+            self.stopped.remove(&(before.envelopes, peer.0));
+            self.stopped.insert((after, peer.0));
+        }
+    }
+}
+
+/// A sender may hold this many times what is free: 1 wastes half of the budget on a lone sender, more leaves less
+/// for later ones. Choudhury and Hahne find 1 and 2 good over a wide range of loads.
+const ALPHA: usize = 2;
+/// Envelopes that each sender may hold whatever others do: enough to go on, too few to matter beside a peer's state.
+const FLOOR: usize = 16;
+
+#[cfg(test)]
+impl Budget {
+    /// Checks B1 and B2.
+    pub(super) fn check(&self) {
+        assert_eq!(self.bytes, self.shares.iter().map(|share| share.bytes).sum());
+        assert_eq!(self.envelopes, self.shares.iter().map(|share| share.envelopes as usize).sum());
+        let marked = (0..).zip(&self.shares).filter(|(_, share)| share.stopped);
+        assert_eq!(self.stopped, marked.map(|(peer, share)| (share.envelopes, peer)).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(bytes: usize, envelopes: usize) -> Budget {
+        Budget::new(&Config { bytes, envelopes, ..Config::default() })
+    }
+
+    /// Lets `peer` send until it is stopped; how many messages that were.
+    fn flood(budget: &mut Budget, peer: u32) -> usize {
+        std::iter::repeat(()).take_while(|()| budget.hold(Peer(peer), 0) == Ok(())).count()
+    }
+
+    #[test]
+    fn one_flooding_sender_leaves_room_for_others() {
+        let mut budget = budget(0, 9_000);
+        assert_eq!(flood(&mut budget, 0), 6_000);
+        assert!(!budget.may_hold_envelope(Peer(0)));
+        assert!(budget.may_hold_envelope(Peer(1)));
+        assert_eq!(flood(&mut budget, 1), 2_000);
+    }
+
+    #[test]
+    fn every_sender_may_hold_the_floor_however_many_came_before() {
+        let mut budget = budget(0, 1_000);
+        for peer in 0..200 {
+            assert!(flood(&mut budget, peer) >= FLOOR, "peer {peer}");
+        }
+        assert!(budget.envelopes <= 1_000 + 200 * FLOOR);
+    }
+
+    #[test]
+    fn greedy_senders_share_evenly() {
+        let mut budget = budget(0, 21_000);
+        for _ in 0..21_000 {
+            for peer in 0..10 {
+                let _ = budget.hold(Peer(peer), 0);
+            }
+        }
+        for peer in 0..10 {
+            assert!(budget.envelopes_of(Peer(peer)).abs_diff(2_000) < 10);
+        }
+    }
+
+    #[test]
+    fn a_stopped_sender_resumes_with_a_margin() {
+        let mut budget = budget(0, 900);
+        assert_eq!(flood(&mut budget, 7), 600);
+        assert_eq!((budget.stopped(), budget.stops(), budget.resume()), (1, 1, None));
+        budget.release(Peer(7), 0);
+        assert!(budget.may_hold_envelope(Peer(7)));
+        assert_eq!(budget.resume(), None, "no margin yet");
+        while budget.resume().is_none() {
+            budget.release(Peer(7), 0);
+        }
+        assert_eq!(budget.envelopes_of(Peer(7)), 539, "539 < 3/4 * 2 * (900 - 539), but 540 is not");
+        assert_eq!((budget.stopped(), budget.resume()), (0, None));
+    }
+
+    #[test]
+    fn a_release_by_one_sender_lets_another_resume() {
+        let mut budget = budget(0, 100);
+        flood(&mut budget, 0);
+        flood(&mut budget, 1);
+        assert_eq!(budget.resume(), None);
+        while budget.envelopes_of(Peer(0)) > 0 {
+            budget.release(Peer(0), 0);
+        }
+        assert_eq!(budget.resume(), Some(Peer(0)), "the one that holds least comes first");
+        assert_eq!(budget.resume(), Some(Peer(1)));
+        assert_eq!(budget.resume(), None);
+    }
+
+    #[test]
+    fn a_sender_that_is_gone_does_not_resume() {
+        let mut budget = budget(0, 100);
+        let held = flood(&mut budget, 3);
+        budget.forget(Peer(3));
+        (0..held).for_each(|_| budget.release(Peer(3), 0));
+        assert_eq!((budget.stopped(), budget.resume()), (0, None));
+    }
+
+    #[test]
+    fn a_full_byte_budget_refuses_bytes_but_no_envelopes() {
+        let mut budget = budget(100, 100);
+        assert_eq!(budget.hold(Peer(0), 60), Ok(()));
+        assert_eq!(
+            budget.hold(Peer(0), 30),
+            Err(Limit::Bytes),
+            "60 + 30 is more than twice the 40 that are free"
+        );
+        assert_eq!(budget.hold(Peer(1), 30), Ok(()), "the share of another");
+        assert_eq!(budget.hold(Peer(0), 0), Ok(()));
+        assert_eq!((budget.stopped(), budget.bytes()), (0, 90));
+        assert!(!budget.may_hold_bytes(Peer(2), usize::MAX));
+    }
+}

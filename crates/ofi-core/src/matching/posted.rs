@@ -1,0 +1,365 @@
+//! Posted receives that wait for a message.
+//!
+//! Every receive is in one list, by its class: untagged from anyone, untagged from one peer, exact tag from anyone,
+//! exact tag from one peer, or wildcard (some tag bits ignored). Within a list the order is that of posting, so a
+//! message has at most one candidate in each list but the wildcards', and `order` decides between candidates.
+//!
+//! Invariants:
+//! P1. `order` is unique, grows with each post, and stays with a receive until it is taken: a multi-receive buffer
+//!     keeps its place while it takes messages.
+//! P2. A receive is in the list of its class and key, and in no other; lists are in ascending `order`.
+
+use super::cancel::CancelIndex;
+use super::slab::{NIL, Slab};
+use super::table::{KeyHash, Table};
+use super::{Envelope, Peer, RecvId, Source, Space, Want};
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Class {
+    #[default]
+    UntaggedAny,
+    UntaggedFrom,
+    TagAny,
+    TagFrom,
+    WildAny,
+    WildFrom,
+}
+
+/// With links and generation 48 bytes: an `Option<R>` of up to 80 bytes keeps a slot in two cache lines.
+#[derive(Clone, Copy, Default)]
+struct Key {
+    order: u64,
+    tag: u64, // of a wildcard: with the ignored bits set; of an untagged receive: 0
+    ignore: u64,
+    peer: u32, // of a receive from anyone: 0
+    class: Class,
+}
+
+/// A receive that was found for a message, and where its list hangs: `place` is the entry in the table of its class.
+/// But for a wildcard it is the first of its list.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    index: u32,
+    class: Class,
+    place: usize,
+}
+
+pub(super) struct PostedReceives<R> {
+    slab: Slab<Key, R, 1>,
+    next_order: u64,
+    untagged_any: u32,
+    wild: u32,
+    /// Receives in the lists of `untagged_from`.
+    untagged_from_len: usize,
+    tag_any: Table<0>,
+    tag_from: Table<0>,
+    untagged_from: Vec<u32>,
+    hash: KeyHash,
+    cancels: CancelIndex,
+}
+
+impl<R> PostedReceives<R> {
+    pub(super) fn new(hash: KeyHash) -> Self {
+        Self {
+            slab: Slab::new(),
+            next_order: 0,
+            untagged_any: NIL,
+            wild: NIL,
+            untagged_from_len: 0,
+            tag_any: Table::new(),
+            tag_from: Table::new(),
+            untagged_from: Vec::new(),
+            hash,
+            cancels: CancelIndex::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Queues a receive behind all others.
+    #[inline(always)]
+    pub(super) fn push(&mut self, want: &Want, recv: R) -> RecvId {
+        let order = self.next_order;
+        self.next_order += 1;
+        let (class, peer, tag) = classify(want);
+        let index = self.slab.insert(Key { order, tag, ignore: want.ignore, peer, class }, recv);
+        match class {
+            Class::UntaggedAny => self.untagged_any = self.slab.push::<0>(self.untagged_any, index),
+            _ => self.link(class, peer, tag, index),
+        }
+        RecvId { index, generation: self.slab.generation(index) }
+    }
+
+    /// Puts a receive into the list of its class and key.
+    #[inline(never)]
+    fn link(&mut self, class: Class, peer: u32, tag: u64, index: u32) {
+        match class {
+            Class::TagAny => {
+                let hash = self.hash.tag(tag);
+                self.tag_any.append(&mut self.slab, hash, |slab, head| slab.key(head).tag == tag, index);
+            }
+            Class::TagFrom => {
+                let hash = self.hash.source_tag(peer, tag);
+                self.tag_from.append(&mut self.slab, hash, |slab, head| slab.key(head).is(peer, tag), index);
+            }
+            Class::WildAny | Class::WildFrom => self.wild = self.slab.push::<0>(self.wild, index),
+            Class::UntaggedAny => self.untagged_any = self.slab.push::<0>(self.untagged_any, index),
+            Class::UntaggedFrom => {
+                let at = peer as usize;
+                if at >= self.untagged_from.len() {
+                    self.untagged_from.resize(at + 1, NIL);
+                }
+                self.untagged_from[at] = self.slab.push::<0>(self.untagged_from[at], index);
+                self.untagged_from_len += 1;
+            }
+        }
+    }
+
+    /// The receive posted first of those that match.
+    #[inline(always)] // so that the common cases know the class of what they find
+    pub(super) fn find(&self, envelope: &Envelope) -> Option<Found> {
+        match envelope.space {
+            Space::Untagged if self.untagged_from_len == 0 => found(self.untagged_any, Class::UntaggedAny, 0),
+            Space::Untagged => self.find_untagged(envelope.peer),
+            Space::Tagged if self.tag_from.is_empty() && self.wild == NIL => self.tag_any_place(envelope.tag),
+            Space::Tagged => self.find_tagged(envelope.peer, envelope.tag),
+        }
+    }
+
+    #[inline(never)]
+    fn find_untagged(&self, peer: Peer) -> Option<Found> {
+        let any = found(self.untagged_any, Class::UntaggedAny, 0);
+        let head = self.untagged_from.get(peer.0 as usize).copied().unwrap_or(NIL);
+        self.first_posted(any, found(head, Class::UntaggedFrom, 0))
+    }
+
+    #[inline(never)]
+    fn find_tagged(&self, peer: Peer, tag: u64) -> Option<Found> {
+        let any = if self.tag_any.is_empty() { None } else { self.tag_any_place(tag) };
+        let from = if self.tag_from.is_empty() { None } else { self.tag_from_place(peer.0, tag) };
+        self.first_wild(self.first_posted(any, from), peer, tag)
+    }
+
+    #[inline]
+    fn tag_any_place(&self, tag: u64) -> Option<Found> {
+        let (place, index) =
+            self.tag_any.first(&self.slab, self.hash.tag(tag), |slab, head| slab.key(head).tag == tag)?;
+        Some(Found { index, class: Class::TagAny, place })
+    }
+
+    #[inline]
+    fn tag_from_place(&self, peer: u32, tag: u64) -> Option<Found> {
+        let is_key = |slab: &Slab<Key, R, 1>, head| slab.key(head).is(peer, tag);
+        let (place, index) = self.tag_from.first(&self.slab, self.hash.source_tag(peer, tag), is_key)?;
+        Some(Found { index, class: Class::TagFrom, place })
+    }
+
+    /// The first wildcard that matches, unless `best` was posted before it.
+    fn first_wild(&self, best: Option<Found>, peer: Peer, tag: u64) -> Option<Found> {
+        let limit = best.map(|best| self.slab.key(best.index).order);
+        let mut index = self.wild;
+        while index != NIL {
+            let receive = self.slab.key(index);
+            if limit.is_some_and(|limit| limit < receive.order) {
+                break;
+            }
+            let from = receive.class == Class::WildAny || receive.peer == peer.0;
+            if from && receive.tag == tag | receive.ignore {
+                return found(index, receive.class, 0);
+            }
+            index = self.slab.next::<0>(index);
+        }
+        best
+    }
+
+    #[inline]
+    fn first_posted(&self, a: Option<Found>, b: Option<Found>) -> Option<Found> {
+        match (a, b) {
+            (Some(x), Some(y)) if self.slab.key(y.index).order < self.slab.key(x.index).order => b,
+            (None, _) => b,
+            _ => a,
+        }
+    }
+
+    #[inline]
+    pub(super) fn id(&self, found: Found) -> RecvId {
+        RecvId { index: found.index, generation: self.slab.generation(found.index) }
+    }
+
+    #[inline]
+    pub(super) fn found_mut(&mut self, found: Found) -> &mut R {
+        self.slab.at_mut(found.index)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: RecvId) -> Option<&R> {
+        self.slab.holds(id.index, id.generation).then(|| self.slab.at(id.index))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: RecvId) -> Option<&mut R> {
+        self.slab.holds(id.index, id.generation).then(|| self.slab.at_mut(id.index))
+    }
+
+    /// Takes a receive that `find` has just found.
+    #[inline]
+    pub(super) fn take_found(&mut self, Found { index, class, place }: Found) -> R {
+        match class {
+            Class::UntaggedAny => self.untagged_any = self.slab.pop::<0>(index),
+            Class::TagAny => self.tag_any.pop(&mut self.slab, place),
+            Class::TagFrom => self.tag_from.pop(&mut self.slab, place),
+            Class::UntaggedFrom | Class::WildAny | Class::WildFrom => self.unlink(class, index),
+        }
+        self.slab.remove(index)
+    }
+
+    pub(super) fn take(&mut self, id: RecvId) -> Option<R> {
+        self.slab.holds(id.index, id.generation).then(|| self.take_index(id.index))
+    }
+
+    fn take_index(&mut self, index: u32) -> R {
+        let &Key { class, peer, tag, .. } = self.slab.key(index);
+        match class {
+            Class::TagAny => {
+                let place = self.tag_any_place(tag).expect(LISTED).place;
+                self.tag_any.unlink(&mut self.slab, place, index);
+            }
+            Class::TagFrom => {
+                let place = self.tag_from_place(peer, tag).expect(LISTED).place;
+                self.tag_from.unlink(&mut self.slab, place, index);
+            }
+            _ => self.unlink(class, index),
+        }
+        self.slab.remove(index)
+    }
+
+    /// Takes a receive out of a list that is not in a table.
+    #[inline(never)]
+    fn unlink(&mut self, class: Class, index: u32) {
+        let head = match class {
+            Class::UntaggedAny => &mut self.untagged_any,
+            Class::UntaggedFrom => {
+                self.untagged_from_len -= 1;
+                &mut self.untagged_from[self.slab.key(index).peer as usize]
+            }
+            _ => &mut self.wild,
+        };
+        *head = self.slab.unlink::<0>(*head, index);
+    }
+
+    /// Takes the first-posted receive that satisfies `wanted`. Looks at all of them.
+    pub(super) fn take_first(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
+        let matching = self.slab.iter().filter(|(_, _, recv)| wanted(recv));
+        let (index, _, _) = matching.min_by_key(|(_, key, _)| key.order)?;
+        Some(self.take_index(index))
+    }
+
+    /// Takes the first-posted receive of a context.
+    pub(super) fn cancel(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<R> {
+        if !self.cancels.is_repeated(self.next_order) {
+            return self.take_first(|recv| context_of(recv) == context);
+        }
+        let slab = &self.slab;
+        let ids = self.cancels.ids(context, || {
+            let id = |index| RecvId { index, generation: slab.generation(index) };
+            in_order(slab, |_, _| true).into_iter().map(move |index| (context_of(slab.at(index)), id(index)))
+        })?;
+        let id = std::iter::from_fn(|| ids.pop_front()).find(|id| slab.holds(id.index, id.generation))?;
+        Some(self.take_index(id.index))
+    }
+
+    /// Takes every receive that satisfies `wanted`, in the order of posting.
+    pub(super) fn extract(&mut self, mut wanted: impl FnMut(&Want, &R) -> bool) -> Vec<R> {
+        let found = in_order(&self.slab, |key, recv| wanted(&key.want(), recv));
+        found.into_iter().map(|index| self.take_index(index)).collect()
+    }
+}
+
+/// The slots of the receives that satisfy `wanted`, in the order of posting.
+fn in_order<R>(slab: &Slab<Key, R, 1>, mut wanted: impl FnMut(&Key, &R) -> bool) -> Vec<u32> {
+    let matching = slab.iter().filter(|(_, key, recv)| wanted(key, recv));
+    let mut found: Vec<(u64, u32)> = matching.map(|(index, key, _)| (key.order, index)).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, index)| index).collect()
+}
+
+impl Key {
+    #[inline]
+    fn is(&self, peer: u32, tag: u64) -> bool {
+        self.peer == peer && self.tag == tag
+    }
+
+    fn want(&self) -> Want {
+        let space = match self.class {
+            Class::UntaggedAny | Class::UntaggedFrom => Space::Untagged,
+            _ => Space::Tagged,
+        };
+        let source = match self.class {
+            Class::UntaggedAny | Class::TagAny | Class::WildAny => Source::Any,
+            _ => Source::From(Peer(self.peer)),
+        };
+        Want { space, source, tag: self.tag, ignore: self.ignore }
+    }
+}
+
+/// The class of a receive, and its peer and tag as they are stored.
+#[inline]
+fn classify(want: &Want) -> (Class, u32, u64) {
+    match (want.space, want.source) {
+        (Space::Untagged, Source::Any) => (Class::UntaggedAny, 0, 0),
+        (Space::Untagged, Source::From(peer)) => (Class::UntaggedFrom, peer.0, 0),
+        (Space::Tagged, Source::Any) if want.ignore == 0 => (Class::TagAny, 0, want.tag),
+        (Space::Tagged, Source::From(peer)) if want.ignore == 0 => (Class::TagFrom, peer.0, want.tag),
+        (Space::Tagged, Source::Any) => (Class::WildAny, 0, want.tag | want.ignore),
+        (Space::Tagged, Source::From(peer)) => (Class::WildFrom, peer.0, want.tag | want.ignore),
+    }
+}
+
+#[inline]
+fn found(index: u32, class: Class, place: usize) -> Option<Found> {
+    (index != NIL).then_some(Found { index, class, place })
+}
+
+const LISTED: &str = "a queued receive is in the list of its key";
+
+#[cfg(test)]
+impl<R> PostedReceives<R> {
+    pub(super) const SLOT_BYTES: usize = Slab::<Key, R, 1>::SLOT_BYTES;
+
+    /// Checks P1 and P2: every receive is in the list of its class and key, once and in order.
+    pub(super) fn check(&self) {
+        let mut seen = 0;
+        let mut check_list = |head: u32, of_list: &dyn Fn(&Key) -> bool| {
+            let list = self.slab.check_list::<0>(head);
+            assert!(list.iter().all(|&index| of_list(self.slab.key(index))));
+            assert!(list.is_sorted_by_key(|&index| self.slab.key(index).order));
+            seen += list.len();
+        };
+        check_list(self.untagged_any, &|key| key.class == Class::UntaggedAny);
+        check_list(self.wild, &|key| matches!(key.class, Class::WildAny | Class::WildFrom));
+        for (peer, &head) in (0..).zip(&self.untagged_from) {
+            check_list(head, &|key| key.class == Class::UntaggedFrom && key.peer == peer);
+        }
+        for (hash, head) in self.tag_any.check() {
+            let tag = self.slab.key(head).tag;
+            assert_eq!(hash, self.hash.tag(tag));
+            check_list(head, &|key| key.class == Class::TagAny && key.tag == tag);
+        }
+        for (hash, head) in self.tag_from.check() {
+            let &Key { peer, tag, .. } = self.slab.key(head);
+            assert_eq!(hash, self.hash.source_tag(peer, tag));
+            check_list(head, &|key| key.class == Class::TagFrom && key.is(peer, tag));
+        }
+        assert_eq!(seen, self.len());
+        let directed = self.slab.iter().filter(|(_, key, _)| key.class == Class::UntaggedFrom).count();
+        assert_eq!(directed, self.untagged_from_len);
+    }
+
+    /// How many slots there are, full or not.
+    pub(super) fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+}

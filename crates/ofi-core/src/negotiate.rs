@@ -1,0 +1,145 @@
+//! Negotiation: from what a provider can do and what the application asks for, to what is granted; or
+//! to a list of every hint that stands in the way. Pure functions: no state of the host, no I/O.
+//!
+//! The rules are those of fi_getinfo(3), fi_endpoint(3), fi_domain(3) and fi_fabric(3): a hint that is not
+//! zero must be met; zero means any; but an empty `mode` means "no mode", an empty `mr_mode` "scalable",
+//! and primary capabilities are granted only if asked for. Where the man pages leave a choice, or C
+//! libfabric departs from them, the rule's own documentation says what is done here and why.
+//!
+//! An *offer* is an [`Info`] that a provider fills in with all it can do:
+//! - `caps`, and those of the attributes: all that is possible. Empty `tx_attr.caps`, `rx_attr.caps` and
+//!   `domain_attr.caps` stand for the part of `caps` that concerns them.
+//! - `mode`, `mr_mode`: what the provider needs of the application. In `mr_mode` the deprecated `BASIC` and
+//!   `SCALABLE` say that the provider can also run that way for the programs that ask so.
+//! - sizes and counts: the largest possible. `msg_order`, `op_flags`: all that is possible.
+//! - `threading`, `progress`, `resource_mgmt`: the most that it does for the application.
+//! - `fabric_attr.api_version`: the oldest interface that it serves, or zero.
+//! - addresses and `nic`: copied as they are; resolving node and service is the provider's work.
+//!
+//! A provider that by default does less than it can (manual progress, automatic if asked for) offers
+//! variants, the default first: see [`negotiate_any`].
+
+mod caps;
+mod endpoint;
+mod limits;
+mod memory;
+mod models;
+mod names;
+mod side;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use ofi_api::{DomainAttr, Hints, Info, Mode, MrMode, Refusal, Version};
+use std::fmt::Display;
+
+/// What `offer` grants for `hints` to a program written for `api`, or why it cannot: one refusal for each
+/// field in the way. `None` for the hints asks for everything, with the provider's own choices.
+///
+/// # Errors
+/// The refusals, in the order of the fields; never empty.
+pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<Info, Vec<Refusal>> {
+    let everything;
+    let hints = match hints {
+        Some(hints) => &hints.info,
+        None => {
+            everything = everything_of(offer, api);
+            &everything
+        }
+    };
+    let mut talk = Negotiation { offer, hints, api, refusals: Vec::new() };
+    let caps = caps::info_caps(&mut talk);
+    let (mr_mode, local_mr) = memory::mr_mode(&mut talk, caps);
+    let granted = Info {
+        caps,
+        mode: caps::info_mode(&mut talk, local_mr),
+        addr_format: models::addr_format(&mut talk),
+        src_addr: offer.src_addr.clone(),
+        dest_addr: offer.dest_addr.clone(),
+        handle: hints.handle.clone(),
+        tx_attr: side::tx_attr(&mut talk, caps),
+        rx_attr: side::rx_attr(&mut talk, caps),
+        ep_attr: endpoint::ep_attr(&mut talk, caps),
+        domain_attr: limits::domain_attr(&mut talk, caps, mr_mode),
+        fabric_attr: names::fabric_attr(&mut talk),
+        nic: offer.nic.clone(),
+    };
+    if talk.refusals.is_empty() { Ok(granted) } else { Err(talk.refusals) }
+}
+
+/// What the first of `variants` that can grants for `hints`: the ways in which one provider can run on one
+/// device, its default first.
+///
+/// # Errors
+/// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is
+/// no variant.
+pub fn negotiate_any(variants: &[Info], hints: Option<&Hints>, api: Version) -> Result<Info, Vec<Refusal>> {
+    let mut closest: Option<Vec<Refusal>> = None;
+    for offer in variants {
+        match negotiate(offer, hints, api) {
+            Ok(info) => return Ok(info),
+            Err(refusals) if closest.as_ref().is_none_or(|best| refusals.len() < best.len()) => {
+                closest = Some(refusals);
+            }
+            Err(_) => {}
+        }
+    }
+    Err(closest.unwrap_or_default())
+}
+
+/// The hints that stand for none at all: any mode, and whatever registration the offer needs.
+fn everything_of(offer: &Info, api: Version) -> Info {
+    let mr_mode = match api < BITS_OF_MR_MODE {
+        true => MrMode::empty(),
+        false => offer.domain_attr.mr_mode.difference(MrMode::DEPRECATED),
+    };
+    let mode = Mode::from_bits_retain(u64::MAX);
+    Info { mode, domain_attr: DomainAttr { mr_mode, ..DomainAttr::default() }, ..Info::default() }
+}
+
+/// The first interface in which `mr_mode` is a set of bits.
+const BITS_OF_MR_MODE: Version = Version::new(1, 5);
+
+/// One negotiation under way: the two sides, and what was refused so far.
+struct Negotiation<'a> {
+    offer: &'a Info,
+    hints: &'a Info,
+    api: Version,
+    refusals: Vec<Refusal>,
+}
+
+impl Negotiation<'_> {
+    /// Notes that the hint `field` cannot be met.
+    fn refuse(&mut self, field: &'static str, wanted: impl Display, offered: impl Display) {
+        let provider = self.offer.fabric_attr.prov_name.clone();
+        self.refusals.push(Refusal {
+            provider,
+            field,
+            wanted: wanted.to_string(),
+            offered: offered.to_string(),
+        });
+    }
+
+    /// A size or a count: zero takes what is offered, more than that is refused, and otherwise what was
+    /// asked for is granted, so that a provider may save what is not needed.
+    fn at_most<T: Copy + Ord + Default + Display>(&mut self, field: &'static str, wanted: T, limit: T) -> T {
+        if wanted > limit {
+            self.refuse(field, wanted, format_args!("at most {limit}"));
+        }
+        if wanted == T::default() { limit } else { wanted }
+    }
+
+    /// As [`Negotiation::at_most`], for a field that came with version `since`: the hints of an older
+    /// program are not looked at.
+    fn at_most_since<T: Copy + Ord + Default + Display>(
+        &mut self,
+        since: Version,
+        field: &'static str,
+        wanted: T,
+        limit: T,
+    ) -> T {
+        self.at_most(field, if self.api < since { T::default() } else { wanted }, limit)
+    }
+}

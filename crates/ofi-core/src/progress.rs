@@ -1,0 +1,144 @@
+//! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it moves transfers on while the application
+//! does something else, and sleeps while the application polls.
+//!
+//! The thread looks every 10 ms whether the application has polled since. If it has, there is nothing to do. If not, it
+//! polls itself until nothing moves, and then blocks until a peer wakes it, looking again at least once a second.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{CqBuffer, CqTaggedEntry, Result};
+
+use crate::cq::{Bell, Source};
+use crate::sys::{self, WaitSet};
+use crate::transport::Arm;
+
+/// How often the thread looks whether the application polls.
+const LOOK: Duration = Duration::from_millis(10);
+/// The longest sleep.
+const SLEEP: Duration = Duration::from_secs(1);
+
+/// An outbox that no endpoint has: polling it only drives progress.
+const NO_SLOT: usize = 1;
+
+#[derive(Default)]
+struct Sources(Vec<Weak<dyn Source>>);
+
+struct Thread {
+    sources: Mutex<Sources>,
+    bell: Bell,
+    /// The thread blocks, and must be told when the application starts to poll.
+    asleep: AtomicBool,
+    stop: AtomicBool,
+    /// Polls by the application.
+    polls: AtomicU64,
+}
+
+/// A domain's progress: by a thread, or none beside the application's calls.
+#[derive(Default)]
+pub struct Progress(Option<Arc<Thread>>);
+
+impl Progress {
+    /// Progress as the application drives it.
+    pub const fn manual() -> Self {
+        Self(None)
+    }
+
+    /// Progress by a thread.
+    ///
+    /// # Errors
+    /// What starting a thread answers.
+    pub fn automatic() -> Result<Self> {
+        let thread = Arc::new(Thread {
+            sources: Mutex::default(),
+            bell: Bell::new()?,
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+        });
+        let shared = Arc::clone(&thread);
+        let builder = std::thread::Builder::new().name("ofi-progress".into());
+        builder.spawn(move || shared.run()).map_err(|_| sys::os_error("starting the progress thread"))?;
+        Ok(Self(Some(thread)))
+    }
+
+    /// Drives `source` too.
+    pub fn add(&self, source: &Arc<dyn Source>) {
+        if let Some(thread) = &self.0 {
+            thread.sources().0.push(Arc::downgrade(source));
+            thread.bell.strike();
+        }
+    }
+
+    /// Leaves `source` alone from now on.
+    pub fn remove(&self, source: &Arc<dyn Source>) {
+        if let Some(thread) = &self.0 {
+            let gone = Arc::as_ptr(source).cast::<()>();
+            thread.sources().0.retain(|source| source.as_ptr().cast::<()>() != gone);
+            thread.bell.strike();
+        }
+    }
+
+    /// The application polls.
+    #[inline]
+    pub fn polled(&self) {
+        if let Some(thread) = &self.0 {
+            thread.polls.fetch_add(1, Ordering::Relaxed);
+            if thread.asleep.load(Ordering::Relaxed) {
+                thread.bell.ring();
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(thread) = &self.0 {
+            thread.stop.store(true, Ordering::Release);
+            thread.bell.strike();
+        }
+    }
+}
+
+impl Thread {
+    fn sources(&self) -> std::sync::MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            let polls = self.polls.load(Ordering::Relaxed);
+            if polls != seen {
+                seen = polls;
+                self.bell.arm();
+                sys::wait_readable(self.bell.fd(), Some(Instant::now() + LOOK));
+                continue;
+            }
+            self.drive();
+        }
+    }
+
+    /// Polls until nothing moves, then blocks.
+    fn drive(&self) {
+        let sources: Vec<Arc<dyn Source>> = self.sources().0.iter().filter_map(Weak::upgrade).collect();
+        self.bell.arm();
+        let Ok(set) = WaitSet::new() else { return std::thread::sleep(LOOK) };
+        let mut blocks = set.add(self.bell.fd()).is_ok();
+        let mut none = CqBuffer::new::<CqTaggedEntry>(&mut []);
+        for source in &sources {
+            source.poll(NO_SLOT, &mut none, 0);
+            blocks &= source.arm_lanes() == Arm::Armed;
+            if let Some(fd) = source.wait_fd() {
+                blocks &= set.add(fd).is_ok();
+            }
+        }
+        drop(sources);
+        if blocks {
+            self.asleep.store(true, Ordering::Relaxed);
+            sys::wait_readable(set.fd(), Some(Instant::now() + SLEEP));
+            self.asleep.store(false, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The core's own settings for endpoints.
+
+use crate::config::{AnySetting, CORE, Setting};
+
+/// Free bytes below which a multi-receive buffer is released, until `FI_OPT_MIN_MULTI_RECV` says otherwise. As in the
+/// providers of C libfabric that have one.
+pub const MIN_MULTI_RECV: usize = 16_384;
+
+static UNEXPECTED_BYTES: Setting<usize> = Setting::new(
+    CORE,
+    "unexpected_bytes",
+    64 << 20,
+    "Bytes that messages without a posted receive may hold at one endpoint; later payloads stay at their senders",
+);
+
+static UNEXPECTED_MESSAGES: Setting<usize> = Setting::new(
+    CORE,
+    "unexpected_messages",
+    1_000_000,
+    "Messages without a posted receive that one endpoint keeps, shared fairly over its senders",
+)
+.range(1, 1 << 30);
+
+/// To be registered by whoever lists settings.
+pub static SETTINGS: &[&dyn AnySetting] = &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES];
+
+/// The byte budget of an endpoint's matcher.
+pub fn unexpected_bytes() -> usize {
+    UNEXPECTED_BYTES.get()
+}
+
+/// The envelope budget of an endpoint's matcher.
+pub fn unexpected_messages() -> usize {
+    UNEXPECTED_MESSAGES.get()
+}

@@ -1,0 +1,99 @@
+//! System calls of the wait objects.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, Error, Result};
+
+/// The error of a failed system call.
+pub fn os_error(call: &'static str) -> Error {
+    let error = std::io::Error::last_os_error();
+    Error::with(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)), format!("{call}: {error}"))
+}
+
+fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(os_error(call));
+    }
+    // SAFETY: the call just made this descriptor, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A non-blocking eventfd.
+///
+/// # Errors
+/// What eventfd(2) answers.
+pub fn eventfd() -> Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")
+}
+
+/// Makes an eventfd readable.
+pub fn signal_eventfd(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: `one` is 8 readable bytes. A full counter (EAGAIN) is readable already.
+    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Makes an eventfd unreadable.
+pub fn drain_eventfd(fd: RawFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: `count` is 8 writable bytes. An empty counter answers EAGAIN.
+    unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+}
+
+/// A set of descriptors that is itself a descriptor, readable when one of them is.
+pub struct WaitSet(OwnedFd);
+
+impl WaitSet {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// What epoll_create1(2) answers.
+    pub fn new() -> Result<Self> {
+        // SAFETY: takes no pointers.
+        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Self)
+    }
+
+    /// Adds a descriptor; one that is there already stays.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) answers.
+    pub fn add(&self, fd: RawFd) -> Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: `event` is a valid structure for the call.
+        let rc = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+        if rc < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EEXIST) {
+            return Err(os_error("epoll_ctl"));
+        }
+        Ok(())
+    }
+
+    /// Removes a descriptor, if it is there.
+    pub fn remove(&self, fd: RawFd) {
+        // SAFETY: EPOLL_CTL_DEL takes no event.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// The set's own descriptor.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Blocks until `fd` is readable or `deadline` is past. Whether it is readable; a signal counts as neither.
+pub fn wait_readable(fd: RawFd, deadline: Option<Instant>) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let time = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: libc::c_long::from(left.subsec_nanos() as i32),
+    });
+    let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one pollfd; the time is null or valid; no signal mask.
+    let ready = unsafe { libc::ppoll(&mut poll, 1, time_ptr, std::ptr::null()) };
+    ready > 0
+}
+
+/// The longest single sleep where nothing can wake the sleeper.
+pub const NAP: Duration = Duration::from_millis(1);

@@ -1,0 +1,286 @@
+//! The contract between the core and a transport.
+//!
+//! A transport moves packets or commands to peers and says what finished; it never matches, never completes, never
+//! blocks. All calls of one endpoint's [`Lanes`] come one at a time, under that endpoint's lock. Calls into the core go
+//! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ofi_api::{
+    Address, Context, Errno, Info, LibraryMemory, MrAttr, OpFlags, Piece, Placement, RemotePiece, Result, Statistic,
+};
+
+use crate::domain::DomainCore;
+use crate::slots::SlotId;
+
+/// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
+pub type Peer = u32;
+
+/// One way of moving messages.
+pub trait Transport: Sized + Send + Sync + 'static {
+    /// What a domain has of this transport.
+    type Domain: Send + Sync + 'static;
+    /// What a registration has of this transport.
+    type Region: Send + Sync + 'static;
+    /// What an endpoint has of this transport.
+    type Lanes: Lanes<Self>;
+    /// What an outstanding send, read or write has of this transport.
+    type Op: Send + 'static;
+    /// Names a payload that still lies at its sender.
+    type Token: Send + 'static;
+
+    /// Opens a domain.
+    ///
+    /// # Errors
+    /// What opening its resources answers.
+    fn open_domain(info: &Info) -> Result<Self::Domain>;
+
+    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`].
+    ///
+    /// # Errors
+    /// What opening its resources answers.
+    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes>;
+
+    /// Prepares a registration, before its key is known.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for memory that the transport cannot register.
+    fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
+
+    /// Stops peers' use of a registration whose key is already gone. See [`ofi_api::MemoryRegion::close`].
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if a live peer did not stop within the bound.
+    fn deregister(domain: &DomainCore<Self>, region: &Self::Region) -> Result<()>;
+
+    /// Allocates memory that peers can map.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`.
+    fn alloc(domain: &Arc<DomainCore<Self>>, len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>>;
+
+    /// Turns a node and service name into an address (`fi_av_insertsvc`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for names that do not resolve.
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address>;
+
+    /// Checks an address given by the application, and brings it into the one form that compares equal.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for one that cannot be an address of this transport.
+    fn normalize(address: &Address) -> Result<Address>;
+}
+
+/// A message on its way out.
+#[derive(Clone, Copy)]
+pub struct OutMessage<'a> {
+    /// The bytes, in the application's memory.
+    pub pieces: &'a [Piece],
+    /// Their number.
+    pub len: usize,
+    /// To whom.
+    pub peer: Peer,
+    /// Whether `tag` counts.
+    pub tagged: bool,
+    /// The tag.
+    pub tag: u64,
+    /// Carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+/// A remote read or write on its way out. Local and remote lengths are equal.
+#[derive(Clone, Copy)]
+pub struct OutRma<'a> {
+    /// A write, or a read.
+    pub write: bool,
+    /// Local memory.
+    pub pieces: &'a [Piece],
+    /// The peer's memory.
+    pub remote: &'a [RemotePiece],
+    /// Bytes in all.
+    pub len: usize,
+    /// Whose.
+    pub peer: Peer,
+    /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+/// How an operation will be reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    /// The application's context.
+    pub context: Context,
+    /// The flags of its completion.
+    pub flags: ofi_api::CompletionFlags,
+    /// Whether success is reported. Failure always is.
+    pub signal: bool,
+}
+
+/// What became of a posted operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is finished; the core reports it.
+    Done,
+    /// The transport opened a slot and will finish it.
+    Pending,
+}
+
+/// A message that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// From whom.
+    pub peer: Peer,
+    /// Whether `tag` counts.
+    pub tagged: bool,
+    /// Whether `data` counts.
+    pub has_data: bool,
+    /// The tag.
+    pub tag: u64,
+    /// Remote CQ data.
+    pub data: u64,
+    /// Length of the whole message in bytes.
+    pub len: usize,
+}
+
+/// What became of a message whose payload is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It was copied to a receive.
+    Taken,
+    /// It was copied, and waits for a receive. [`Host::may_hold`] says whether the next one may.
+    Kept,
+    /// There is no room for it: leave it where it is and offer it again later. Nothing else of this peer may pass it.
+    Stopped,
+}
+
+/// What became of a message whose payload is still at the sender.
+pub enum Announced<T: Transport> {
+    /// A receive is waiting: move the payload into it, then call [`Host::received`].
+    Pull(SlotId),
+    /// Kept until a receive is posted; then the core calls [`Lanes::pull`].
+    Kept,
+    /// As [`Delivery::Stopped`]; the token comes back.
+    Stopped(T::Token),
+}
+
+/// How a receive that the transport fills stands.
+#[derive(Clone, Copy)]
+pub struct Receiving<'a> {
+    /// Where the bytes go.
+    pub pieces: &'a [Piece],
+    /// How many of them to move: the message's length, or less if the buffer is shorter.
+    pub len: usize,
+}
+
+/// What a transport calls in the core.
+pub trait Host<T: Transport> {
+    /// A new peer has this address. Peers are introduced in the order of their numbers.
+    fn introduce(&mut self, peer: Peer, address: &Address);
+
+    /// A message has arrived whole: `arrived.len` bytes at `body`.
+    ///
+    /// # Safety
+    /// `body` may be read for `arrived.len` bytes during the call (a peer may be changing them).
+    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery;
+
+    /// A message was announced whose payload lies at the sender.
+    fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T>;
+
+    /// The receive behind a pulled payload, while it is open.
+    fn receiving(&self, id: SlotId) -> Option<Receiving<'_>>;
+
+    /// A pulled payload has arrived, or failed to.
+    fn received(&mut self, id: SlotId, result: Result<(), Errno>);
+
+    /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
+    #[must_use]
+    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool;
+
+    /// Opens a slot for an operation that does not finish at once.
+    fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId;
+
+    /// Takes [`Host::open`] back: the operation is not posted after all.
+    fn abandon(&mut self, id: SlotId);
+
+    /// The transport's part of an open operation to `peer`: `None` if `id` is stale, forged, or another peer's.
+    fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut T::Op>;
+
+    /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
+    fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
+
+    /// A peer is gone: everything outstanding with it ends with `error`; payloads that lay there are lost, and their
+    /// receives, posted later, end with `error` too.
+    fn fail_peer(&mut self, peer: Peer, error: Errno);
+
+    /// Whether the budget for unexpected payloads has room for `len` more bytes of `peer`. If not, the transport should
+    /// have the sender keep its payloads, and announce them.
+    fn may_hold(&self, peer: Peer, len: usize) -> bool;
+
+    /// Whether the core still takes messages in this poll. When it says no, stop; nothing is lost.
+    fn hungry(&self) -> bool;
+}
+
+/// Whether the caller may block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// Something is there already: poll first.
+    Ready,
+    /// The descriptor becomes readable when there is something to poll for.
+    Armed,
+}
+
+/// One endpoint's ways to its peers.
+pub trait Lanes<T: Transport>: Send {
+    /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
+
+    /// The peer with this (normalised) address. Makes its slot at first sight, after [`Host::introduce`]; connects
+    /// lazily.
+    ///
+    /// # Errors
+    /// `FI_EADDRNOTAVAIL` if the transport cannot have one more.
+    fn peer<H: Host<T>>(&mut self, host: &mut H, address: &Address) -> Result<Peer>;
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` for lack of room. An error means that nothing was sent and nothing will be reported.
+    fn send<H: Host<T>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted>;
+
+    /// Reads or writes a peer's memory.
+    ///
+    /// # Errors
+    /// As `send`.
+    fn rma<H: Host<T>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted>;
+
+    /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
+    fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
+
+    /// Tells the sender that the payload behind `token` is not wanted.
+    fn discard(&mut self, peer: Peer, token: T::Token);
+
+    /// Moves everything on: takes in what has arrived, sends what was waiting, finishes what has ended.
+    fn poll<H: Host<T>>(&mut self, host: &mut H);
+
+    /// Prepares for blocking on [`Lanes::wait_fd`].
+    fn arm(&mut self) -> Arm;
+
+    /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
+    fn wait_fd(&self) -> Option<RawFd>;
+
+    /// Appends the transport's counters.
+    fn statistics(&self, into: &mut Vec<Statistic>);
+}

@@ -1,0 +1,389 @@
+//! How a receiver that polls rings goes to sleep without losing a record, and who wakes it.
+//!
+//! Three words. `attention`, one for each ring, and `sleeping`, one for each receiver, lie in the
+//! receiver's memory, which senders map read-only. `hint`, a byte for each ring, is writable by
+//! senders, so it is believed only as far as a look at the ring costs. While `attention` is 0, a
+//! record costs its sender one load more, of a line that does not change; the receiver polls the ring
+//! itself. While it is 1, the sender also sets the hint, fences, and looks whether to wake the receiver;
+//! the receiver may then poll the hints instead of many idle rings.
+//!
+//! How a sleeper is woken (a descriptor, a futex) is left to the callers, as is a sweep of all rings
+//! now and then if hints may have been cleared by someone hostile.
+//!
+//! Invariants:
+//! I1. Only the receiver stores `attention` and `sleeping`.
+//! I2. Once `settle` has returned `Ok` after `attend(attention)`, every record of that ring is either
+//!     visible to the receiver or is followed by its hint.
+//! I3. Once `arm` has returned `Ok`, of every attended ring each record is visible to the receiver, as is
+//!     its hint if its sender saw `attention`, or its sender finds `sleeping` and wakes. So a receiver
+//!     that finds nothing after `arm` may sleep.
+//! Pairs: HINT on `hint`, `ring` (Release) to `take_hint` (Acquire): the record is visible.
+//!        ATTENTION, `ring` (store record, light barrier, load `attention`) with `settle` (store
+//!            `attention`, heavy barrier, load record): at least one finds the other's store. The cost lies
+//!            with the receiver, which is about to sleep; `crate::membarrier` says why that is enough.
+//!        SLEEP, `ring` (store record and hint, fence, load `sleeping`) with `arm` (store `sleeping`, fence,
+//!            load record or hint): at least one finds the other's store.
+
+use crate::{
+    membarrier::{self, Failed, Support},
+    sync::{AtomicU8, AtomicU32, Ordering, fence},
+};
+
+/// The sender's side of one ring.
+#[derive(Debug)]
+pub struct Bell {
+    attention: *const AtomicU32,
+    sleeping: *const AtomicU32,
+    hint: *const AtomicU8,
+}
+
+// SAFETY: `new` promises that the memory outlives the value, whichever thread holds it; it is accessed
+// atomically.
+unsafe impl Send for Bell {}
+
+/// The `attention` of every receiver for a sender whose light barrier is not backed by a heavy one: its
+/// fences must always be real.
+#[cfg(not(loom))]
+static ALWAYS: AtomicU32 = AtomicU32::new(1);
+
+impl Bell {
+    /// The bell beside one ring. `support` is this process's own ([`membarrier::register`]); where it is
+    /// missing, every record costs a fence.
+    ///
+    /// # Safety
+    /// While the value lives, the words are aligned and stay readable, and `hint` stays writable.
+    pub unsafe fn new(
+        attention: *const AtomicU32,
+        sleeping: *const AtomicU32,
+        hint: *const AtomicU8,
+        support: Support,
+    ) -> Self {
+        let attention = match support {
+            Support::Expedited => attention,
+            #[cfg(not(loom))]
+            Support::Missing => &raw const ALWAYS,
+            #[cfg(loom)]
+            Support::Missing => unreachable!("loom has the barrier"),
+        };
+        Self { attention, sleeping, hint }
+    }
+
+    /// To be called after one or more records were published in the ring.
+    #[inline]
+    pub fn ring(&self) -> Wake {
+        membarrier::light(); // ATTENTION
+        // SAFETY: aligned and readable, by the promise of `new`.
+        if unsafe { &*self.attention }.load(Ordering::Relaxed) == 0 {
+            return Wake::Unneeded;
+        }
+        self.ring_attended()
+    }
+
+    #[inline(never)]
+    fn ring_attended(&self) -> Wake {
+        // SAFETY: writable, by the promise of `new`.
+        set_hint(unsafe { &*self.hint }); // HINT
+        fence(Ordering::SeqCst); // SLEEP
+        // SAFETY: aligned and readable, by the promise of `new`.
+        match unsafe { &*self.sleeping }.load(Ordering::Relaxed) {
+            0 => Wake::Unneeded,
+            _ => Wake::Needed,
+        }
+    }
+}
+
+/// What a sender owes the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a receiver that is not woken may sleep for ever"]
+pub enum Wake {
+    /// Nothing: the receiver is awake and will look.
+    Unneeded,
+    /// The receiver sleeps, or is about to, and has not seen the record.
+    Needed,
+}
+
+/// The receiver's side, for all its rings: awake, or armed to sleep.
+///
+/// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), look at all of them
+/// (for rings that are polled by hint: at the hint) and sleep only if nothing is there. Then, however that went,
+/// [`disarm`](Self::disarm). To stop polling a ring and rely on its hint: `attend`,
+/// [`settle`](Self::settle), and poll it once more.
+#[derive(Debug)]
+pub struct Sleeper {
+    sleeping: *const AtomicU32,
+    support: Support,
+    /// Some `attention` was raised since the last heavy barrier.
+    unsettled: bool,
+}
+
+// SAFETY: as for `Bell`.
+unsafe impl Send for Sleeper {}
+
+impl Sleeper {
+    /// An awake receiver. `support` is this process's own ([`membarrier::register`]); where it is missing,
+    /// each `attention` must be 1 from before its sender sees it.
+    ///
+    /// # Safety
+    /// While the value lives, `sleeping` is aligned and stays writable, and nobody else stores to it.
+    pub unsafe fn new(sleeping: *const AtomicU32, support: Support) -> Self {
+        Self { sleeping, support, unsettled: false }
+    }
+
+    /// Asks the sender of one ring to ring its bell in full. Takes effect with the next
+    /// [`settle`](Self::settle) or [`arm`](Self::arm).
+    #[inline]
+    pub fn attend(&mut self, attention: &AtomicU32) {
+        if attention.load(Ordering::Relaxed) == 0 {
+            attention.store(1, Ordering::Relaxed);
+            self.unsettled = true;
+        }
+    }
+
+    /// Tells the sender of one ring that it is polled and the receiver does not mean to sleep. Does nothing
+    /// where the barrier to go back is missing.
+    #[inline]
+    pub fn unattend(&mut self, attention: &AtomicU32) {
+        // A sender that has not seen it yet does more than it needs to, so there is nothing to order.
+        if self.support == Support::Expedited {
+            attention.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until every [`attend`](Self::attend) has taken effect. The first time after one it is a
+    /// system call, else it is nothing.
+    ///
+    /// # Errors
+    /// [`Failed`] if the barrier has become forbidden. Then a record may still arrive without a bell: keep
+    /// polling, or sleep for a short time only.
+    pub fn settle(&mut self) -> Result<(), Failed> {
+        if self.unsettled {
+            membarrier::heavy()?; // ATTENTION
+            self.unsettled = false;
+        }
+        Ok(())
+    }
+
+    /// Asks to be woken. If a look at every ring, or its hint, then finds nothing, the receiver may sleep
+    /// (I3).
+    ///
+    /// # Errors
+    /// As for [`settle`](Self::settle); the receiver is then not armed.
+    pub fn arm(&mut self) -> Result<(), Failed> {
+        self.settle()?;
+        self.store_sleeping(1);
+        fence(Ordering::SeqCst); // SLEEP
+        Ok(())
+    }
+
+    /// Asks not to be woken any more. A wake-up that is under way may still come.
+    #[inline]
+    pub fn disarm(&mut self) {
+        self.store_sleeping(0);
+    }
+
+    fn store_sleeping(&self, value: u32) {
+        // SAFETY: aligned and writable, by the promise of `new`.
+        unsafe { &*self.sleeping }.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Leaves a hint. It overwrites what is there, whether that is a hint or not.
+#[inline(always)]
+fn set_hint(hint: &AtomicU8) {
+    #[cfg(not(loom))]
+    hint.store(1, Ordering::Release);
+    // Loom lets a store come between the load and the store of the swap in `take_hint`, which no
+    // machine does. It keeps two swaps apart, and a store is to a swap what a swap is that ignores what it
+    // found.
+    #[cfg(loom)]
+    hint.swap(1, Ordering::Release);
+}
+
+/// Takes the hint of one ring: whether its sender has published records since the last time, unless
+/// somebody lies. Look at the ring after this, not before. One load if there is no hint.
+#[inline]
+pub fn take_hint(hint: &AtomicU8) -> bool {
+    // Read-modify-write, so that a hint set at the same time is either taken, with its record, or stays.
+    hint.load(Ordering::Relaxed) != 0 && hint.swap(0, Ordering::Acquire) != 0 // HINT
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The words of one receiver with one ring, and both sides of it.
+    struct Words {
+        attention: AtomicU32,
+        sleeping: AtomicU32,
+        hint: AtomicU8,
+    }
+
+    fn words(attention: u32) -> Words {
+        Words { attention: attention.into(), sleeping: 0.into(), hint: 0.into() }
+    }
+
+    fn bell(words: &Words, support: Support) -> Bell {
+        // SAFETY: the tests keep the words longer than the bell.
+        unsafe { Bell::new(&words.attention, &words.sleeping, &words.hint, support) }
+    }
+
+    #[test]
+    fn a_bell_does_only_what_the_receiver_asked_for() {
+        let support = membarrier::register();
+        let words = words(u32::from(support == Support::Missing));
+        let bell = bell(&words, support);
+        // SAFETY: `words` outlives it.
+        let mut sleeper = unsafe { Sleeper::new(&words.sleeping, support) };
+        assert_eq!(bell.ring(), Wake::Unneeded);
+        assert_eq!(take_hint(&words.hint), support == Support::Missing);
+        sleeper.attend(&words.attention);
+        sleeper.settle().unwrap();
+        assert_eq!((bell.ring(), take_hint(&words.hint)), (Wake::Unneeded, true));
+        sleeper.arm().unwrap();
+        assert_eq!((bell.ring(), take_hint(&words.hint)), (Wake::Needed, true));
+        sleeper.disarm();
+        assert_eq!((bell.ring(), take_hint(&words.hint)), (Wake::Unneeded, true));
+        sleeper.unattend(&words.attention);
+        assert_eq!(bell.ring(), Wake::Unneeded);
+        assert_eq!(take_hint(&words.hint), support == Support::Missing);
+    }
+
+    #[test]
+    fn a_sender_without_the_barrier_always_rings_in_full() {
+        let words = words(0);
+        words.sleeping.store(1, Ordering::Relaxed);
+        assert_eq!(bell(&words, Support::Missing).ring(), Wake::Needed);
+        assert!(take_hint(&words.hint) && !take_hint(&words.hint));
+    }
+
+    #[test]
+    fn a_receiver_without_the_barrier_keeps_attention_up() {
+        let words = words(1);
+        // SAFETY: `words` outlives it.
+        let mut sleeper = unsafe { Sleeper::new(&words.sleeping, Support::Missing) };
+        sleeper.unattend(&words.attention);
+        sleeper.attend(&words.attention);
+        assert_eq!(sleeper.arm(), Ok(()));
+        assert_eq!(words.attention.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// Whatever the interleaving, a receiver that goes to sleep has seen every record or is woken. A counter
+/// stands for the ring: its records are the numbers up to its value.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::Arc;
+
+    struct Words {
+        ring: AtomicU32,
+        attention: AtomicU32,
+        sleeping: AtomicU32,
+        hint: AtomicU8,
+    }
+
+    /// A sender of `records` records that returns whether it had to wake the receiver after the last;
+    /// the receiver; the words. `attention` is what the ring begins with.
+    fn start(records: u32, attention: u32) -> (thread::JoinHandle<bool>, Sleeper, Arc<Words>) {
+        let words = Arc::new(Words {
+            ring: AtomicU32::new(0),
+            attention: AtomicU32::new(attention),
+            sleeping: AtomicU32::new(0),
+            hint: AtomicU8::new(0),
+        });
+        // SAFETY: the caller holds the words until it drops the sleeper.
+        let sleeper = unsafe { Sleeper::new(&words.sleeping, Support::Expedited) };
+        let theirs = words.clone();
+        let sender = thread::spawn(move || {
+            // SAFETY: `theirs` outlives it.
+            let bell =
+                unsafe { Bell::new(&theirs.attention, &theirs.sleeping, &theirs.hint, Support::Expedited) };
+            let mut last = Wake::Unneeded;
+            for record in 1..=records {
+                theirs.ring.store(record, Ordering::Release); // PUBLISH
+                last = bell.ring();
+            }
+            last == Wake::Needed
+        });
+        (sender, sleeper, words)
+    }
+
+    fn seen(words: &Words) -> u32 {
+        words.ring.load(Ordering::Acquire)
+    }
+
+    #[test]
+    fn a_receiver_that_polls_the_ring_is_woken() {
+        loom::model(|| {
+            let (sender, mut sleeper, words) = start(2, 0);
+            sleeper.attend(&words.attention);
+            sleeper.arm().unwrap();
+            let found = seen(&words);
+            assert!(sender.join().unwrap() || found == 2);
+        });
+    }
+
+    /// The second sleep does without the heavy barrier.
+    #[test]
+    fn a_receiver_that_slept_before_is_woken() {
+        loom::model(|| {
+            let (sender, mut sleeper, words) = start(2, 0);
+            sleeper.attend(&words.attention);
+            sleeper.arm().unwrap();
+            sleeper.disarm();
+            sleeper.attend(&words.attention);
+            sleeper.arm().unwrap();
+            let found = seen(&words);
+            assert!(sender.join().unwrap() || found == 2);
+        });
+    }
+
+    /// Attention lowered and raised again needs the barrier again.
+    #[test]
+    fn a_receiver_that_was_busy_in_between_is_woken() {
+        loom::model(|| {
+            let (sender, mut sleeper, words) = start(2, 1);
+            sleeper.unattend(&words.attention);
+            sleeper.attend(&words.attention);
+            sleeper.arm().unwrap();
+            let found = seen(&words);
+            assert!(sender.join().unwrap() || found == 2);
+        });
+    }
+
+    /// It looks at the ring only when there is a hint.
+    #[test]
+    fn a_receiver_that_polls_the_hint_is_woken() {
+        loom::model(|| {
+            let (sender, mut sleeper, words) = start(2, 1);
+            let mut found = 0;
+            if take_hint(&words.hint) {
+                found = seen(&words);
+                assert_ne!(found, 0);
+            }
+            sleeper.arm().unwrap();
+            if take_hint(&words.hint) {
+                found = seen(&words);
+            }
+            assert!(sender.join().unwrap() || found == 2);
+        });
+    }
+
+    /// From polling the ring to polling the hint: what the last look at the ring misses has a hint.
+    #[test]
+    fn a_ring_that_is_polled_no_more_has_a_hint() {
+        loom::model(|| {
+            let (sender, mut sleeper, words) = start(2, 0);
+            sleeper.attend(&words.attention);
+            sleeper.settle().unwrap();
+            let mut found = seen(&words);
+            sender.join().unwrap();
+            if take_hint(&words.hint) {
+                found = seen(&words);
+            }
+            assert_eq!(found, 2);
+        });
+    }
+}

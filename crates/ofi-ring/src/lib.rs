@@ -1,0 +1,22 @@
+//! Rings, and the atomics under them, on heap or shared storage.
+//!
+//! This crate is small and stands alone so that loom can check all of it: with `--cfg loom`, every
+//! atomic and every cell in it is loom's (see [`sync`]), and the tests become models.
+//!
+//! - [`record`]: records of any size from one process to another, the way of every message.
+//! - [`mpsc`]: events from helper threads to an endpoint.
+//! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
+//!   [`membarrier`] is the barrier under it.
+//! - [`fifo`]: a plain queue for use under a lock.
+//! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
+//!
+//! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
+
+pub mod doorbell;
+pub mod fifo;
+pub mod membarrier;
+pub mod memory;
+pub mod mpsc;
+pub mod pad;
+pub mod record;
+pub mod sync;

@@ -1,0 +1,144 @@
+//! A store-load barrier whose whole price is paid by one side.
+//!
+//! Two sides that each store and then load what the other stored need a barrier between the two, or both
+//! may miss the other's store. Here the frequent side runs [`light`], which costs no instruction,
+//! and the rare side runs [`heavy`], a system call that makes every running thread of every process that
+//! has called [`register`] pass a full barrier (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`, membarrier(2), Linux
+//! 4.16). A thread that was not running has passed one when it was switched out.
+//!
+//! So in each thread of the frequent side there is a point, during the call, with a full barrier. If it
+//! comes before the thread's store, its load finds what the caller stored before the call; if it comes
+//! after, the caller finds the thread's store after the call. That is what `fence(SeqCst)` on both sides
+//! promises too. Loom models the two as read-modify-writes of one word, which promises it as well, but only
+//! between the two, and not between `light` and some fence.
+
+/// Whether [`light`] and [`heavy`] work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// This process is registered: other processes' [`heavy`] reaches it, and it may call its own.
+    Expedited,
+    /// The kernel is too old, or a sandbox forbids the call. [`heavy`] fails, and nobody's [`heavy`]
+    /// reaches the [`light`] of this process.
+    Missing,
+}
+
+/// Registers this process, once for its life; more calls are cheap and change nothing. Frequent and rare
+/// sides both need it before they rely on the barrier.
+pub fn register() -> Support {
+    imp::register()
+}
+
+/// The rare side's barrier. It interrupts every processor that runs a registered process: microseconds.
+///
+/// # Errors
+/// [`Failed`] where [`register`] answered [`Support::Missing`], or if a sandbox was entered since. Then
+/// nothing was ordered.
+pub fn heavy() -> Result<(), Failed> {
+    imp::heavy()
+}
+
+/// The frequent side's barrier: keeps the compiler from reordering, and leaves the rest to [`heavy`].
+#[inline(always)]
+pub fn light() {
+    imp::light();
+}
+
+/// membarrier(2) refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("membarrier failed with errno {errno}")]
+pub struct Failed {
+    /// The error number.
+    pub errno: i32,
+}
+
+#[cfg(all(target_os = "linux", not(loom)))]
+mod imp {
+    use core::sync::atomic::{Ordering, compiler_fence};
+
+    use super::{Failed, Support};
+
+    pub(super) fn register() -> Support {
+        let wanted = libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+        match membarrier(libc::MEMBARRIER_CMD_QUERY) {
+            Ok(offered) if offered & wanted == wanted => {}
+            _ => return Support::Missing,
+        }
+        match membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) {
+            Ok(_) => Support::Expedited,
+            Err(_) => Support::Missing,
+        }
+    }
+
+    pub(super) fn heavy() -> Result<(), Failed> {
+        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED).map(|_| ())
+    }
+
+    #[inline(always)]
+    pub(super) fn light() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    fn membarrier(command: libc::c_int) -> Result<libc::c_int, Failed> {
+        // SAFETY: the call takes two integers after the command and touches no memory of the caller.
+        let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+        if result >= 0 {
+            return Ok(result as libc::c_int);
+        }
+        Err(Failed { errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(0) })
+    }
+}
+
+#[cfg(all(not(target_os = "linux"), not(loom)))]
+mod imp {
+    use core::sync::atomic::{Ordering, compiler_fence};
+
+    use super::{Failed, Support};
+
+    pub(super) fn register() -> Support {
+        Support::Missing
+    }
+
+    pub(super) fn heavy() -> Result<(), Failed> {
+        Err(Failed { errno: libc::ENOSYS })
+    }
+
+    #[inline(always)]
+    pub(super) fn light() {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use super::{Failed, Support};
+    use crate::sync::{AtomicU32, Ordering};
+
+    loom::lazy_static! {
+        static ref BARRIER: AtomicU32 = AtomicU32::new(0);
+    }
+
+    pub(super) fn register() -> Support {
+        Support::Expedited
+    }
+
+    pub(super) fn heavy() -> Result<(), Failed> {
+        BARRIER.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub(super) fn light() {
+        BARRIER.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registered_process_may_call_the_heavy_barrier() {
+        let support = register();
+        assert_eq!(register(), support);
+        assert_eq!(heavy().is_ok(), support == Support::Expedited);
+    }
+}

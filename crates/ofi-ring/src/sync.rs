@@ -1,0 +1,35 @@
+//! The atomics and cells of this crate: the standard library's, or loom's under `cfg(loom)`.
+
+#[cfg(loom)]
+pub use loom::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+};
+#[cfg(not(loom))]
+pub use std::sync::{
+    Arc,
+    atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+/// `core::cell::UnsafeCell` with loom's interface, which names the start and the end of each access.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    /// A cell that holds `value`.
+    pub const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Hands `access` a pointer to write through. The pointer is valid as long as the cell; whether an
+    /// access is free of races is for the caller to know.
+    #[inline]
+    pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        access(self.0.get())
+    }
+}

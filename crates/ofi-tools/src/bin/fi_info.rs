@@ -1,0 +1,2 @@
+//! Tool.
+fn main() {}

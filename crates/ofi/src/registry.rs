@@ -1,0 +1,113 @@
+//! Which providers there are, and getinfo over all of them.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use ofi_api::{Errno, Error, Fabric, GetinfoFlags, Hints, Info, Provider, Refusal, Request, Result, Version};
+use ofi_core::config::{self, PROVIDER};
+use ofi_core::provider_filter::{ProviderFilter, check_version};
+
+/// The providers of this process, in the order in which getinfo asks them.
+fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
+    static PROVIDERS: OnceLock<Mutex<Vec<Arc<dyn Provider>>>> = OnceLock::new();
+    PROVIDERS.get_or_init(|| {
+        ofi_core::log::init_from_env();
+        config::register(config::SETTINGS);
+        config::register(ofi_core::settings::SETTINGS);
+        config::register(transport_shm::SETTINGS);
+        Mutex::new(vec![Arc::new(transport_shm::ShmProvider)])
+    })
+}
+
+fn snapshot() -> Vec<Arc<dyn Provider>> {
+    providers().lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Adds a provider of the application's own, which getinfo asks after all others.
+///
+/// # Errors
+/// `FI_EALREADY` if there is one of that name.
+pub fn register_provider(provider: Arc<dyn Provider>) -> Result<()> {
+    let mut all = providers().lock().unwrap_or_else(PoisonError::into_inner);
+    if all.iter().any(|other| other.name() == provider.name()) {
+        return Err(Error::wanted(
+            Errno::EALREADY,
+            "the name of a provider",
+            "one that no other provider has",
+            provider.name(),
+            "choose another name",
+        ));
+    }
+    all.push(provider);
+    Ok(())
+}
+
+/// Names and versions of all providers, whatever `FI_PROVIDER` says.
+pub fn provider_names() -> Vec<(String, Version)> {
+    snapshot().iter().map(|provider| (provider.name().to_string(), provider.version())).collect()
+}
+
+/// What can be used, best first, and everything that stood in the way of the rest: what `fi_info --explain` prints.
+///
+/// # Errors
+/// `FI_ENOSYS` for a version newer than this library's.
+pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
+    check_version(request.version)?;
+    let filter = ProviderFilter::parse(&PROVIDER.get());
+    let mut all = ofi_api::Offers::default();
+    for provider in snapshot() {
+        if !filter.may_ask(provider.name()) {
+            all.refusals.push(Refusal {
+                provider: provider.name().to_string(),
+                field: "FI_PROVIDER",
+                wanted: PROVIDER.get().to_string(),
+                offered: provider.name().to_string(),
+            });
+            continue;
+        }
+        let offers = provider.offers(request);
+        all.infos.extend(offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name)));
+        all.refusals.extend(offers.refusals);
+    }
+    Ok(all)
+}
+
+/// `fi_getinfo`: what this host offers for `hints`, best first.
+///
+/// # Errors
+/// `FI_ENODATA` if nothing does, with a refusal for each thing in the way; `FI_ENOSYS` for a version newer than this
+/// library's.
+pub fn getinfo(
+    version: Version,
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: GetinfoFlags,
+    hints: Option<&Hints>,
+) -> Result<Vec<Info>> {
+    let offers = explain(&Request { version, node, service, flags, hints })?;
+    if offers.infos.is_empty() {
+        let error = Error::refused(offers.refusals);
+        tracing::warn!(target: "ofi::core::core", %error, "fi_getinfo found nothing");
+        return Err(error);
+    }
+    Ok(offers.infos)
+}
+
+/// `fi_fabric`: opens the fabric that an info of getinfo describes.
+///
+/// # Errors
+/// `FI_ENODEV` if its provider is not there.
+pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
+    let wanted = &info.fabric_attr.prov_name;
+    let found = snapshot().into_iter().find(|provider| provider.name() == wanted.as_str());
+    let provider = found.ok_or_else(|| {
+        let names: Vec<String> = provider_names().into_iter().map(|(name, _)| name).collect();
+        Error::wanted(
+            Errno::ENODEV,
+            "fi_info.fabric_attr.prov_name",
+            format!("one of {}", names.join(", ")),
+            format!("{wanted:?}"),
+            "use an info that getinfo answered",
+        )
+    })?;
+    provider.open_fabric(info)
+}

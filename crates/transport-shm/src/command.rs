@@ -1,0 +1,121 @@
+//! What the records in the rings mean. The half of a header word that belongs to the ring's user is a kind and flags;
+//! a body is words of 8 bytes in the host's byte order, then payload.
+//!
+//! ```text
+//! commands  Message   [op] [tag] [data] payload          arrived whole; op: tell when it is taken
+//!           Announce  op len key offset [tag] [data]      payload is at the sender: ask for it with Send
+//!           Write     op count count×(addr len key) [data] payload
+//!           WriteLong op count count×(addr len key) [data]
+//!           Read      op count count×(addr len key)
+//!           Notice    data len                            written directly, with remote CQ data
+//! replies   Done      op errno
+//!           Send      op into len                         stream `len` bytes as parts for `into`
+//!           Data      op payload                          a short read
+//! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
+//! ```
+
+/// Kinds of record.
+pub mod kind {
+    pub const MESSAGE: u32 = 1;
+    pub const ANNOUNCE: u32 = 2;
+    pub const WRITE: u32 = 3;
+    pub const WRITE_LONG: u32 = 4;
+    pub const READ: u32 = 5;
+    pub const NOTICE: u32 = 6;
+    pub const DONE: u32 = 16;
+    pub const SEND: u32 = 17;
+    pub const DATA: u32 = 18;
+    pub const MESSAGE_PART: u32 = 32;
+    pub const WRITE_PART: u32 = 33;
+    pub const READ_PART: u32 = 34;
+    /// The bits of a kind.
+    pub const MASK: u32 = 0xFF;
+}
+
+/// Flags, beside the kind.
+pub mod flag {
+    /// There is a tag.
+    pub const TAGGED: u32 = 1 << 8;
+    /// There is remote CQ data.
+    pub const DATA: u32 = 1 << 9;
+    /// A `Message` or `Announce` whose sender waits for `Done`, once it is in a buffer of the receiver.
+    pub const CONFIRM: u32 = 1 << 10;
+    /// The payload is kept by the sender's library; its operation is over.
+    pub const KEPT: u32 = 1 << 11;
+}
+
+/// Bytes before the payload of a part, so that the payload starts on a cache line.
+pub const PART_HEADER: usize = 56;
+
+/// Reads the words at the front of a body that a peer may be changing: each word is read once.
+pub struct Words {
+    at: *const u8,
+    left: usize,
+}
+
+impl Words {
+    /// Over a body of `len` bytes.
+    ///
+    /// # Safety
+    /// `body` is aligned to 8 and readable for `len` bytes while the value lives.
+    #[inline]
+    pub const unsafe fn new(body: *const u8, len: usize) -> Self {
+        Self { at: body, left: len }
+    }
+
+    /// The next word, if the body has one.
+    #[inline]
+    pub fn next(&mut self) -> Option<u64> {
+        if self.left < 8 {
+            return None;
+        }
+        // SAFETY: 8 bytes are left, aligned as the body is and as only words were taken so far.
+        let word = unsafe { self.at.cast::<u64>().read_volatile() };
+        self.skip(8);
+        Some(word)
+    }
+
+    /// Leaves `bytes` out, as far as they are there.
+    #[inline]
+    pub fn skip(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.left);
+        self.at = self.at.wrapping_add(bytes);
+        self.left -= bytes;
+    }
+
+    /// What is left: the payload.
+    #[inline]
+    pub const fn rest(&self) -> (*const u8, usize) {
+        (self.at, self.left)
+    }
+}
+
+/// Writes words at the front of a body.
+pub struct Writer {
+    at: *mut u8,
+}
+
+impl Writer {
+    /// Over a reserved body.
+    ///
+    /// # Safety
+    /// `body` is aligned to 8 and has room for all that will be written.
+    #[inline]
+    pub const unsafe fn new(body: *mut u8) -> Self {
+        Self { at: body }
+    }
+
+    /// Appends a word.
+    #[inline]
+    pub fn word(&mut self, word: u64) {
+        // SAFETY: the promise of `new`.
+        unsafe { self.at.cast::<u64>().write(word) };
+        self.at = self.at.wrapping_add(8);
+    }
+
+    /// Where the payload goes.
+    #[inline]
+    pub const fn rest(&self) -> *mut u8 {
+        self.at
+    }
+}

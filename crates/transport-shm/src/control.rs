@@ -1,0 +1,159 @@
+//! Datagrams between the helper threads of two processes: how two endpoints meet, and what they pass as descriptors.
+//!
+//! Every message is an array of words in the host's byte order (both ends are on this host). What comes in is checked
+//! here; a message that does not parse is dropped and counted by the helper.
+
+/// Version of everything that two processes share: this file, `layout.rs` and `command.rs`.
+const VERSION: u64 = 1;
+/// First word of every message.
+const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
+/// Longest message.
+pub const MAX_BYTES: usize = WORDS * 8;
+const WORDS: usize = 10;
+
+/// What an endpoint tells of itself to a peer. Descriptors with it: its pair memory for this peer, its endpoint memory,
+/// its doorbell memory, and, with `wakes`, its eventfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Chosen at random when the endpoint was enabled.
+    pub incarnation: u64,
+    /// Lines of the ring of commands in the pair memory.
+    pub command_lines: u32,
+    /// Which hint byte of its doorbell memory the peer shall use.
+    pub hint: u32,
+    /// Whether an eventfd comes along.
+    pub wakes: bool,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// An endpoint that wants to send. Answered by a welcome.
+    Hello(Introduction),
+    /// The answer.
+    Welcome(Introduction),
+    /// The endpoint is closing.
+    Bye { incarnation: u64 },
+    /// The receiver was asleep, and the sender does not have its eventfd.
+    Wake,
+    /// The sender's bulk memory, with its descriptor.
+    Bulk { incarnation: u64, lines: u32 },
+    /// The sender wants to map the memory behind `key`, for writing too with `write`.
+    Request { incarnation: u64, key: u64, write: bool },
+    /// The answer: with the descriptor if `len` is not 0.
+    Grant { incarnation: u64, key: u64, grant: Terms },
+}
+
+/// The terms of a grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Bytes that may be accessed; 0 if the memory cannot be mapped, and access has to be asked for.
+    pub len: u64,
+    /// What stands for the address of the first byte in remote operations.
+    pub base: u64,
+    /// Where to look whether the grant still holds.
+    pub slot: u32,
+    /// And what to find there.
+    pub generation: u32,
+    /// Whether it may be mapped for writing.
+    pub write: bool,
+}
+
+impl Message {
+    /// As words.
+    pub fn encode(&self) -> Vec<u8> {
+        let words: Vec<u64> = match *self {
+            Self::Hello(who) => introduction(1, &who),
+            Self::Welcome(who) => introduction(2, &who),
+            Self::Bye { incarnation } => vec![3, incarnation],
+            Self::Wake => vec![4],
+            Self::Bulk { incarnation, lines } => vec![5, incarnation, lines.into()],
+            Self::Request { incarnation, key, write } => vec![6, incarnation, key, write.into()],
+            Self::Grant { incarnation, key, grant } => {
+                let slot = u64::from(grant.generation) << 32 | u64::from(grant.slot);
+                vec![7, incarnation, key, grant.len, grant.base, slot, grant.write.into()]
+            }
+        };
+        std::iter::once(MAGIC).chain(words).flat_map(u64::to_ne_bytes).collect()
+    }
+
+    /// From words. `None` for anything that [`Message::encode`] does not make.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > MAX_BYTES || !bytes.len().is_multiple_of(8) {
+            return None;
+        }
+        let mut words = [0u64; WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        let [magic, kind, rest @ ..] = words;
+        let count = (bytes.len() / 8).checked_sub(2)?;
+        if magic != MAGIC {
+            return None;
+        }
+        let small = |word: u64| u32::try_from(word).ok();
+        let flag = |word: u64| (word <= 1).then_some(word == 1);
+        let who = || {
+            Some(Introduction {
+                incarnation: rest[0],
+                command_lines: small(rest[1])?,
+                hint: small(rest[2])?,
+                wakes: flag(rest[3])?,
+            })
+        };
+        Some(match (kind, count) {
+            (1, 4) => Self::Hello(who()?),
+            (2, 4) => Self::Welcome(who()?),
+            (3, 1) => Self::Bye { incarnation: rest[0] },
+            (4, 0) => Self::Wake,
+            (5, 2) => Self::Bulk { incarnation: rest[0], lines: small(rest[1])? },
+            (6, 3) => Self::Request { incarnation: rest[0], key: rest[1], write: flag(rest[2])? },
+            (7, 6) => Self::Grant {
+                incarnation: rest[0],
+                key: rest[1],
+                grant: Terms {
+                    len: rest[2],
+                    base: rest[3],
+                    slot: rest[4] as u32,
+                    generation: (rest[4] >> 32) as u32,
+                    write: flag(rest[5])?,
+                },
+            },
+            _ => return None,
+        })
+    }
+}
+
+fn introduction(kind: u64, who: &Introduction) -> Vec<u64> {
+    vec![kind, who.incarnation, who.command_lines.into(), who.hint.into(), who.wakes.into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_inverts_encode() {
+        let who = Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true };
+        let grant = Terms { len: 4096, base: 1 << 40, slot: 5, generation: 9, write: true };
+        for message in [
+            Message::Hello(who),
+            Message::Welcome(Introduction { wakes: false, ..who }),
+            Message::Bye { incarnation: u64::MAX },
+            Message::Wake,
+            Message::Bulk { incarnation: 1, lines: 8192 },
+            Message::Request { incarnation: 1, key: 2, write: false },
+            Message::Grant { incarnation: 1, key: 2, grant },
+        ] {
+            assert_eq!(Message::parse(&message.encode()), Some(message));
+        }
+    }
+
+    #[test]
+    fn what_nobody_encodes_is_refused() {
+        let good = Message::Wake.encode();
+        for bad in [&good[..8], &good[1..], &[], &[0; 16], &[good.clone(), vec![0; 8]].concat()] {
+            assert_eq!(Message::parse(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Direct access: a peer that has a key may map the memory behind it, if the library allocated that memory.
+//!
+//! Mapping is the grant. A registration is granted only if it covers its allocation to the last byte, since a mapping
+//! shows whole pages; for all other memory the owner executes the access (`rma.rs`). A peer that copies says so in its
+//! pair memory (`COPYING`) and then looks whether the grant still holds; who closes the registration voids the grant,
+//! and then waits until nobody says so any more. The barrier between the two is on the closing side.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, Error, MrAccess, MrAttr, Result};
+use ofi_core::domain::DomainCore;
+use ofi_ring::membarrier;
+
+use crate::Shm;
+use crate::control::{Message, Terms};
+use crate::lane::{Common, Lane};
+use crate::layout::{endpoint, pair};
+use crate::memory::Allocated;
+use crate::shared::Shared;
+use crate::sys::Mapping;
+
+/// How long closing waits for a peer that copies.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// What a registration has of this transport.
+#[derive(Default)]
+pub struct ShmRegion {
+    /// The allocation that it covers.
+    allocated: Option<Arc<Allocated>>,
+    /// Where it was granted: endpoint, slot and generation.
+    given: Mutex<Vec<(Weak<Shared>, u32, u32)>>,
+}
+
+impl ShmRegion {
+    /// Prepares a registration.
+    pub fn new(domain: &crate::ShmDomain, attr: &MrAttr<'_>) -> Self {
+        let whole = match attr.pieces {
+            [one] => domain
+                .allocations
+                .find(one.addr as usize, one.len)
+                .filter(|found| found.base() == one.addr as usize && one.len >= found.asked()),
+            _ => None,
+        };
+        Self { allocated: whole, given: Mutex::default() }
+    }
+}
+
+/// What this end knows of a peer's key.
+pub enum Grant {
+    /// The peer has been asked.
+    Asked,
+    /// The memory is mapped.
+    Given(Granted),
+    /// The memory cannot be mapped: the peer executes accesses.
+    Refused,
+}
+
+/// A peer's memory, mapped here.
+pub struct Granted {
+    terms: Terms,
+    memory: Mapping,
+}
+
+impl Granted {
+    /// Where byte `offset` lies, if `len` bytes from there on are granted.
+    pub fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len as u64)?;
+        (end <= self.terms.len && end <= self.memory.len() as u64)
+            .then(|| self.memory.base().as_ptr().wrapping_add(offset as usize))
+    }
+
+    /// Where the peer's address `addr` lies, if the access is granted.
+    pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<*mut u8, Errno> {
+        if write && !self.terms.write {
+            return Err(Errno::EACCES);
+        }
+        let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EINVAL)?;
+        self.at(offset, len).ok_or(Errno::EINVAL)
+    }
+}
+
+/// The helper's answer to a peer that asks for `key`.
+pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
+    let refused = (Terms::default(), None);
+    if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
+        let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
+        return match allocated.descriptor(false) {
+            Ok(fd) => (terms, Some(Arc::new(fd))),
+            Err(_) => refused,
+        };
+    }
+    let Some(granted) = shared.domain.regions.remote(key) else { return refused };
+    let region = granted.region();
+    let Some(allocated) = region.data().allocated.as_ref().filter(|_| region.is_enabled()) else {
+        return refused;
+    };
+    let access = region.access();
+    let may_write = access.contains(MrAccess::REMOTE_WRITE);
+    if (write && !may_write) || (!write && !access.contains(MrAccess::REMOTE_READ)) {
+        return refused; // the owner turns the access itself down, and counts why
+    }
+    // A mapping for writing shows the memory too: only both rights together give it.
+    let writable = may_write && access.contains(MrAccess::REMOTE_READ);
+    if write && !writable {
+        return refused;
+    }
+    let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
+    let generation = generation(shared, slot).load(Ordering::Relaxed);
+    let mut given = region.data().given.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ok(fd) = allocated.descriptor(writable) else { return refused };
+    given.push((Arc::downgrade(shared), slot, generation));
+    let terms = Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
+    (terms, Some(Arc::new(fd)))
+}
+
+fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
+    // SAFETY: a grant slot of the endpoint memory, which lives with `shared` and is accessed atomically.
+    unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
+}
+
+/// Withdraws what was granted of a registration whose key is already gone. See `Transport::deregister`.
+///
+/// # Errors
+/// `FI_EBUSY` if a peer still copies after a second.
+pub fn withdraw(domain: &DomainCore<Shm>, region: &ShmRegion) -> Result<()> {
+    let given = std::mem::take(&mut *region.given.lock().unwrap_or_else(PoisonError::into_inner));
+    if given.is_empty() {
+        return Ok(());
+    }
+    let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
+    for (shared, slot, _) in given {
+        if let Some(shared) = shared.upgrade()
+            && !endpoints.iter().any(|(known, known_slot)| Arc::ptr_eq(known, &shared) && *known_slot == slot)
+        {
+            generation(&shared, slot).fetch_add(1, Ordering::SeqCst);
+            endpoints.push((shared, slot));
+        }
+    }
+    // Where the barrier is missing, every copying peer fences by itself.
+    let _ = membarrier::heavy();
+    let _ = domain;
+    let deadline = Instant::now() + BOUND;
+    while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
+        if Instant::now() >= deadline {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_close of a registration",
+                "peers that stop copying within a second",
+                "one that did not",
+                "do not use the memory for anything secret before that peer has ended",
+            ));
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}
+
+/// The allocation that `len` bytes at `addr` lie in, as a key and an offset for a peer.
+pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)> {
+    let allocated = shared.domain.transport.allocations.find(addr as usize, len)?;
+    Some((allocated.key, (addr as usize - allocated.base()) as u64))
+}
+
+impl Lane {
+    /// What is known of the peer's `key`; asks the peer if that is nothing.
+    pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &Grant {
+        self.grants.entry(key).or_insert_with(|| {
+            let message = Message::Request { incarnation: common.shared.incarnation, key, write };
+            common.helper.post(&common.shared, &self.socket, message, None);
+            Grant::Asked
+        })
+    }
+
+    /// Takes the peer's answer.
+    pub fn granted(&mut self, key: u64, terms: Terms, memory: Option<Mapping>) {
+        let grant = match memory {
+            Some(memory) => Grant::Given(Granted { terms, memory }),
+            None => Grant::Refused,
+        };
+        self.grants.insert(key, grant);
+    }
+
+    /// Runs `copy` if the grant still holds, in a way that its owner can wait for.
+    pub fn while_granted(&self, common: &Common, granted: &Granted, copy: impl FnOnce()) -> bool {
+        let Some(link) = &self.link else { return false };
+        let Some(up) = &link.up else { return false };
+        if granted.terms.slot == u32::MAX {
+            copy();
+            return true;
+        }
+        let copying: &AtomicU64 = link.own.word64(pair::COPYING);
+        copying.store(u64::from(granted.terms.slot) + 1, Ordering::Relaxed);
+        if common.shared.barrier == membarrier::Support::Missing {
+            std::sync::atomic::fence(Ordering::SeqCst);
+        } else {
+            membarrier::light();
+        }
+        let slot = granted.terms.slot as usize % endpoint::GRANT_SLOTS;
+        // SAFETY: a grant slot of the peer's endpoint memory, mapped while `up` lives and accessed atomically.
+        let generation: &AtomicU32 = unsafe { &*up.parts.endpoint.word(endpoint::GRANTS + 4 * slot) };
+        let holds = generation.load(Ordering::Acquire) == granted.terms.generation;
+        if holds {
+            copy();
+        }
+        copying.store(0, Ordering::Release);
+        holds
+    }
+}

@@ -1,0 +1,321 @@
+//! The helper thread of the process: it answers peers' greetings and requests while the application does something
+//! else, and learns from the kernel when a peer's process ends. It sleeps otherwise.
+//!
+//! There is one for all endpoints, started with the first and ended with the last. It never touches a ring: what it
+//! learns it hands to the endpoint as an [`Event`].
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, Result};
+use tracing::{debug, warn};
+
+use crate::control::{self, Message};
+use crate::grants;
+use crate::pair::OwnPair;
+use crate::shared::{Event, Shared};
+use crate::sys::{self, Datagram, Mapping};
+
+/// How long a greeting is repeated to a name that nobody has, so that two programs may start in any order.
+const GREETING: Duration = Duration::from_millis(500);
+/// Pause between two tries to send a datagram.
+const RETRY: Duration = Duration::from_millis(2);
+/// How often processes are looked at that have no descriptor of their own.
+const SWEEP: Duration = Duration::from_millis(250);
+/// Most descriptors for watching processes; the rest is swept.
+const WATCHED: usize = 200;
+
+/// A datagram that has not gone out yet.
+enum Outgoing {
+    /// Greets a peer, or answers its greeting.
+    Introduce { own: Arc<OwnPair>, welcome: bool, since: Instant },
+    /// Anything else.
+    Plain(Message, Option<Arc<OwnedFd>>),
+}
+
+struct Late {
+    endpoint: Weak<Shared>,
+    to: Vec<u8>,
+    what: Outgoing,
+}
+
+/// A process that peers live in.
+struct Process {
+    watch: Option<OwnedFd>,
+    peers: Vec<(Weak<Shared>, Vec<u8>, u64)>,
+}
+
+#[derive(Default)]
+struct State {
+    endpoints: HashMap<RawFd, Weak<Shared>>,
+    late: Vec<Late>,
+    processes: HashMap<i32, Process>,
+}
+
+/// See the module.
+pub struct Helper {
+    state: Mutex<State>,
+    wake: OwnedFd,
+}
+
+/// The running helper, if an endpoint needs one. A forked child has none of its parent's threads: its number differs.
+static RUNNING: Mutex<Option<(u32, Weak<Helper>)>> = Mutex::new(None);
+
+impl Helper {
+    /// The process's helper, started if need be.
+    ///
+    /// # Errors
+    /// What starting a thread answers.
+    pub fn get() -> Result<Arc<Self>> {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if let Some((owner, helper)) = &*running
+            && *owner == process
+            && let Some(helper) = helper.upgrade()
+        {
+            return Ok(helper);
+        }
+        let helper = Arc::new(Self { state: Mutex::new(State::default()), wake: ofi_core::sys::eventfd()? });
+        let (weak, wake) = (Arc::downgrade(&helper), helper.wake.as_raw_fd());
+        let clone = helper.wake.try_clone().map_err(|_| sys::os_error("dup"))?;
+        let thread = std::thread::Builder::new().name("ofi-shm-helper".into());
+        thread.spawn(move || run(&weak, clone)).map_err(|_| sys::os_error("starting the helper thread"))?;
+        let _ = wake;
+        *running = Some((process, Arc::downgrade(&helper)));
+        Ok(helper)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poke(&self) {
+        ofi_core::sys::signal_eventfd(self.wake.as_raw_fd());
+    }
+
+    /// Serves an endpoint from now on.
+    pub fn add(&self, endpoint: &Arc<Shared>) {
+        self.state().endpoints.insert(endpoint.socket.fd(), Arc::downgrade(endpoint));
+        self.poke();
+    }
+
+    /// Stops serving an endpoint.
+    pub fn remove(&self, endpoint: &Shared) {
+        self.state().endpoints.remove(&endpoint.socket.fd());
+        self.poke();
+    }
+
+    /// Greets `to`, now or as soon as its socket takes it.
+    pub fn greet(&self, endpoint: &Arc<Shared>, to: &[u8], own: Arc<OwnPair>) {
+        self.send(endpoint, to.to_vec(), Outgoing::Introduce { own, welcome: false, since: Instant::now() });
+    }
+
+    /// Sends a message, now or as soon as its socket takes it.
+    pub fn post(&self, endpoint: &Arc<Shared>, to: &[u8], message: Message, fd: Option<Arc<OwnedFd>>) {
+        self.send(endpoint, to.to_vec(), Outgoing::Plain(message, fd));
+    }
+
+    fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
+        let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
+        if let Some(late) = attempt(late) {
+            self.state().late.push(late);
+            self.poke();
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.poke(); // the thread finds that it has nobody left
+    }
+}
+
+/// Tries to send a datagram; hands it back if it has to be tried again.
+fn attempt(late: Late) -> Option<Late> {
+    let endpoint = late.endpoint.upgrade()?;
+    let sent = match &late.what {
+        Outgoing::Introduce { own, welcome, .. } => endpoint.introduce(&late.to, own, *welcome),
+        Outgoing::Plain(message, fd) => {
+            let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+            endpoint.socket.send(&late.to, &message.encode(), &fds)
+        }
+    };
+    let error = match sent {
+        Ok(()) => {
+            if let Outgoing::Introduce { own, welcome: true, .. } = &late.what {
+                own.delivered();
+            }
+            return None;
+        }
+        Err(error) => error,
+    };
+    if error.is_again() {
+        return Some(late);
+    }
+    if let Outgoing::Introduce { welcome: false, since, .. } = &late.what {
+        if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING {
+            return Some(late);
+        }
+        endpoint.forget(&late.to, None);
+        endpoint.tell(Event::Refused { peer: late.to, errno: error.errno() });
+    }
+    None
+}
+
+fn run(helper: &Weak<Helper>, wake: OwnedFd) {
+    let mut buffer = [0u8; control::MAX_BYTES + 1];
+    let mut next_sweep = Instant::now() + SWEEP;
+    loop {
+        // Everything is asked anew each time: this thread runs when peers come and go, not for messages.
+        let (mut polls, endpoints, timeout) = {
+            let Some(helper) = helper.upgrade() else { return };
+            let state = helper.state();
+            let endpoints: Vec<Arc<Shared>> = state.endpoints.values().filter_map(Weak::upgrade).collect();
+            let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut polls = vec![readable(wake.as_raw_fd())];
+            polls.extend(endpoints.iter().map(|endpoint| readable(endpoint.socket.fd())));
+            let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
+            polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
+            let swept = state.processes.values().any(|process| process.watch.is_none());
+            let timeout = if !state.late.is_empty() {
+                RETRY.as_millis() as i32
+            } else if swept {
+                SWEEP.as_millis() as i32
+            } else {
+                -1
+            };
+            (polls, endpoints, timeout)
+        };
+        // SAFETY: the array is as long as said.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
+        ofi_core::sys::drain_eventfd(wake.as_raw_fd());
+        let Some(helper) = helper.upgrade() else { return };
+        for (endpoint, poll) in endpoints.iter().zip(&polls[1..]) {
+            if poll.revents != 0 {
+                while let Some(datagram) = endpoint.socket.receive(&mut buffer) {
+                    let bytes = &buffer[..datagram.len.min(buffer.len())];
+                    helper.handle(endpoint, bytes, datagram);
+                }
+            }
+        }
+        if polls[1 + endpoints.len()..].iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
+            next_sweep = Instant::now() + SWEEP;
+            helper.bury();
+        }
+        let late = std::mem::take(&mut helper.state().late);
+        let late: Vec<Late> = late.into_iter().filter_map(attempt).collect();
+        helper.state().late.extend(late);
+        for endpoint in &endpoints {
+            endpoint.retry();
+        }
+    }
+}
+
+impl Helper {
+    fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) {
+        let user = datagram.credentials.uid;
+        let message = match Message::parse(bytes) {
+            Some(message) if user == sys::user() || user == 0 => message,
+            other => {
+                endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                let from = String::from_utf8_lossy(&datagram.from);
+                debug!(target: "ofi::shm::ep_ctrl", %from, user, understood = other.is_some(), "dropped a datagram");
+                return;
+            }
+        };
+        let peer = std::mem::take(&mut datagram.from);
+        let known = |incarnation| endpoint.incarnation_of(&peer) == Some(incarnation);
+        match message {
+            Message::Hello(who) | Message::Welcome(who) => {
+                let greeted = matches!(message, Message::Hello(_));
+                let credentials = datagram.credentials;
+                match endpoint.meet(peer.clone(), &who, greeted, credentials, &mut datagram.fds) {
+                    Ok(own) => {
+                        self.watch(endpoint, &peer, who.incarnation, credentials.pid);
+                        if let Some(own) = own {
+                            let since = Instant::now();
+                            self.send(endpoint, peer, Outgoing::Introduce { own, welcome: true, since });
+                        }
+                    }
+                    Err(error) => {
+                        endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                        warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
+                        endpoint.tell(Event::Refused { peer, errno: error.errno() });
+                    }
+                }
+            }
+            Message::Bye { incarnation } if known(incarnation) => {
+                endpoint.forget(&peer, Some(incarnation));
+                endpoint.tell(Event::Gone { peer, incarnation });
+            }
+            Message::Wake => ofi_core::sys::signal_eventfd(endpoint.event.as_raw_fd()),
+            Message::Bulk { incarnation, lines } if known(incarnation) => {
+                let len = (lines as usize).saturating_mul(crate::layout::LINE);
+                let Some(fd) = datagram.fds.pop() else { return };
+                match sys::check_sealed(fd.as_fd(), len).and_then(|()| Mapping::new(fd.as_fd(), len, false)) {
+                    Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
+                    Err(error) => {
+                        endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                        warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer's bulk memory");
+                    }
+                }
+            }
+            Message::Request { incarnation, key, write } if known(incarnation) => {
+                let (grant, fd) = grants::answer(endpoint, key, write);
+                if fd.is_some() {
+                    endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
+                }
+                let message = Message::Grant { incarnation: endpoint.incarnation, key, grant };
+                self.post(endpoint, &peer, message, fd);
+            }
+            Message::Grant { incarnation, key, grant } if known(incarnation) => {
+                let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {
+                    let len = usize::try_from(grant.len).ok()?;
+                    sys::check_sealed(fd.as_fd(), len).ok()?;
+                    Mapping::new(fd.as_fd(), len, grant.write).ok()
+                });
+                endpoint.tell(Event::Grant { peer, incarnation, key, terms: grant, memory });
+            }
+            _ => {
+                endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Watches the process of a peer.
+    fn watch(&self, endpoint: &Arc<Shared>, peer: &[u8], incarnation: u64, pid: i32) {
+        if pid == 0 || pid == std::process::id() as i32 {
+            return;
+        }
+        let mut state = self.state();
+        let watched = state.processes.values().filter(|process| process.watch.is_some()).count();
+        let process = state.processes.entry(pid).or_insert_with(|| Process {
+            watch: (watched < WATCHED).then(|| sys::pidfd(pid)).flatten(),
+            peers: Vec::new(),
+        });
+        process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
+        process.peers.push((Arc::downgrade(endpoint), peer.to_vec(), incarnation));
+    }
+
+    /// Reports the peers whose process has ended.
+    fn bury(&self) {
+        let mut gone = Vec::new();
+        self.state().processes.retain(|&pid, process| {
+            process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
+            let ended = sys::has_ended(pid);
+            if ended {
+                gone.append(&mut process.peers);
+            }
+            !ended && !process.peers.is_empty()
+        });
+        for (endpoint, peer, incarnation) in gone {
+            if let Some(endpoint) = endpoint.upgrade() {
+                endpoint.forget(&peer, Some(incarnation));
+                endpoint.tell(Event::Gone { peer, incarnation });
+            }
+        }
+    }
+}

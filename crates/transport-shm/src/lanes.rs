@@ -1,0 +1,477 @@
+//! All lanes of an endpoint: which peers there are, which of them are polled, and how the endpoint sleeps.
+//!
+//! Up to [`HOT`] lanes are polled at every poll. With more peers than that, those that were quiet become cold: their
+//! senders set a hint byte, and a poll looks at a cache line of hints and at one cold lane in turn, since a hint may be
+//! wrong (the memory is everybody's).
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use ofi_api::{Address, AddrFormat, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ofi_core::domain::DomainCore;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+use ofi_ring::doorbell::{Sleeper, take_hint};
+use ofi_ring::membarrier::{self, Support};
+use ofi_ring::mpsc;
+use rustc_hash::FxHashMap;
+
+use crate::Shm;
+use crate::control::Message;
+use crate::helper::Helper;
+use crate::lane::{Common, Counts, Lane};
+use crate::layout::{LINE, doorbell, endpoint, pair, wish};
+use crate::message::Token;
+use crate::shared::{Event, Shared};
+
+/// Lanes polled at every poll.
+const HOT: usize = 16;
+/// Polls without a command after which a lane may become cold.
+const QUIET: u32 = 256;
+/// Polls after which an endpoint that had slept no longer expects to sleep soon.
+const AWAKE: u32 = 4096;
+
+/// The lanes of one endpoint.
+pub struct ShmLanes {
+    common: Common,
+    inbox: mpsc::Receiver<Event>,
+    format: AddrFormat,
+    by_socket: FxHashMap<Vec<u8>, Peer>,
+    lanes: Vec<Lane>,
+    hot: Vec<Peer>,
+    cold: Vec<Peer>,
+    /// Peers by their hint bytes here.
+    hinted: Vec<Peer>,
+    next_cold: usize,
+    next_line: usize,
+    sleeper: Sleeper,
+    armed: bool,
+    /// Polls since the endpoint last prepared to sleep; `None` if senders need not ring.
+    polls_awake: Option<u32>,
+}
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, strict: bool },
+    Open(Box<ShmLanes>),
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainCore<Shm>>, info: &Info) -> Self {
+        let order = info.tx_attr.msg_order;
+        let strict = order.intersects(MsgOrder::WAS | MsgOrder::RAS);
+        Self::Closed { domain: Arc::clone(domain), format: info.addr_format, strict }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut ShmLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+impl ShmLanes {
+    fn new(
+        domain: &Arc<DomainCore<Shm>>,
+        format: AddrFormat,
+        strict: bool,
+        name: Option<&Address>,
+    ) -> Result<Self> {
+        let barrier = membarrier::register();
+        let helper = Helper::get()?;
+        let (shared, inbox) = Shared::open(domain, name, format, barrier)?;
+        helper.add(&shared);
+        // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
+        let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
+        let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();
+        let common = Common {
+            shared,
+            helper,
+            eager: ofi_ring::record::max_body(lines) - 24,
+            kept: 0,
+            kept_limit: crate::settings::KEPT_BYTES.get(),
+            strict,
+            counts: Counts::default(),
+        };
+        Ok(Self {
+            common,
+            inbox,
+            format,
+            by_socket: FxHashMap::default(),
+            lanes: Vec::new(),
+            hot: Vec::new(),
+            cold: Vec::new(),
+            hinted: Vec::new(),
+            next_cold: 0,
+            next_line: 0,
+            sleeper,
+            armed: false,
+            polls_awake: None,
+        })
+    }
+
+    fn meet<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8]) -> Option<Peer> {
+        if let Some(&peer) = self.by_socket.get(socket) {
+            return Some(peer);
+        }
+        let address = crate::name::address_of(socket, self.format)?;
+        let peer = self.lanes.len() as Peer;
+        self.lanes.push(Lane::new(peer, socket.to_vec()));
+        self.by_socket.insert(socket.to_vec(), peer);
+        host.introduce(peer, &address);
+        Some(peer)
+    }
+
+    /// Takes what the helper has to say.
+    #[cold]
+    fn take_events<H: Host<Shm>>(&mut self, host: &mut H) {
+        while let Some(event) = self.inbox.pop() {
+            match event {
+                Event::Attached { peer, own, parts } => {
+                    let Some(peer) = self.meet(host, &peer) else { continue };
+                    let lane = &mut self.lanes[peer as usize];
+                    if lane.up().is_some() {
+                        lane.lose(&mut self.common, host, Errno::ECONNRESET);
+                        self.drop_from_lists(peer);
+                    }
+                    let lane = &mut self.lanes[peer as usize];
+                    let hint = own.hint as usize;
+                    if lane.attach(&self.common, &own, parts).is_err() {
+                        lane.lose(&mut self.common, host, Errno::EINVAL);
+                        continue;
+                    }
+                    lane.confirm(host);
+                    lane.move_parked(&mut self.common, host);
+                    if self.hinted.len() <= hint {
+                        self.hinted.resize(hint + 1, Peer::MAX);
+                    }
+                    self.hinted[hint] = peer;
+                    self.hot.push(peer);
+                }
+                Event::Refused { peer, errno } => {
+                    if let Some(&peer) = self.by_socket.get(&peer)
+                        && self.lanes[peer as usize].up().is_none()
+                    {
+                        self.lanes[peer as usize].refuse(&mut self.common, host, errno);
+                    }
+                }
+                Event::Gone { peer, incarnation } => {
+                    if let Some(peer) = self.known(&peer, incarnation) {
+                        self.bury(host, peer);
+                    }
+                }
+                Event::Bulk { peer, incarnation, lines, memory } => {
+                    if let Some(peer) = self.known(&peer, incarnation)
+                        && self.lanes[peer as usize].attach_bulk(memory, lines).is_err()
+                    {
+                        self.give_up(host, peer, Errno::EINVAL);
+                    }
+                }
+                Event::Grant { peer, incarnation, key, terms, memory } => {
+                    if let Some(peer) = self.known(&peer, incarnation) {
+                        let lane = &mut self.lanes[peer as usize];
+                        lane.granted(key, terms, memory);
+                        lane.move_parked(&mut self.common, host);
+                    }
+                }
+            }
+        }
+    }
+
+    fn known(&self, socket: &[u8], incarnation: u64) -> Option<Peer> {
+        let peer = *self.by_socket.get(socket)?;
+        let up = self.lanes[peer as usize].up()?;
+        (up.parts.incarnation == incarnation).then_some(peer)
+    }
+
+    /// A peer is gone: what it sent before is still taken, the rest ends.
+    fn bury<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        // It sends nothing any more, so this ends; a receiver that is out of room loses nothing that it had room for.
+        while lane.has_commands() && host.hungry() {
+            if lane.poll(&mut self.common, host).is_err() || lane.serving > 0 {
+                break;
+            }
+        }
+        self.give_up(host, peer, Errno::ECONNRESET);
+    }
+
+    #[cold]
+    fn give_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, errno: Errno) {
+        let lane = &mut self.lanes[peer as usize];
+        let incarnation = lane.up().map(|up| up.parts.incarnation);
+        self.common.shared.forget(&lane.socket, incarnation);
+        lane.lose(&mut self.common, host, errno);
+        self.drop_from_lists(peer);
+    }
+
+    fn drop_from_lists(&mut self, peer: Peer) {
+        self.hot.retain(|&other| other != peer);
+        self.cold.retain(|&other| other != peer);
+    }
+
+    #[inline]
+    fn poll_lane<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        let lane = &mut self.lanes[peer as usize];
+        if lane.poll(&mut self.common, host).is_err() {
+            self.break_up(host, peer);
+            return false;
+        }
+        true
+    }
+
+    #[cold]
+    fn break_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
+        let closed = self.lanes[peer as usize].up().is_some_and(|up| up.wish() == wish::CLOSED);
+        if !closed {
+            self.common.counts.corrupt += 1;
+            tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");
+        }
+        self.give_up(host, peer, if closed { Errno::ECONNRESET } else { Errno::EIO });
+    }
+
+    fn attention(&self, peer: Peer) -> Option<&std::sync::atomic::AtomicU32> {
+        self.lanes[peer as usize].link.as_ref().map(|link| link.own.word32(pair::ATTENTION))
+    }
+
+    /// Makes quiet lanes cold, while there are too many hot ones.
+    #[cold]
+    fn cool_down<H: Host<Shm>>(&mut self, host: &mut H) {
+        let quiet = |lane: &Lane| lane.idle >= QUIET && lane.outstanding == 0;
+        let candidates: Vec<Peer> =
+            self.hot.iter().copied().filter(|&peer| quiet(&self.lanes[peer as usize])).collect();
+        if candidates.is_empty() {
+            return;
+        }
+        for &peer in &candidates {
+            if let Some(link) = &self.lanes[peer as usize].link {
+                self.sleeper.attend(link.own.word32(pair::ATTENTION));
+            }
+        }
+        if self.sleeper.settle().is_err() {
+            return;
+        }
+        for peer in candidates {
+            // What was sent before the barrier is seen now; what comes later rings.
+            if !self.lanes[peer as usize].has_input() {
+                self.hot.retain(|&other| other != peer);
+                self.cold.push(peer);
+            } else {
+                self.poll_lane(host, peer);
+            }
+        }
+    }
+
+    fn warm_up(&mut self, peer: Peer) {
+        if let Some(at) = self.cold.iter().position(|&other| other == peer) {
+            self.cold.swap_remove(at);
+            self.lanes[peer as usize].idle = 0;
+            if self.lanes[peer as usize].up().is_some() {
+                self.hot.push(peer);
+            }
+        }
+    }
+
+    fn hint(&self, index: usize) -> &AtomicU8 {
+        // SAFETY: inside the doorbell memory, which `shared` keeps; accessed atomically.
+        unsafe { &*self.common.shared.doorbell.word(index % doorbell::HINTS) }
+    }
+
+    /// Looks at one line of hints and at one cold lane.
+    #[cold]
+    fn poll_cold<H: Host<Shm>>(&mut self, host: &mut H) {
+        let first = self.next_line * LINE;
+        for index in first..(first + LINE).min(self.hinted.len()) {
+            if self.hint(index).load(Ordering::Relaxed) != 0 && take_hint(self.hint(index)) {
+                self.warm_up(self.hinted[index]);
+            }
+        }
+        self.next_line += 1;
+        if self.next_line * LINE >= self.hinted.len() {
+            self.next_line = 0;
+        }
+        self.next_cold += 1;
+        if self.next_cold >= self.cold.len() {
+            self.next_cold = 0;
+        }
+        if let Some(&peer) = self.cold.get(self.next_cold) {
+            self.poll_lane(host, peer);
+        }
+    }
+
+    /// Tells senders that nobody is going to sleep.
+    #[cold]
+    fn settle_down(&mut self) {
+        self.polls_awake = None;
+        for &peer in &self.hot {
+            if let Some(link) = &self.lanes[peer as usize].link {
+                self.sleeper.unattend(link.own.word32(pair::ATTENTION));
+            }
+        }
+    }
+
+    #[inline]
+    fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Some(polls) = &mut self.polls_awake {
+            *polls += 1;
+            if *polls > AWAKE {
+                self.settle_down();
+            }
+            if self.armed {
+                self.armed = false;
+                self.sleeper.disarm();
+            }
+        }
+        if !self.inbox.is_empty() {
+            self.take_events(host);
+        }
+        let mut at = 0;
+        while let Some(&peer) = self.hot.get(at) {
+            if self.poll_lane(host, peer) {
+                at += 1;
+            }
+        }
+        if !self.cold.is_empty() {
+            self.poll_cold(host);
+        }
+        if self.hot.len() > HOT {
+            self.cool_down(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        // What was signalled before is looked at below.
+        ofi_core::sys::drain_eventfd(self.common.shared.event.as_raw_fd());
+        self.polls_awake = Some(0);
+        self.armed = true;
+        for index in 0..self.hot.len() {
+            let peer = self.hot[index];
+            if let Some(link) = &self.lanes[peer as usize].link {
+                self.sleeper.attend(link.own.word32(pair::ATTENTION));
+            }
+        }
+        if self.sleeper.arm().is_err() || !self.inbox.is_empty() {
+            return Arm::Ready;
+        }
+        let hot = self.hot.clone();
+        if hot.iter().any(|&peer| self.lanes[peer as usize].has_input()) {
+            return Arm::Ready;
+        }
+        let hinted = (0..self.hinted.len()).any(|index| self.hint(index).load(Ordering::Acquire) != 0);
+        if hinted && !self.cold.is_empty() {
+            for index in 0..self.hinted.len() {
+                if take_hint(self.hint(index)) {
+                    self.warm_up(self.hinted[index]);
+                }
+            }
+            let hot = self.hot.clone();
+            if hot.iter().any(|&peer| self.lanes[peer as usize].has_input()) {
+                return Arm::Ready;
+            }
+        }
+        Arm::Armed
+    }
+}
+
+impl Drop for ShmLanes {
+    fn drop(&mut self) {
+        let shared = &self.common.shared;
+        self.common.helper.remove(shared);
+        // Peers learn of it from their mappings, and those that sleep from the datagram.
+        for lane in &self.lanes {
+            if let Some(link) = &lane.link {
+                link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
+            }
+        }
+        let bye = Message::Bye { incarnation: shared.incarnation }.encode();
+        for peer in shared.peers() {
+            // A socket that is full belongs to a process that does not run; it will see the word.
+            let _ = shared.socket.send(&peer, &bye, &[]);
+        }
+    }
+}
+
+impl Lanes<Shm> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, format, strict } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        let lanes = ShmLanes::new(domain, *format, *strict, name)?;
+        let address = lanes.common.shared.address.clone();
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Shm>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        let lanes = self.open()?;
+        let socket = crate::name::socket_name(address)?;
+        lanes.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
+    }
+
+    #[inline]
+    fn send<H: Host<Shm>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
+    }
+
+    fn rma<H: Host<Shm>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
+    }
+
+    fn pull<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        if let Ok(lanes) = self.open() {
+            lanes.lanes[peer as usize].pull(&mut lanes.common, host, token, into);
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        if let Ok(lanes) = self.open() {
+            lanes.lanes[peer as usize].discard(&mut lanes.common, token);
+        }
+    }
+
+    #[inline]
+    fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Ok(lanes) = self.open() {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        self.open().map_or(Arm::Armed, ShmLanes::arm)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.common.shared.event.as_raw_fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let counts = &lanes.common.counts;
+        let helper = &lanes.common.shared.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("shm_peers", lanes.lanes.len() as u64, "peers met");
+        add("shm_hot", lanes.hot.len() as u64, "lanes polled at every poll");
+        add("shm_eager", counts.eager, "messages sent inside a command");
+        add("shm_announced", counts.announced, "messages announced first");
+        add("shm_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
+        add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
+        add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
+        add("shm_ring_full", counts.ring_full, "times that the ring to a peer was full");
+        add("shm_wakes", counts.wakes, "sleeping peers woken");
+        add("shm_lost", counts.lost, "peers lost");
+        add("shm_corrupt", counts.corrupt, "peers given up for breaking the protocol");
+        add("shm_dropped", helper.dropped.load(Ordering::Relaxed), "control datagrams dropped");
+        add("shm_granted", helper.granted.load(Ordering::Relaxed), "mappings handed to peers");
+        let fenceless = lanes.common.shared.barrier == Support::Expedited;
+        add("shm_fenceless", fenceless.into(), "1 if senders need no fence (membarrier works)");
+    }
+}

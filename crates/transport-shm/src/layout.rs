@@ -1,0 +1,68 @@
+//! Where things lie in the memories that processes share. Offsets in bytes; all words are atomic, all memories sealed.
+//!
+//! ```text
+//! endpoint memory   one for each endpoint, written by its owner, read-only for every peer
+//! doorbell memory   one for each endpoint, written by everybody: a byte for each peer, believed only as a hint
+//! pair memory       two for each pair of endpoints, each written by one end and read-only for the other
+//! bulk memory       as the pair memory, made at the first large payload
+//! ```
+
+/// A cache line.
+pub const LINE: usize = 64;
+
+/// Endpoint memory.
+pub mod endpoint {
+    /// Whether the owner may be asleep (`u32`): see `ofi_ring::doorbell`.
+    pub const SLEEPING: usize = 64;
+    /// Generation of each grant slot (`u32` each): a grant of another generation is void.
+    pub const GRANTS: usize = 1024;
+    /// Number of grant slots.
+    pub const GRANT_SLOTS: usize = 768;
+    /// Size of the memory.
+    pub const SIZE: usize = 4096;
+}
+
+/// Doorbell memory.
+pub mod doorbell {
+    /// One hint byte for each peer.
+    pub const HINTS: usize = 16_384;
+    /// Size of the memory.
+    pub const SIZE: usize = HINTS;
+}
+
+/// Pair memory.
+pub mod pair {
+    /// How far the owner has read the other end's commands (`u64`, lines).
+    pub const COMMANDS_READ: usize = 128;
+    /// How far the owner has read the other end's replies (`u64`, lines).
+    pub const REPLIES_READ: usize = 256;
+    /// How far the owner has read the other end's bulk memory (`u64`, lines).
+    pub const BULK_READ: usize = 320;
+    /// Whether the owner wants its doorbell rung (`u32`): see `ofi_ring::doorbell`.
+    pub const ATTENTION: usize = 384;
+    /// What the owner asks of the other end ([`super::Wish`], `u32`). Beside `ATTENTION`: the sender reads both.
+    pub const WISH: usize = 388;
+    /// One more than the grant slot that the owner is copying through, 0 for none (`u64`).
+    pub const COPYING: usize = 512;
+    /// The ring of replies.
+    pub const REPLIES: usize = 4096;
+    /// Lines of the ring of replies.
+    pub const REPLY_LINES: usize = 64;
+    /// The ring of commands, to the end of the memory.
+    pub const COMMANDS: usize = REPLIES + REPLY_LINES * super::LINE;
+
+    /// Size of a pair memory with `lines` lines for commands.
+    pub const fn size(lines: usize) -> usize {
+        COMMANDS + lines * super::LINE
+    }
+}
+
+/// What the owner of a pair memory asks of the other end.
+pub mod wish {
+    /// Nothing: send as you like.
+    pub const NONE: u32 = 0;
+    /// Keep payloads: the budget for unexpected ones is used up. Announce messages instead.
+    pub const KEEP: u32 = 1;
+    /// The owner has closed its endpoint.
+    pub const CLOSED: u32 = 2;
+}

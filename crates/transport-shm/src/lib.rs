@@ -1,0 +1,82 @@
+//! Provider `shm`: messages, tags and remote memory between processes of one host.
+//!
+//! A process writes only its own memory and maps its peers' read-only; nothing lies in a file system, so nothing is
+//! left behind. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`, `message.rs`, the
+//! ring, and on the peer `lane.rs` (poll), `message.rs` again, and the core. How two endpoints meet: `control.rs`,
+//! `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
+
+mod bulk;
+mod command;
+mod control;
+mod grants;
+mod helper;
+mod lane;
+mod lanes;
+mod layout;
+mod memory;
+mod message;
+mod name;
+mod pair;
+mod provider;
+mod rma;
+mod settings;
+mod shared;
+mod sys;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::DomainCore;
+use ofi_core::transport::Transport;
+
+pub use provider::ShmProvider;
+pub use settings::SETTINGS;
+
+/// The transport.
+pub struct Shm;
+
+/// What a domain has of it.
+#[derive(Default)]
+pub struct ShmDomain {
+    allocations: memory::Allocations,
+}
+
+impl Transport for Shm {
+    type Domain = Arc<ShmDomain>;
+    type Region = grants::ShmRegion;
+    type Lanes = lanes::State;
+    type Op = message::Op;
+    type Token = message::Token;
+
+    fn open_domain(_info: &Info) -> Result<Self::Domain> {
+        Ok(Arc::new(ShmDomain::default()))
+    }
+
+    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(lanes::State::new(domain, info))
+    }
+
+    fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(grants::ShmRegion::new(domain, attr))
+    }
+
+    fn deregister(domain: &DomainCore<Self>, region: &Self::Region) -> Result<()> {
+        grants::withdraw(domain, region)
+    }
+
+    fn alloc(
+        domain: &Arc<DomainCore<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        memory::alloc(&domain.transport, len, placement)
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        name::resolve(node, service)
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        name::normalize(address)
+    }
+}

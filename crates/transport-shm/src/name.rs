@@ -1,0 +1,149 @@
+//! Addresses: a name (`fi_shm://…`, `FI_ADDR_STR`) or a port of this host (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and
+//! the abstract socket that each stands for.
+//!
+//! The kernel tells who sent a datagram by the name of the sender's socket, so an address cannot be forged.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+use crate::sys;
+
+/// How a name begins, as in C libfabric.
+pub const SCHEME: &str = "fi_shm://";
+/// First byte string of a socket that belongs to a name.
+const NAMED: &[u8] = b"ofi-shm/n/";
+/// First byte string of a socket that belongs to a port.
+const PORT: &[u8] = b"ofi-shm/p/";
+/// Longest name, so that the socket's fits into `sun_path`.
+const MAX_NAME: usize = 96;
+
+fn invalid(found: impl Into<String>) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "an address of provider shm",
+        format!("{SCHEME}NAME of at most {MAX_NAME} bytes, or an address and port of this host"),
+        found,
+        "use fi_getname's answer of an endpoint on this host",
+    )
+}
+
+/// Whether `ip` belongs to this host.
+pub fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// The one form of an address of this host that compares equal: ports are the host's, whatever interface was named.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::LOCALHOST, address.port()).into(),
+    }
+}
+
+/// See [`ofi_core::transport::Transport::normalize`].
+pub fn normalize(address: &Address) -> Result<Address> {
+    if let Some(text) = address.text() {
+        return match text.strip_prefix(SCHEME) {
+            Some(name) if !name.is_empty() && name.len() <= MAX_NAME => Ok(Address::from_text(text)),
+            _ => Err(invalid(format!("{text:?}"))),
+        };
+    }
+    let Some(socket) = address.to_socket_addr() else { return Err(invalid(address.to_string())) };
+    if !is_local(socket.ip()) {
+        return Err(invalid(format!("{socket}, which is not on this host")));
+    }
+    Ok(Address::from(canonical(socket)))
+}
+
+/// See [`ofi_core::transport::Transport::resolve`].
+pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+    let node = node.filter(|node| !node.is_empty());
+    let service = service.filter(|service| !service.is_empty());
+    if let Some(name) = node.filter(|node| node.starts_with(SCHEME)) {
+        return normalize(&Address::from_text(name));
+    }
+    let port: u16 = match service {
+        None => 0,
+        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+    };
+    let Some(host) = node else { return Ok(Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))) };
+    let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;
+    let local = found.find(|address| is_local(address.ip()));
+    local.map(|address| Address::from(canonical(address))).ok_or_else(|| invalid(format!("{host}, not on this host")))
+}
+
+/// The socket behind a normalised address.
+pub fn socket_name(address: &Address) -> Result<Vec<u8>> {
+    if let Some(name) = address.text().and_then(|text| text.strip_prefix(SCHEME)) {
+        return Ok([NAMED, name.as_bytes()].concat());
+    }
+    let socket = address.to_socket_addr().ok_or_else(|| invalid(address.to_string()))?;
+    Ok([PORT, socket.port().to_string().as_bytes()].concat())
+}
+
+/// The address behind a socket, in the form that an endpoint with addresses of `format` uses.
+pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
+    if let Some(name) = socket.strip_prefix(NAMED) {
+        let name = std::str::from_utf8(name).ok()?;
+        return Some(Address::from_text(&format!("{SCHEME}{name}")));
+    }
+    let port = std::str::from_utf8(socket.strip_prefix(PORT)?).ok()?.parse().ok()?;
+    let ip: IpAddr = match format {
+        AddrFormat::SockaddrIn6 => Ipv6Addr::LOCALHOST.into(),
+        _ => Ipv4Addr::LOCALHOST.into(),
+    };
+    Some(Address::from(SocketAddr::from((ip, port))))
+}
+
+/// Candidates for the address of an endpoint that asked for `wanted`: itself, or, where that leaves the choice, as many
+/// as one likes.
+pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator<Item = Address> {
+    let (fixed, ip) = match wanted.map(|address| (address, address.to_socket_addr())) {
+        Some((_, Some(socket))) if socket.port() == 0 => (None, Some(socket.ip())),
+        Some((address, _)) => (Some(address.clone()), None),
+        None => match format {
+            AddrFormat::SockaddrIn | AddrFormat::Sockaddr | AddrFormat::SockaddrIp => {
+                (None, Some(Ipv4Addr::LOCALHOST.into()))
+            }
+            AddrFormat::SockaddrIn6 => (None, Some(Ipv6Addr::LOCALHOST.into())),
+            _ => (None, None),
+        },
+    };
+    let tries = if fixed.is_some() { 1 } else { 1000 };
+    (0..tries).map(move |_| match (&fixed, ip) {
+        (Some(address), _) => address.clone(),
+        // The range that Linux gives to sockets without a port of their own.
+        (None, Some(ip)) => Address::from(SocketAddr::from((ip, 32_768 + (sys::random() % 28_232) as u16))),
+        (None, None) => {
+            Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random()))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_and_a_port_come_back_from_their_sockets() {
+        for text in ["fi_shm://a", "fi_shm://123:45"] {
+            let address = normalize(&Address::from_text(text)).unwrap();
+            let socket = socket_name(&address).unwrap();
+            assert_eq!(address_of(&socket, AddrFormat::Str), Some(address));
+        }
+        let address = resolve(Some("127.0.0.1"), Some("5000")).unwrap();
+        let socket = socket_name(&address).unwrap();
+        assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address));
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_refused_with_advice() {
+        let other = Address::from(SocketAddr::from(([203, 0, 113, 9], 80)));
+        let error = normalize(&other).unwrap_err();
+        assert_eq!(error.errno(), Errno::EINVAL);
+        assert!(error.to_string().contains("not on this host"), "{error}");
+        assert!(normalize(&Address::from_text("fi_sm2://x")).is_err());
+        assert!(normalize(&Address::from_text(&format!("fi_shm://{}", "x".repeat(97)))).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! The two memories of a pair of endpoints, and what one end makes of them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ofi_api::{Errno, Error, Result};
+use ofi_ring::memory::Lines;
+
+use crate::layout::{LINE, doorbell, endpoint, pair};
+use crate::sys::{self, Credentials, Mapping};
+
+/// This end's memory for one peer.
+pub struct OwnPair {
+    /// Writable here, read-only at the peer.
+    pub memory: Mapping,
+    /// Lines of its ring of commands.
+    pub command_lines: usize,
+    /// The peer's hint byte in this endpoint's doorbell memory.
+    pub hint: u32,
+    /// To be passed to the peer; dropped once it has been, so that idle peers cost no descriptor.
+    fd: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl OwnPair {
+    /// Makes one. `attention`: whether the peer must always ring.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`, `FI_EMFILE`.
+    pub fn new(command_lines: usize, hint: u32, attention: bool) -> Result<Self> {
+        let size = pair::size(command_lines);
+        let fd = sys::memfd(c"ofi-shm pair", size)?;
+        let memory = Mapping::new(fd.as_fd(), size, true)?;
+        sys::seal(&fd, true)?;
+        let own = Self { memory, command_lines, hint, fd: Mutex::new(Some(Arc::new(fd))) };
+        own.word32(pair::ATTENTION).store(attention.into(), Ordering::Relaxed);
+        Ok(own)
+    }
+
+    /// The descriptor, while it is kept.
+    pub fn fd(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The peer has it.
+    pub fn delivered(&self) {
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// One of this end's words.
+    pub fn word32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: `word` checks place and alignment; the memory is mapped while `self` lives and accessed atomically.
+        unsafe { &*self.memory.word(offset) }
+    }
+
+    /// One of this end's words.
+    pub fn word64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { &*self.memory.word(offset) }
+    }
+
+    /// The ring of commands to the peer.
+    pub fn commands(&self) -> Result<Lines> {
+        lines(&self.memory, pair::COMMANDS, self.command_lines)
+    }
+
+    /// The ring of replies to the peer.
+    pub fn replies(&self) -> Result<Lines> {
+        lines(&self.memory, pair::REPLIES, pair::REPLY_LINES)
+    }
+}
+
+/// Names the lines of a ring in a mapping.
+///
+/// # Errors
+/// `FI_EINVAL` for a number of lines that a ring cannot have.
+pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
+    if count.checked_mul(LINE).and_then(|bytes| bytes.checked_add(offset)).is_none_or(|end| end > memory.len()) {
+        return Err(Error::with(Errno::EINVAL, "a ring that is larger than its memory"));
+    }
+    // SAFETY: `offset < len`, and a mapping does not wrap.
+    let base = unsafe { memory.base().add(offset) };
+    // SAFETY: the lines lie inside the mapping, which the lane that makes rings of them keeps; this process makes one
+    // producer or consumer of them, and no references.
+    unsafe { Lines::new(base, count) }.map_err(|error| Error::with(Errno::EINVAL, error.to_string()))
+}
+
+/// What this end has of a peer.
+pub struct PeerParts {
+    /// Which incarnation of the peer.
+    pub incarnation: u64,
+    /// Its memory for this endpoint.
+    pub pair: Arc<Mapping>,
+    /// Lines of its ring of commands.
+    pub command_lines: usize,
+    /// Its endpoint memory.
+    pub endpoint: Mapping,
+    /// Its doorbell memory.
+    pub doorbell: Mapping,
+    /// This endpoint's hint byte in it.
+    pub hint: u32,
+    /// Its eventfd, if it can sleep.
+    pub event: Option<OwnedFd>,
+    /// Its process.
+    pub credentials: Credentials,
+}
+
+impl PeerParts {
+    /// Maps what an introduction brought.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for memory that is not what it should be.
+    pub fn map(
+        who: &crate::control::Introduction,
+        credentials: Credentials,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Self> {
+        let wanted = if who.wakes { 4 } else { 3 };
+        if fds.len() != wanted || !who.command_lines.is_power_of_two() || who.command_lines > 1 << 20 {
+            return Err(Error::with(Errno::EINVAL, "an introduction with the wrong descriptors or sizes"));
+        }
+        if who.hint as usize >= doorbell::HINTS {
+            return Err(Error::with(Errno::EINVAL, "an introduction with a hint outside the doorbell memory"));
+        }
+        let map = |fd: BorrowedFd<'_>, len, writable| {
+            sys::check_sealed(fd, len)?;
+            Mapping::new(fd, len, writable)
+        };
+        Ok(Self {
+            incarnation: who.incarnation,
+            pair: Arc::new(map(fds[0].as_fd(), pair::size(who.command_lines as usize), false)?),
+            command_lines: who.command_lines as usize,
+            endpoint: map(fds[1].as_fd(), endpoint::SIZE, false)?,
+            doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,
+            hint: who.hint,
+            event: if who.wakes { fds.pop() } else { None },
+            credentials,
+        })
+    }
+
+    /// Wakes the peer.
+    pub fn signal(&self) -> bool {
+        self.event.as_ref().map(|event| ofi_core::sys::signal_eventfd(event.as_raw_fd())).is_some()
+    }
+}

@@ -1,0 +1,212 @@
+//! What the provider offers, and when it keeps out of the way.
+
+use std::sync::Arc;
+
+use ofi_api::{
+    AddrFormat, Address, AvType, Caps, EpAttr, EpType, Fabric, GetinfoFlags, Hints, Info, MrMode, MsgOrder, Offers,
+    OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, Version,
+};
+use ofi_core::domain::FabricCore;
+use ofi_core::negotiate::negotiate_any;
+
+use crate::Shm;
+use crate::name;
+use crate::rma::RMA_IOV_LIMIT;
+
+/// Name in `FI_PROVIDER`.
+const NAME: &str = "shm";
+/// Longest injected message, as C libfabric's shm has it.
+const INJECT: usize = 4096;
+/// Operations that an endpoint may have outstanding in each direction, unless more are asked for.
+const SIZE: usize = 1024;
+/// And the most that may be asked for.
+const MAX_SIZE: usize = 1 << 20;
+/// Pieces of local memory in one operation.
+const IOV_LIMIT: usize = 8;
+/// As many of each object as one likes.
+const MANY: usize = 1 << 16;
+
+/// The provider. It has no state: everything belongs to what is opened from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShmProvider;
+
+/// The choices that an application has, where more for it costs something.
+#[derive(Clone, Copy)]
+struct Variant {
+    mr_mode: MrMode,
+    progress: Progress,
+    size: usize,
+    order: MsgOrder,
+}
+
+/// Order that costs nothing.
+fn free_order() -> MsgOrder {
+    MsgOrder::SAS | MsgOrder::SAR | MsgOrder::SAW | MsgOrder::RAR | MsgOrder::RAW | MsgOrder::WAR | MsgOrder::WAW
+}
+
+/// All variants, the preferred one first: keys that cannot be guessed, manual progress, no waiting for messages before
+/// a direct access.
+fn variants(format: AddrFormat) -> Vec<Info> {
+    let mut all = Vec::new();
+    for order in [free_order(), free_order() | MsgOrder::WAS | MsgOrder::RAS] {
+        for size in [SIZE, MAX_SIZE] {
+            for progress in [Progress::Manual, Progress::Auto] {
+                for mr_mode in [
+                    MrMode::VIRT_ADDR | MrMode::PROV_KEY,
+                    MrMode::PROV_KEY,
+                    MrMode::VIRT_ADDR,
+                    MrMode::empty(),
+                ] {
+                    all.push(offer(format, Variant { mr_mode, progress, size, order }));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn offer(format: AddrFormat, variant: Variant) -> Info {
+    let mut info = Info {
+        caps: Caps::MSG
+            | Caps::TAGGED
+            | Caps::RMA
+            | Caps::SEND
+            | Caps::RECV
+            | Caps::READ
+            | Caps::WRITE
+            | Caps::REMOTE_READ
+            | Caps::REMOTE_WRITE
+            | Caps::MULTI_RECV
+            | Caps::TAGGED_MULTI_RECV
+            | Caps::DIRECTED_RECV
+            | Caps::TAGGED_DIRECTED_RECV
+            | Caps::SOURCE
+            | Caps::SOURCE_ERR
+            | Caps::FENCE
+            | Caps::LOCAL_COMM,
+        addr_format: format,
+        ..Info::default()
+    };
+    info.ep_attr = EpAttr {
+        ep_type: EpType::Rdm,
+        protocol: Protocol::SHM,
+        protocol_version: 1,
+        max_msg_size: isize::MAX as usize,
+        max_order_raw_size: usize::MAX,
+        max_order_war_size: usize::MAX,
+        max_order_waw_size: usize::MAX,
+        mem_tag_format: u64::MAX,
+        tx_ctx_cnt: 1,
+        rx_ctx_cnt: 1,
+        ..EpAttr::default()
+    };
+    let tx = &mut info.tx_attr;
+    tx.op_flags = OpFlags::COMPLETION
+        | OpFlags::INJECT
+        | OpFlags::INJECT_COMPLETE
+        | OpFlags::TRANSMIT_COMPLETE
+        | OpFlags::DELIVERY_COMPLETE;
+    (tx.msg_order, tx.inject_size, tx.size) = (variant.order, INJECT, variant.size);
+    (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, RMA_IOV_LIMIT);
+    let rx = &mut info.rx_attr;
+    rx.op_flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
+    (rx.msg_order, rx.size, rx.iov_limit) = (variant.order, variant.size, IOV_LIMIT);
+    let domain = &mut info.domain_attr;
+    domain.name = NAME.into();
+    (domain.threading, domain.resource_mgmt) = (Threading::Safe, ResourceMgmt::Enabled);
+    (domain.control_progress, domain.progress) = (variant.progress, variant.progress);
+    (domain.av_type, domain.mr_mode) = (AvType::Unspec, variant.mr_mode);
+    (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (8, 8, IOV_LIMIT);
+    (domain.cq_cnt, domain.ep_cnt, domain.mr_cnt) = (MANY, MANY, MANY);
+    (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY);
+    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    domain.max_err_data = 128;
+    domain.caps = Caps::LOCAL_COMM;
+    info.fabric_attr.name = NAME.into();
+    info.fabric_attr.prov_name = NAME.into();
+    info.fabric_attr.prov_version = version();
+    info
+}
+
+fn version() -> Version {
+    Version::new(
+        env!("CARGO_PKG_VERSION_MAJOR").parse().unwrap_or(0),
+        env!("CARGO_PKG_VERSION_MINOR").parse().unwrap_or(0),
+    )
+}
+
+/// Whether the hints leave no doubt that a program wants this host only: its provider, its addresses, or no capability
+/// to reach others.
+fn is_asked_for(hints: Option<&Hints>) -> bool {
+    let Some(hints) = hints else { return false };
+    let info = &hints.info;
+    let named = info.fabric_attr.prov_name.split([';', ',']).any(|name| name == NAME);
+    let local = info.caps.contains(Caps::LOCAL_COMM) && !info.caps.contains(Caps::REMOTE_COMM);
+    named || local || info.addr_format == AddrFormat::Str
+}
+
+fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
+    Refusal { provider: NAME.into(), field, wanted: wanted.into(), offered: offered.into() }
+}
+
+/// The address that node and service name, and the format of all addresses.
+fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
+    let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
+    let scheme = request.node.is_some_and(|node| node.starts_with(name::SCHEME));
+    if request.node.is_none() && request.service.is_none() {
+        let given = request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
+        let format = match (hinted, given) {
+            (AddrFormat::Unspec, Some(address)) => address.format(),
+            (AddrFormat::Unspec, None) => AddrFormat::Str,
+            (AddrFormat::Sockaddr | AddrFormat::SockaddrIp, _) => AddrFormat::SockaddrIn,
+            (format, _) => format,
+        };
+        return Ok((format, None));
+    }
+    if !scheme && !is_asked_for(request.hints) {
+        let wanted = format!("{} {}", request.node.unwrap_or(""), request.service.unwrap_or(""));
+        let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
+        return Err(refusal("node and service", wanted, offered));
+    }
+    let address = name::resolve(request.node, request.service)
+        .map_err(|error| refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string()))?;
+    Ok((address.format(), Some(address)))
+}
+
+impl Provider for ShmProvider {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn version(&self) -> Version {
+        version()
+    }
+
+    fn offers(&self, request: &Request<'_>) -> Offers {
+        let (format, address) = match addresses(request) {
+            Ok(found) => found,
+            Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },
+        };
+        let mut variants = variants(format);
+        for info in &mut variants {
+            let hinted = request.hints.map(|hints| &hints.info);
+            info.src_addr = hinted.and_then(|info| info.src_addr.clone());
+            info.dest_addr = hinted.and_then(|info| info.dest_addr.clone());
+            if address.is_some() {
+                if request.flags.contains(GetinfoFlags::SOURCE) {
+                    info.src_addr = address.clone();
+                } else {
+                    info.dest_addr = address.clone();
+                }
+            }
+        }
+        match negotiate_any(&variants, request.hints, request.version) {
+            Ok(info) => Offers { infos: vec![info], refusals: Vec::new() },
+            Err(refusals) => Offers { infos: Vec::new(), refusals },
+        }
+    }
+
+    fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
+        Ok(FabricCore::<Shm>::open(info))
+    }
+}

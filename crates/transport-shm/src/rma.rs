@@ -1,0 +1,536 @@
+//! Remote reads and writes: straight through a mapping where the peer grants one, else executed by the memory's owner.
+//!
+//! An owner checks key, bounds and rights at each copy. A direct access waits for what the peer still has to execute,
+//! so that accesses of one endpoint to one peer stay in order whichever way they go.
+
+use ofi_api::{Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutRma, Posted};
+
+use crate::Shm;
+use crate::bulk::{Stream, remote_runs};
+use crate::command::{Words, Writer, flag, kind};
+use crate::grants::Grant;
+use crate::lane::{Broken, Common, Flow, Lane, full};
+use crate::layout::{LINE, pair};
+use crate::message::{Op, Payload, Token};
+
+/// Most remote pieces in one operation (`rma_iov_limit`).
+pub const RMA_IOV_LIMIT: usize = 8;
+/// Longest read that travels inside a reply.
+const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
+
+/// Something that waits for a grant. In order.
+pub enum Parked {
+    /// An access of this end.
+    Rma { id: SlotId, access: Access },
+    /// A payload to be pulled out of the sender's library memory.
+    Pull { token: Token, into: SlotId },
+}
+
+/// An access, with everything that it needs later.
+pub struct Access {
+    write: bool,
+    payload: Payload,
+    remote: Box<[RemotePiece]>,
+    len: usize,
+    data: Option<u64>,
+}
+
+/// A long write of the peer, being executed here.
+pub struct ServedWrite {
+    op: u64,
+    remote: Box<[RemotePiece]>,
+    got: usize,
+    len: usize,
+    data: Option<u64>,
+    failed: Option<Errno>,
+}
+
+/// What stands in the way of a direct access.
+enum Way {
+    /// Nothing.
+    Direct,
+    /// The peer has not answered yet.
+    Wait,
+    /// The peer has to execute it.
+    Command,
+}
+
+impl Lane {
+    /// Reads or writes the peer's memory.
+    pub fn rma<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Posted> {
+        if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
+            return Err(Error::AGAIN);
+        }
+        if self.up().is_none() {
+            self.connect(common)?;
+        }
+        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
+        if self.parked.is_empty() {
+            match self.way(common, out.remote, out.write) {
+                Way::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
+                    Ok(true) => return Ok(Posted::Done),
+                    Ok(false) => {} // the grant was withdrawn: ask again
+                    Err(errno) if errno == Errno::EAGAIN => return Err(Error::AGAIN),
+                    Err(errno) => {
+                        let id = host.open(self.peer, out.ticket, Op::Parked);
+                        self.outstanding += 1;
+                        self.finish(host, id, Err(errno));
+                        return Ok(Posted::Pending);
+                    }
+                },
+                Way::Wait => {}
+                Way::Command => {
+                    let id = host.open(self.peer, out.ticket, Op::Parked);
+                    let payload = |flags| Payload::new(out.pieces, out.len, flags);
+                    let sent = self.send_access(common, out.write, out.pieces, out.remote, out.len, data, id);
+                    return match sent {
+                        Ok(inside) => {
+                            let op = match (out.write, inside) {
+                                (true, true) => Op::Write(Payload::Owned(Box::default())),
+                                (true, false) => Op::Write(payload(out.flags)),
+                                (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+                            };
+                            if let Some(slot) = host.op(self.peer, id) {
+                                *slot = op;
+                            }
+                            self.outstanding += 1;
+                            self.commanded += 1;
+                            Ok(Posted::Pending)
+                        }
+                        Err(error) => {
+                            host.abandon(id);
+                            Err(error)
+                        }
+                    };
+                }
+            }
+        }
+        let access = Access {
+            write: out.write,
+            payload: Payload::new(out.pieces, out.len, out.flags),
+            remote: out.remote.into(),
+            len: out.len,
+            data,
+        };
+        let id = host.open(self.peer, out.ticket, Op::Parked);
+        self.outstanding += 1;
+        self.parked.push_back(Parked::Rma { id, access });
+        self.move_parked(common, host);
+        Ok(Posted::Pending)
+    }
+
+    /// Which way an access to `remote` goes. Asks for grants that are not known.
+    fn way(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Way {
+        let Some(link) = self.link_mut() else { return Way::Wait };
+        if link.up.is_none() {
+            return Way::Wait;
+        }
+        let overtakes = common.strict && !link.commands.is_drained();
+        if self.commanded > 0 || overtakes {
+            return Way::Command;
+        }
+        let mut way = Way::Direct;
+        for piece in remote {
+            match self.grant(common, piece.key, write) {
+                Grant::Given(_) => {}
+                Grant::Asked => way = Way::Wait,
+                Grant::Refused => return Way::Command,
+            }
+        }
+        way
+    }
+
+    /// Copies through the mappings. `false` if a grant was withdrawn.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is no room for the notice of remote CQ data; otherwise what the owner would answer.
+    fn direct(
+        &mut self,
+        common: &mut Common,
+        write: bool,
+        pieces: &[Piece],
+        remote: &[RemotePiece],
+        data: Option<u64>,
+    ) -> Result<bool, Errno> {
+        let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
+        let mut len = 0;
+        for (target, piece) in targets.iter_mut().zip(remote) {
+            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
+            *target = (granted.resolve(piece.addr, piece.len, write)?, piece.len);
+            len += piece.len;
+        }
+        if data.is_some() {
+            // Room for the notice first: it must not be missing once the bytes are there.
+            let Some(link) = self.link_mut() else { return Ok(false) };
+            link.commands.reserve(16).map_err(|error| full(common, error).errno())?;
+        }
+        let mut done = 0;
+        for (&(target, run), piece) in targets.iter().zip(remote) {
+            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
+            let holds = self.while_granted(common, granted, || {
+                let mut skip = 0;
+                for (local, part) in copy::runs(pieces, done, run) {
+                    let (from, to) = if write {
+                        (local.cast_const(), target.wrapping_add(skip))
+                    } else {
+                        (target.cast_const().wrapping_add(skip), local)
+                    };
+                    // SAFETY: `resolve` checked that `run` bytes at `target` are granted, the grant holds now, and the
+                    // local pieces are lent; a mapping of a peer's memory does not overlap private memory, and where
+                    // both are the same shared memory the application asked for overlapping copies.
+                    unsafe { std::ptr::copy(from, to, part) };
+                    skip += part;
+                }
+            });
+            if !holds {
+                self.grants.remove(&piece.key);
+                return Ok(false);
+            }
+            done += run;
+        }
+        common.counts.direct_bytes += len as u64;
+        if let Some(data) = data {
+            let sent = self.command(common, kind::NOTICE, &[data, len as u64]);
+            debug_assert!(sent.is_ok(), "room was reserved");
+        }
+        Ok(true)
+    }
+
+    /// Sends an access to be executed by the peer. Whether the payload went along.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one operation, borrowed from two kinds of owner")]
+    fn send_access(
+        &mut self,
+        common: &mut Common,
+        write: bool,
+        pieces: &[Piece],
+        remote: &[RemotePiece],
+        len: usize,
+        data: Option<u64>,
+        id: SlotId,
+    ) -> Result<bool> {
+        let words = 2 + 3 * remote.len() + usize::from(data.is_some());
+        let inside = write && words * 8 + len <= common.eager;
+        let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
+        let payload = if inside { len } else { 0 };
+        let mut slot = link.commands.reserve(words * 8 + payload).map_err(|error| full(common, error))?;
+        // SAFETY: words and payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        body.word(id.to_wire());
+        body.word(remote.len() as u64);
+        for piece in remote {
+            body.word(piece.addr);
+            body.word(piece.len as u64);
+            body.word(piece.key);
+        }
+        let mut high = match (write, inside) {
+            (true, true) => kind::WRITE,
+            (true, false) => kind::WRITE_LONG,
+            (false, _) => kind::READ,
+        };
+        if let Some(data) = data {
+            body.word(data);
+            high |= flag::DATA;
+        }
+        if inside {
+            // SAFETY: the pieces are lent, and `len` bytes were reserved behind the words.
+            unsafe { copy::gather(pieces, 0, body.rest(), len) };
+        }
+        slot.publish(high);
+        self.ring(common);
+        Ok(inside)
+    }
+
+    /// Moves on what waited for grants.
+    pub fn move_parked<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+        while let Some(parked) = self.parked.pop_front() {
+            match parked {
+                Parked::Pull { token, into } => {
+                    let before = self.parked.len();
+                    self.pull(common, host, token, into);
+                    if self.parked.len() > before {
+                        // Still waiting: it went to the back, and belongs to the front.
+                        self.parked.rotate_right(1);
+                        return;
+                    }
+                }
+                Parked::Rma { id, access } => {
+                    if let Some(access) = self.move_access(common, host, id, access) {
+                        self.parked.push_front(Parked::Rma { id, access });
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a parked access, or hands it back.
+    fn move_access<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        id: SlotId,
+        access: Access,
+    ) -> Option<Access> {
+        let owned;
+        let pieces: &[Piece] = match &access.payload {
+            Payload::Lent(pieces) => pieces,
+            Payload::Owned(bytes) => {
+                owned = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
+                &owned
+            }
+        };
+        match self.way(common, &access.remote, access.write) {
+            Way::Wait => return Some(access),
+            Way::Direct => {
+                match self.direct(common, access.write, pieces, &access.remote, access.data) {
+                    Ok(true) => self.finish(host, id, Ok(())),
+                    Ok(false) => return Some(access),
+                    Err(errno) if errno == Errno::EAGAIN => return Some(access),
+                    Err(errno) => self.finish(host, id, Err(errno)),
+                }
+                return None;
+            }
+            Way::Command => {}
+        }
+        let sent =
+            self.send_access(common, access.write, pieces, &access.remote, access.len, access.data, id);
+        let Ok(inside) = sent else { return Some(access) };
+        self.commanded += 1;
+        if let Some(slot) = host.op(self.peer, id) {
+            *slot = match (access.write, inside, access.payload) {
+                (true, true, _) => Op::Write(Payload::Owned(Box::default())),
+                (true, false, payload) => Op::Write(payload),
+                (false, _, Payload::Lent(pieces)) => Op::Read { pieces, got: 0, len: access.len },
+                (false, _, Payload::Owned(_)) => Op::Read { pieces: Box::default(), got: 0, len: 0 },
+            };
+        }
+        None
+    }
+
+    /// Takes a notice that the peer has written here directly.
+    pub fn take_notice<H: Host<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<Flow, Broken> {
+        let (data, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+        Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
+    }
+
+    /// The operation and the ranges of an access, each checked. The outer error is a broken peer, the inner one goes
+    /// back to it.
+    #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
+    fn parse_access(
+        &self,
+        common: &Common,
+        words: &mut Words,
+        access: MrAccess,
+    ) -> Result<(u64, Result<(Box<[RemotePiece]>, usize), Errno>), Broken> {
+        let op = words.next().ok_or(Broken)?;
+        let count = words.next().ok_or(Broken)?;
+        if count == 0 || count > RMA_IOV_LIMIT as u64 {
+            return Err(Broken);
+        }
+        let mut remote = Vec::with_capacity(count as usize);
+        let mut total = Ok(0usize);
+        for _ in 0..count {
+            let mut next = || words.next().ok_or(Broken);
+            let (addr, len, key) = (next()?, next()?, next()?);
+            let checked = common.shared.domain.regions.check(key, addr, len, access);
+            total = match (total, checked) {
+                (Ok(total), Ok(_)) => total.checked_add(len as usize).ok_or(Errno::EINVAL),
+                (Ok(_), Err(violation)) => Err(violation.errno()),
+                (failed, _) => failed,
+            };
+            remote.push(RemotePiece { addr, len: len as usize, key });
+        }
+        Ok((op, total.map(|total| (remote.into(), total))))
+    }
+
+    /// Executes a short write of the peer.
+    pub fn take_write<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_WRITE)?;
+        let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
+        let (body, len) = words.rest();
+        let result = match checked {
+            Ok((_, total)) if total != len => return Err(Broken),
+            Ok((remote, _)) => {
+                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                if let Some(data) = data
+                    && !host.remote_write(self.peer, data, len)
+                {
+                    return Ok(Flow::Stop);
+                }
+                write_here(common, &remote, 0, body, len)
+            }
+            Err(errno) => Err(errno),
+        };
+        self.done(common, op, result);
+        Ok(Flow::Next)
+    }
+
+    /// Starts a long write of the peer.
+    pub fn take_long_write<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_WRITE)?;
+        let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
+        let _ = host;
+        match checked {
+            Ok((_, 0)) => return Err(Broken), // a short one
+            Ok((remote, len)) => {
+                let write = ServedWrite { op, remote, got: 0, len, data, failed: None };
+                let id = self.writes.insert(write);
+                self.serving += 1;
+                self.reply(common, kind::SEND, [op, id.to_wire(), len as u64]);
+            }
+            Err(errno) => self.done(common, op, Err(errno)),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Executes a part of a long write. `false` if it has to wait.
+    pub fn take_write_part<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        id: u64,
+        offset: u64,
+        (body, part): (*const u8, usize),
+    ) -> Result<bool, Broken> {
+        let id = SlotId::from_wire(id);
+        let write = self.writes.get_mut(id).ok_or(Broken)?;
+        if offset != write.got as u64 || part > write.len - write.got {
+            return Err(Broken);
+        }
+        let last = write.got + part == write.len;
+        if last
+            && write.failed.is_none()
+            && let Some(data) = write.data
+            && !host.remote_write(self.peer, data, write.len)
+        {
+            return Ok(false);
+        }
+        if write.failed.is_none() {
+            write.failed = write_here(common, &write.remote, write.got, body, part).err();
+        }
+        write.got += part;
+        if last && let Some(write) = self.writes.remove(id) {
+            self.serving -= 1;
+            self.done(common, write.op, write.failed.map_or(Ok(()), Err));
+        }
+        Ok(true)
+    }
+
+    /// Executes a read of the peer, or starts to.
+    pub fn take_read<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let _ = host;
+        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_READ)?;
+        match checked {
+            Err(errno) => self.done(common, op, Err(errno)),
+            Ok((remote, len)) => {
+                if len > SHORT_READ {
+                    self.serving += 1;
+                    self.streams.push_back(Stream::read(remote, op, len));
+                } else if !self.reply_data(common, op, &remote, len) {
+                    return Ok(Flow::Stop);
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Sends the bytes of a short read. `false` if there is no room.
+    fn reply_data(&mut self, common: &mut Common, op: u64, remote: &[RemotePiece], len: usize) -> bool {
+        let mut bytes = [0u8; SHORT_READ];
+        let mut done = 0;
+        for piece in remote {
+            let checked =
+                common.shared.domain.regions.check(piece.key, piece.addr, piece.len as u64, MrAccess::REMOTE_READ);
+            let granted = match checked {
+                Ok(granted) => granted,
+                Err(violation) => {
+                    self.done(common, op, Err(violation.errno()));
+                    return true;
+                }
+            };
+            for part in granted.pieces() {
+                // SAFETY: the grant holds the registered memory, and all pieces together fit (`len <= SHORT_READ`).
+                unsafe { copy::bytes(part.addr, bytes.as_mut_ptr().add(done), part.len) };
+                done += part.len;
+            }
+        }
+        let Some(link) = self.link_mut() else { return true };
+        let Ok(mut slot) = link.replies.reserve(8 + len) else { return false };
+        // SAFETY: a word and `len` bytes were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        body.word(op);
+        // SAFETY: as above.
+        unsafe { copy::bytes(bytes.as_ptr(), body.rest(), len) };
+        slot.publish(kind::DATA);
+        self.ring(common);
+        true
+    }
+
+    /// Takes the bytes of a read of this end.
+    pub fn take_read_data<H: Host<Shm>>(
+        &mut self,
+        host: &mut H,
+        op: u64,
+        offset: u64,
+        (body, part): (*const u8, usize),
+    ) -> Result<(), Broken> {
+        let id = SlotId::from_wire(op);
+        let Some(Op::Read { pieces, got, len }) = host.op(self.peer, id) else { return Err(Broken) };
+        if offset != *got as u64 || part > *len - *got {
+            return Err(Broken);
+        }
+        // SAFETY: the record holds `part` bytes; the pieces are lent until the read ends.
+        unsafe { copy::scatter(body, part, pieces, *got) };
+        *got += part;
+        if got == len {
+            self.finish(host, id, Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// Writes `len` bytes at `body` to registered memory here, from byte `skip` of `remote` on.
+fn write_here(
+    common: &Common,
+    remote: &[RemotePiece],
+    skip: usize,
+    body: *const u8,
+    len: usize,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    for (addr, key, run) in remote_runs(remote, skip, len) {
+        let checked = common.shared.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let granted = checked.map_err(|violation| violation.errno())?;
+        for piece in granted.pieces() {
+            // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.
+            unsafe { copy::bytes(body.add(done), piece.addr, piece.len) };
+            done += piece.len;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! The provider's settings.
+
+use ofi_core::config::{AnySetting, Setting};
+
+/// Lines of 64 bytes in the ring of commands for each peer and direction. 512 (32 KiB) hold a window of 64 messages of
+/// 320 bytes, and keep the ring inside the first-level cache (`benches/`, message rate).
+pub static COMMAND_LINES: Setting<usize> = Setting::new(
+    "shm",
+    "command_lines",
+    512,
+    "Cache lines of the command ring to each peer; also bounds the messages that travel inside it (a quarter)",
+)
+.range(64, 1 << 16);
+
+/// Lines of the ring that large payloads go through. 8,192 lines (512 KiB): 17 GB/s for 1 MiB messages on a Zen 3,
+/// against 12 with 64 KiB (`docs/hot-path.md`).
+pub static BULK_LINES: Setting<usize> = Setting::new(
+    "shm",
+    "bulk_lines",
+    8192,
+    "Cache lines of the ring for large payloads to each peer, made at the first large payload",
+)
+.range(1024, 1 << 20);
+
+/// Payload bytes that one endpoint keeps for receivers that are out of room.
+pub static KEPT_BYTES: Setting<usize> = Setting::new(
+    "shm",
+    "kept_bytes",
+    256 << 20,
+    "Bytes of small messages that a sender keeps for peers whose budget for unexpected messages is used up",
+);
+
+/// Everything here.
+pub static SETTINGS: &[&dyn AnySetting] = &[&COMMAND_LINES, &BULK_LINES, &KEPT_BYTES];

@@ -1,0 +1,268 @@
+//! What an endpoint's owner and the process's helper thread share of the endpoint.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Address, Errno, Error, Result};
+use ofi_core::domain::DomainCore;
+use ofi_ring::membarrier::Support;
+use ofi_ring::mpsc;
+
+use crate::Shm;
+use crate::control::{Introduction, Message, Terms};
+use crate::layout::{doorbell, endpoint};
+use crate::name;
+use crate::pair::{OwnPair, PeerParts};
+use crate::sys::{self, ControlSocket, Mapping};
+
+/// What the helper tells an endpoint. Peers go by the names of their sockets.
+pub enum Event {
+    /// A peer and this endpoint have each other's memory.
+    Attached { peer: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
+    /// Nobody answers under this name.
+    Refused { peer: Vec<u8>, errno: Errno },
+    /// The peer has closed, or its process has ended.
+    Gone { peer: Vec<u8>, incarnation: u64 },
+    /// The peer's bulk memory.
+    Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
+    /// The peer's answer to a request: without memory it does not grant.
+    Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
+}
+
+/// This end of one pair, as far as it must be known before the peer is.
+struct Entry {
+    own: Arc<OwnPair>,
+    /// The incarnation of the peer that has it, once known.
+    peer: Option<u64>,
+    /// The peer's pair memory, in which it says what it copies.
+    memory: Option<Arc<Mapping>>,
+}
+
+/// Counters of the helper's work for one endpoint.
+#[derive(Default)]
+pub struct HelperCounts {
+    /// Datagrams dropped: not understood, or from another user.
+    pub dropped: AtomicU64,
+    /// Memory handed to peers for direct access.
+    pub granted: AtomicU64,
+}
+
+/// See the module.
+pub struct Shared {
+    /// Its address.
+    pub address: Address,
+    /// The name of its socket.
+    pub socket_name: Vec<u8>,
+    /// Tells this endpoint from later ones under the same name.
+    pub incarnation: u64,
+    /// Control datagrams.
+    pub socket: ControlSocket,
+    /// The endpoint memory.
+    pub memory: Mapping,
+    memory_fd: OwnedFd,
+    /// The doorbell memory.
+    pub doorbell: Mapping,
+    doorbell_fd: OwnedFd,
+    /// What peers write to when this endpoint sleeps.
+    pub event: OwnedFd,
+    /// The domain, whose registrations the helper may grant.
+    pub domain: Arc<DomainCore<Shm>>,
+    /// Whether the process has the barrier that spares senders a fence.
+    pub barrier: Support,
+    /// Counters.
+    pub counts: HelperCounts,
+    inbox: mpsc::Sender<Event>,
+    /// Events that found the inbox full.
+    late: Mutex<Vec<Event>>,
+    pairs: Mutex<HashMap<Vec<u8>, Entry>>,
+    next_hint: AtomicU32,
+    command_lines: usize,
+}
+
+impl Shared {
+    /// Binds an endpoint's socket and makes its memories. Answers also the receiving end of its events.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_ENOMEM`, `FI_EMFILE`.
+    pub fn open(
+        domain: &Arc<DomainCore<Shm>>,
+        wanted: Option<&Address>,
+        format: ofi_api::AddrFormat,
+        barrier: Support,
+    ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
+        let mut bound = Err(Error::new(Errno::EADDRNOTAVAIL));
+        for address in name::candidates(wanted, format) {
+            let socket_name = name::socket_name(&address)?;
+            match ControlSocket::bind(&socket_name) {
+                Ok(socket) => {
+                    bound = Ok((address, socket_name, socket));
+                    break;
+                }
+                Err(error) => bound = Err(error),
+            }
+        }
+        let (address, socket_name, socket) = bound?;
+        let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
+        let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
+        sys::seal(&memory_fd, true)?;
+        let doorbell_fd = sys::memfd(c"ofi-shm doorbell", doorbell::SIZE)?;
+        let doorbell = Mapping::new(doorbell_fd.as_fd(), doorbell::SIZE, true)?;
+        sys::seal(&doorbell_fd, false)?;
+        let (inbox, events) = mpsc::queue(1024);
+        let shared = Self {
+            address,
+            socket_name,
+            incarnation: sys::random(),
+            socket,
+            memory,
+            memory_fd,
+            doorbell,
+            doorbell_fd,
+            event: ofi_core::sys::eventfd()?,
+            domain: Arc::clone(domain),
+            barrier,
+            counts: HelperCounts::default(),
+            inbox,
+            late: Mutex::new(Vec::new()),
+            pairs: Mutex::new(HashMap::new()),
+            next_hint: AtomicU32::new(0),
+            command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
+        };
+        Ok((Arc::new(shared), events))
+    }
+
+    fn pairs(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Entry>> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_pair(&self) -> Result<Arc<OwnPair>> {
+        let hint = self.next_hint.fetch_add(1, Ordering::Relaxed) % doorbell::HINTS as u32;
+        Ok(Arc::new(OwnPair::new(self.command_lines, hint, self.barrier == Support::Missing)?))
+    }
+
+    /// This end of the pair with `peer`, made if need be, and whether the peer has to be greeted.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`, `FI_EMFILE`.
+    pub fn pair_for(&self, peer: &[u8]) -> Result<(Arc<OwnPair>, bool)> {
+        let mut pairs = self.pairs();
+        if let Some(entry) = pairs.get(peer) {
+            return Ok((Arc::clone(&entry.own), entry.peer.is_none()));
+        }
+        let own = self.new_pair()?;
+        pairs.insert(peer.to_vec(), Entry { own: Arc::clone(&own), peer: None, memory: None });
+        Ok((own, true))
+    }
+
+    /// Greets `peer`, or answers its greeting.
+    ///
+    /// # Errors
+    /// Those of [`ControlSocket::send`].
+    pub fn introduce(&self, peer: &[u8], own: &OwnPair, welcome: bool) -> Result<()> {
+        let Some(fd) = own.fd() else { return Ok(()) };
+        let who = Introduction {
+            incarnation: self.incarnation,
+            command_lines: own.command_lines as u32,
+            hint: own.hint,
+            wakes: true,
+        };
+        let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
+        let fds: [BorrowedFd<'_>; 4] =
+            [fd.as_fd(), self.memory_fd.as_fd(), self.doorbell_fd.as_fd(), self.event.as_fd()];
+        self.socket.send(peer, &message.encode(), &fds)
+    }
+
+    /// Takes a peer's introduction. Answers this end of the pair if the peer has to be welcomed.
+    ///
+    /// # Errors
+    /// What mapping its memories answers.
+    pub fn meet(
+        &self,
+        peer: Vec<u8>,
+        who: &Introduction,
+        greeted: bool,
+        credentials: sys::Credentials,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Option<Arc<OwnPair>>> {
+        let mut pairs = self.pairs();
+        let known = pairs.get(&peer).and_then(|entry| entry.peer);
+        if known != Some(who.incarnation) {
+            let parts = Box::new(PeerParts::map(who, credentials, fds)?);
+            if known.is_some() || !pairs.contains_key(&peer) {
+                // A new incarnation starts with empty rings.
+                pairs.insert(peer.clone(), Entry { own: self.new_pair()?, peer: None, memory: None });
+            }
+            if let Some(entry) = pairs.get_mut(&peer) {
+                entry.peer = Some(who.incarnation);
+                entry.memory = Some(Arc::clone(&parts.pair));
+                let own = Arc::clone(&entry.own);
+                self.tell(Event::Attached { peer: peer.clone(), own, parts });
+            }
+        }
+        let own = pairs.get(&peer).map(|entry| Arc::clone(&entry.own));
+        Ok(match own {
+            Some(own) if greeted => Some(own),
+            Some(own) => {
+                own.delivered(); // a welcome says that our greeting arrived
+                None
+            }
+            None => None,
+        })
+    }
+
+    /// Forgets a pair whose peer is gone. `incarnation`: only if it is this one.
+    pub fn forget(&self, peer: &[u8], incarnation: Option<u64>) {
+        let mut pairs = self.pairs();
+        if pairs.get(peer).is_some_and(|entry| entry.peer == incarnation) {
+            pairs.remove(peer);
+        }
+    }
+
+    /// The peers that have been met, for saying goodbye.
+    pub fn peers(&self) -> Vec<Vec<u8>> {
+        self.pairs().iter().filter(|(_, entry)| entry.peer.is_some()).map(|(peer, _)| peer.clone()).collect()
+    }
+
+    /// The incarnation of a met peer.
+    pub fn incarnation_of(&self, peer: &[u8]) -> Option<u64> {
+        self.pairs().get(peer).and_then(|entry| entry.peer)
+    }
+
+    /// Whether a peer is copying through grant slot `slot`.
+    pub fn copies_through(&self, slot: u32) -> bool {
+        self.pairs().values().filter_map(|entry| entry.memory.as_ref()).any(|memory| {
+            // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
+            let copying: &AtomicU64 = unsafe { &*memory.word(crate::layout::pair::COPYING) };
+            copying.load(Ordering::Acquire) == u64::from(slot) + 1
+        })
+    }
+
+    /// Hands an event to the endpoint, and wakes it if it sleeps.
+    pub fn tell(&self, event: Event) {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.push(event);
+        self.hand_over(&mut late);
+    }
+
+    /// Hands over what found the inbox full. Whether everything is handed over.
+    pub fn retry(&self) -> bool {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        self.hand_over(&mut late);
+        late.is_empty()
+    }
+
+    fn hand_over(&self, late: &mut Vec<Event>) {
+        let mut rest = Vec::new();
+        for event in late.drain(..) {
+            if !rest.is_empty() {
+                rest.push(event);
+            } else if let Err(mpsc::PushError::Full(event)) = self.inbox.push(event) {
+                rest.push(event);
+            }
+        }
+        *late = rest;
+        ofi_core::sys::signal_eventfd(self.event.as_raw_fd());
+    }
+}
