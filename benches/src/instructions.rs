@@ -6,6 +6,7 @@
 
 use std::{
     env, fs,
+    hint::black_box,
     path::Path,
     process::{self, Command, Stdio},
 };
@@ -13,7 +14,7 @@ use std::{
 use crate::{
     Error, Result, budget,
     error::tail,
-    ours::{self, run_path},
+    ours,
     peers::packages::on_path,
 };
 
@@ -49,13 +50,12 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
         let reason = format!("path {:?} is measured and has no budget", path.name);
         return Err(Error::Budget { path: document.to_owned(), reason });
     }
+    let this = env::current_exe().map_err(Error::io("finding this program"))?;
     let mut results = Vec::new();
     for entry in entries {
         let path = ours::PATHS.iter().find(|path| path.name == entry.path);
         let path = path.ok_or_else(|| Error::NotReady(format!("path {:?}", entry.path)))?;
-        let measured = per_operation(path.function, |count| {
-            vec!["path".into(), path.name.into(), "--count".into(), count.to_string()]
-        })?;
+        let measured = per_operation(&this, path)?;
         results.push(Checked { path: entry.path, budget: entry.budget, measured: measured.ceil() as u64 });
     }
     if write {
@@ -70,39 +70,53 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
 
 /// In the child: runs the path, under callgrind.
 pub fn main(path: &str, count: u64) -> Result<()> {
-    run_path(path, count)
+    if path != CALIBRATION.name {
+        return ours::run_path(path, count);
+    }
+    (0..count).for_each(|_| calibration());
+    Ok(())
 }
 
-/// Instructions that one more operation takes in `function` (a pattern of `--toggle-collect`), in this program
-/// run with `args(count)`.
-pub fn per_operation(function: &str, args: impl Fn(u64) -> Vec<String>) -> Result<f64> {
+/// A path whose count is known, so that the counting itself can be tested: a thousand turns of a loop that cannot
+/// be shorter than two instructions.
+pub const CALIBRATION: ours::Path =
+    ours::Path { name: "calibration", function: "*ofi_benches*instructions*calibration*" };
+
+#[inline(never)]
+fn calibration() {
+    for turn in 0..1000_u32 {
+        black_box(turn);
+    }
+}
+
+/// Instructions that one more operation of `path` takes in `program`, which is this one.
+pub fn per_operation(program: &Path, path: &ours::Path) -> Result<f64> {
     if !on_path("valgrind") {
         return Err(Error::Missing {
             program: "valgrind".into(),
             reason: "instructions are counted with it: apt-get install valgrind".into(),
         });
     }
-    let few = collected(function, &args(COUNTS[0]))?;
-    let many = collected(function, &args(COUNTS[1]))?;
-    if few == 0 || many <= few {
+    let [few, many] = COUNTS;
+    let (less, more) = (collected(program, path, few)?, collected(program, path, many)?);
+    if less == 0 || more <= less {
         return Err(Error::Unreadable {
             program: "valgrind --tool=callgrind".into(),
             wanted: "instructions in the path's function",
-            output: format!("{function}: {few} for {} operations, {many} for {}", COUNTS[0], COUNTS[1]),
+            output: format!("{}: {less} for {few} operations, {more} for {many}", path.function),
         });
     }
-    Ok((many - few) as f64 / (COUNTS[1] - COUNTS[0]) as f64)
+    Ok((more - less) as f64 / (many - few) as f64)
 }
 
-/// Instructions collected over one run of this program under callgrind.
-fn collected(function: &str, args: &[String]) -> Result<u64> {
-    let this = env::current_exe().map_err(Error::io("finding this program"))?;
+/// Instructions collected over one run of `count` operations under callgrind.
+fn collected(program: &Path, path: &ours::Path, count: u64) -> Result<u64> {
     let out = env::temp_dir().join(format!("ofi-benches-callgrind.{}", process::id()));
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--collect-atstart=no"]);
-    command.arg(format!("--toggle-collect={function}"));
+    command.arg(format!("--toggle-collect={}", path.function));
     command.arg(format!("--callgrind-out-file={}", out.display()));
-    command.arg(this).args(args).stdin(Stdio::null());
+    command.arg(program).args(["path", path.name, "--count", &count.to_string()]).stdin(Stdio::null());
     let output = command.output().map_err(Error::io("starting valgrind"))?;
     let text = fs::read_to_string(&out);
     let _ = fs::remove_file(&out); // a run that failed may have left none

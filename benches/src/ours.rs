@@ -10,9 +10,13 @@
 //! - ping-pong: half of the mean round trip; stream: from the first post to the last completion *at the receiver's
 //!   acknowledgement*, so that buffered messages are not counted before they arrived.
 
+mod node;
+mod paths;
+mod run;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Figures, Result, link::Link};
+use crate::{Figures, Result, link::Link};
 
 /// One measurement of our side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +44,14 @@ impl Job {
     /// The same with the payload in memory that the library allocated.
     pub const fn in_library_memory(self) -> Self {
         Self { memory: Memory::Library, ..self }
+    }
+
+    /// Receives that must be posted at once.
+    const fn posted(&self) -> usize {
+        match self.test {
+            Test::TaggedPingPong { posted } => posted,
+            _ => self.window,
+        }
     }
 
     /// The same with threading SAFE.
@@ -114,12 +126,12 @@ pub enum Role {
 
 /// Whether [`run`] can do `job`.
 pub fn supports(_job: &Job) -> bool {
-    false
+    true
 }
 
 /// Does `job` as `role`; the client's figures are the result of the pair, the server's are not looked at.
-pub fn run(job: &Job, _role: Role, _link: &mut Link) -> Result<Option<Figures>> {
-    Err(Error::NotReady(format!("{:?}", job.test)))
+pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
+    run::run(job, role, link)
 }
 
 /// A stretch of code whose instructions are counted.
@@ -132,10 +144,9 @@ pub struct Path {
     pub function: &'static str,
 }
 
-/// The paths that [`run_path`] knows.
-pub const PATHS: &[Path] = &[];
+pub use paths::PATHS;
 
 /// Calls the function of the path named `name`, `count` times after a warm-up, in one thread of this process.
-pub fn run_path(name: &str, _count: u64) -> Result<()> {
-    Err(Error::NotReady(format!("path {name:?}")))
+pub fn run_path(name: &str, count: u64) -> Result<()> {
+    paths::run(name, count)
 }

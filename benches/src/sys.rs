@@ -38,6 +38,14 @@ pub fn process_cpu_time() -> io::Result<Duration> {
     Ok(part(usage.ru_utime) + part(usage.ru_stime))
 }
 
+/// Waits with epoll until `fd` is readable, or `patience` is over.
+pub fn wait_readable(fd: std::os::fd::RawFd, patience: Duration) -> io::Result<()> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd.
+    let rc = unsafe { libc::poll(&raw mut poll, 1, patience.as_millis() as libc::c_int) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// How often the kernel took a core away from children of this process that have ended and been waited for.
 pub fn children_preemptions() -> io::Result<u64> {
     Ok(usage(libc::RUSAGE_CHILDREN)?.ru_nivcsw.max(0) as u64)

@@ -15,6 +15,7 @@ mod info;
 mod nic;
 mod text;
 mod types;
+mod values;
 
 pub use address::Address;
 pub use error::{Detail, Errno, Error, Refusal, Result};
@@ -26,9 +27,10 @@ pub use info::{
 };
 pub use nic::{BusAttr, BusType, DeviceAttr, LinkAttr, LinkState, Nic, PciAttr};
 pub use types::{
-    AddrFormat, AvType, CntrEvents, Context, CqFormat, EpType, FiAddr, HmemIface, Progress, Protocol,
-    ResourceMgmt, Threading, TrafficClass, Version, WaitCond, WaitObj,
+    AddrFormat, AvType, CntrEvents, CqFormat, EpType, HmemIface, Progress, ResourceMgmt, Threading, WaitCond,
+    WaitObj,
 };
+pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 
 // The objects and the transport contract, outermost first.
 mod provider;

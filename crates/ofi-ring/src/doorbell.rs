@@ -105,8 +105,8 @@ pub enum Wake {
 /// The receiver's side, for all its rings: awake, or armed to sleep.
 ///
 /// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), look at all of them
-/// (for rings that are polled by hint: at the hint) and sleep only if nothing is there. Then, however that went,
-/// [`disarm`](Self::disarm). To stop polling a ring and rely on its hint: `attend`,
+/// (for rings that are polled by hint: at the hint) and sleep only if nothing is there. Then, however that
+/// went, [`disarm`](Self::disarm). To stop polling a ring and rely on its hint: `attend`,
 /// [`settle`](Self::settle), and poll it once more.
 #[derive(Debug)]
 pub struct Sleeper {

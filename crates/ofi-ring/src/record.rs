@@ -267,6 +267,12 @@ impl Consumer {
         if word == 0 { Ok(None) } else { self.accept(word) }
     }
 
+    /// Whether there is something at the next position: one load, which promises nothing about what is there.
+    #[inline(always)]
+    pub fn has_next(&self) -> bool {
+        self.load_header() != 0
+    }
+
     /// Goes on to the record after `record`, which is the one that `peek` returned last. Its lines are
     /// published as read once an eighth of the ring has gathered, or by [`flush`](Self::flush).
     #[inline]

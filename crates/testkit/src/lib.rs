@@ -1,1 +1,34 @@
-//! Under construction in this commit.
+//! What tests share: the conformance suite that every transport passes, and the tools that it is made of.
+//!
+//! The suite ([`conformance!`]) sees a transport only as a [`Kit`]: something that leads to endpoints. Everything runs
+//! in one process, and the test polls all sides itself, so a case decides who makes progress. What needs several
+//! processes starts them with [`process`]. Every wait ends: a case that would hang fails with the counters of all its
+//! endpoints instead.
+
+pub mod conformance;
+pub mod kit;
+pub mod leftovers;
+pub mod memory;
+pub mod pair;
+pub mod post;
+pub mod process;
+pub mod side;
+pub mod wait;
+
+pub use kit::{Kit, Opening};
+pub use memory::{Memory, Slice};
+pub use pair::Pair;
+pub use side::{Event, Side};
+
+/// What almost every case and test uses.
+pub mod prelude {
+    pub use std::time::{Duration, Instant};
+
+    pub use ofi::raw::*;
+
+    pub use crate::kit::{Kit, Opening};
+    pub use crate::memory::{Memory, Slice};
+    pub use crate::pair::Pair;
+    pub use crate::side::{Event, Side, remote, remote_at};
+    pub use crate::wait;
+}

@@ -96,6 +96,8 @@ pub struct Lane {
     pub peer: Peer,
     pub socket: Vec<u8>,
     pub link: Option<Link>,
+    /// Something is under way: set when it begins, reset by the poll that finds nothing left.
+    pub busy: bool,
     /// Operations of this lane that have not ended.
     pub outstanding: usize,
     /// Long reads and writes of the peer being served here: its commands wait.
@@ -142,6 +144,7 @@ impl Lane {
             peer,
             socket,
             link: None,
+            busy: false,
             outstanding: 0,
             serving: 0,
             wished: false,
@@ -268,6 +271,7 @@ impl Lane {
     pub fn reply(&mut self, common: &mut Common, high: u32, words: [u64; 3]) {
         if !self.backlog.is_empty() || !self.try_reply(common, high, words) {
             self.backlog.push_back(Reply { high, words });
+            self.busy = true;
         }
     }
 
@@ -288,11 +292,16 @@ impl Lane {
         self.reply(common, kind::DONE, [op, errno, 0]);
     }
 
+    /// Whether a poll would find something to do: a command, or something under way.
+    #[inline(always)]
+    pub fn wants_poll(&self) -> bool {
+        self.busy || matches!(&self.link, Some(Link { up: Some(up), .. }) if up.commands.has_next())
+    }
+
     /// Takes in what has arrived.
     ///
     /// # Errors
     /// [`Broken`] if the peer breaks the protocol.
-    #[inline]
     pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         while self.serving == 0 && host.hungry() {
@@ -312,20 +321,23 @@ impl Lane {
             if let Some(Link { up: Some(up), .. }) = &mut self.link {
                 up.commands.flush();
             }
-        } else {
-            self.idle += 1;
         }
-        if self.outstanding != 0 || self.is_busy() {
+        if self.busy {
             self.poll_slow(common, host)?;
         }
         Ok(())
     }
 
-    /// Whether something is under way beside this end's own operations.
-    #[inline]
+    /// Whether something is under way.
     fn is_busy(&self) -> bool {
-        self.wished || !self.pulls.is_empty() || self.serving != 0 || !self.backlog.is_empty()
-            || !self.streams.is_empty() || self.kept.len() != 0
+        self.outstanding != 0
+            || self.wished
+            || self.serving != 0
+            || !self.pulls.is_empty()
+            || !self.backlog.is_empty()
+            || !self.streams.is_empty()
+            || !self.parked.is_empty()
+            || !self.kept.is_empty()
     }
 
     /// Whether the peer has put something into a ring that this end reads.
@@ -355,6 +367,7 @@ impl Lane {
         if self.up().is_some_and(|up| up.wish() == wish::CLOSED) && !self.has_commands() {
             return Err(Broken);
         }
+        self.busy = self.is_busy();
         Ok(())
     }
 
@@ -366,6 +379,7 @@ impl Lane {
 
     fn wish(&mut self, what: u32) {
         self.wished = what == wish::KEEP;
+        self.busy |= self.wished;
         if let Some(link) = &self.link {
             link.own.word32(pair::WISH).store(what, Ordering::Relaxed);
         }

@@ -47,6 +47,8 @@ pub struct ShmLanes {
     next_line: usize,
     sleeper: Sleeper,
     armed: bool,
+    /// The next poll has more to do than to look at the hot lanes.
+    rare: bool,
     /// Polls since the endpoint last prepared to sleep; `None` if senders need not ring.
     polls_awake: Option<u32>,
 }
@@ -110,6 +112,7 @@ impl ShmLanes {
             next_line: 0,
             sleeper,
             armed: false,
+            rare: false,
             polls_awake: None,
         })
     }
@@ -214,7 +217,7 @@ impl ShmLanes {
         self.cold.retain(|&other| other != peer);
     }
 
-    #[inline]
+    #[inline(never)]
     fn poll_lane<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) -> bool {
         let lane = &mut self.lanes[peer as usize];
         if lane.poll(&mut self.common, host).is_err() {
@@ -232,10 +235,6 @@ impl ShmLanes {
             tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");
         }
         self.give_up(host, peer, if closed { Errno::ECONNRESET } else { Errno::EIO });
-    }
-
-    fn attention(&self, peer: Peer) -> Option<&std::sync::atomic::AtomicU32> {
-        self.lanes[peer as usize].link.as_ref().map(|link| link.own.word32(pair::ATTENTION))
     }
 
     /// Makes quiet lanes cold, while there are too many hot ones.
@@ -314,8 +313,24 @@ impl ShmLanes {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
+        if self.rare || self.common.shared.has_news() {
+            self.poll_rare(host);
+        }
+        let mut at = 0;
+        while let Some(&peer) = self.hot.get(at) {
+            at += 1;
+            if self.lanes[peer as usize].wants_poll() && !self.poll_lane(host, peer) {
+                at -= 1;
+            }
+        }
+    }
+
+    /// What most polls have nothing of: events, cold lanes, the way back from sleep.
+    #[cold]
+    #[inline(never)]
+    fn poll_rare<H: Host<Shm>>(&mut self, host: &mut H) {
         if let Some(polls) = &mut self.polls_awake {
             *polls += 1;
             if *polls > AWAKE {
@@ -326,35 +341,33 @@ impl ShmLanes {
                 self.sleeper.disarm();
             }
         }
-        if !self.inbox.is_empty() {
+        if self.common.shared.take_news() {
             self.take_events(host);
-        }
-        let mut at = 0;
-        while let Some(&peer) = self.hot.get(at) {
-            if self.poll_lane(host, peer) {
-                at += 1;
-            }
         }
         if !self.cold.is_empty() {
             self.poll_cold(host);
         }
         if self.hot.len() > HOT {
+            for index in 0..self.hot.len() {
+                self.lanes[self.hot[index] as usize].idle += 1;
+            }
             self.cool_down(host);
         }
+        self.rare = self.polls_awake.is_some() || !self.cold.is_empty() || self.hot.len() > HOT;
     }
 
     fn arm(&mut self) -> Arm {
         // What was signalled before is looked at below.
         ofi_core::sys::drain_eventfd(self.common.shared.event.as_raw_fd());
         self.polls_awake = Some(0);
-        self.armed = true;
+        (self.armed, self.rare) = (true, true);
         for index in 0..self.hot.len() {
             let peer = self.hot[index];
             if let Some(link) = &self.lanes[peer as usize].link {
                 self.sleeper.attend(link.own.word32(pair::ATTENTION));
             }
         }
-        if self.sleeper.arm().is_err() || !self.inbox.is_empty() {
+        if self.sleeper.arm().is_err() || self.common.shared.has_news() {
             return Arm::Ready;
         }
         let hot = self.hot.clone();
@@ -414,7 +427,7 @@ impl Lanes<Shm> for State {
 
     #[inline]
     fn send<H: Host<Shm>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
+        let Self::Open(lanes) = self else { return Err(Error::new(Errno::EOPBADSTATE)) };
         lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
     }
 
@@ -435,9 +448,9 @@ impl Lanes<Shm> for State {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
-        if let Ok(lanes) = self.open() {
+        if let Self::Open(lanes) = self {
             lanes.poll(host);
         }
     }

@@ -197,7 +197,7 @@ impl Lane {
                 host.abandon(id);
                 return Err(error);
             }
-            self.outstanding += 1;
+            (self.outstanding, self.busy) = (self.outstanding + 1, true);
             if !confirm {
                 self.unconfirmed.push(id);
             }
@@ -260,9 +260,10 @@ impl Lane {
         if keep {
             common.counts.kept += 1;
             common.kept += out.len;
+            self.busy = true;
             return Ok(Posted::Done);
         }
-        self.outstanding += 1;
+        (self.outstanding, self.busy) = (self.outstanding + 1, true);
         Ok(Posted::Pending)
     }
 
@@ -329,6 +330,7 @@ impl Lane {
             match self.grant(common, token.key, false) {
                 Grant::Asked => {
                     self.parked.push_back(Parked::Pull { token, into });
+                    self.busy = true;
                     return;
                 }
                 Grant::Given(_) => {
@@ -348,6 +350,7 @@ impl Lane {
             }
         } else {
             self.pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+            self.busy = true;
         }
     }
 

@@ -81,7 +81,7 @@ impl Lane {
                     Err(errno) if errno == Errno::EAGAIN => return Err(Error::AGAIN),
                     Err(errno) => {
                         let id = host.open(self.peer, out.ticket, Op::Parked);
-                        self.outstanding += 1;
+                        (self.outstanding, self.busy) = (self.outstanding + 1, true);
                         self.finish(host, id, Err(errno));
                         return Ok(Posted::Pending);
                     }
@@ -101,7 +101,7 @@ impl Lane {
                             if let Some(slot) = host.op(self.peer, id) {
                                 *slot = op;
                             }
-                            self.outstanding += 1;
+                            (self.outstanding, self.busy) = (self.outstanding + 1, true);
                             self.commanded += 1;
                             Ok(Posted::Pending)
                         }
@@ -121,7 +121,7 @@ impl Lane {
             data,
         };
         let id = host.open(self.peer, out.ticket, Op::Parked);
-        self.outstanding += 1;
+        (self.outstanding, self.busy) = (self.outstanding + 1, true);
         self.parked.push_back(Parked::Rma { id, access });
         self.move_parked(common, host);
         Ok(Posted::Pending)
@@ -170,7 +170,7 @@ impl Lane {
         if data.is_some() {
             // Room for the notice first: it must not be missing once the bytes are there.
             let Some(link) = self.link_mut() else { return Ok(false) };
-            link.commands.reserve(16).map_err(|error| full(common, error).errno())?;
+            drop(link.commands.reserve(16).map_err(|error| full(common, error).errno())?);
         }
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
@@ -395,7 +395,7 @@ impl Lane {
             Ok((remote, len)) => {
                 let write = ServedWrite { op, remote, got: 0, len, data, failed: None };
                 let id = self.writes.insert(write);
-                self.serving += 1;
+                (self.serving, self.busy) = (self.serving + 1, true);
                 self.reply(common, kind::SEND, [op, id.to_wire(), len as u64]);
             }
             Err(errno) => self.done(common, op, Err(errno)),
@@ -449,7 +449,7 @@ impl Lane {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
                 if len > SHORT_READ {
-                    self.serving += 1;
+                    (self.serving, self.busy) = (self.serving + 1, true);
                     self.streams.push_back(Stream::read(remote, op, len));
                 } else if !self.reply_data(common, op, &remote, len) {
                     return Ok(Flow::Stop);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, Errno, Error, Result};
@@ -74,6 +74,8 @@ pub struct Shared {
     /// Counters.
     pub counts: HelperCounts,
     inbox: mpsc::Sender<Event>,
+    /// The inbox has something.
+    news: AtomicBool,
     /// Events that found the inbox full.
     late: Mutex<Vec<Event>>,
     pairs: Mutex<HashMap<Vec<u8>, Entry>>,
@@ -125,6 +127,7 @@ impl Shared {
             barrier,
             counts: HelperCounts::default(),
             inbox,
+            news: AtomicBool::new(false),
             late: Mutex::new(Vec::new()),
             pairs: Mutex::new(HashMap::new()),
             next_hint: AtomicU32::new(0),
@@ -246,10 +249,23 @@ impl Shared {
         self.hand_over(&mut late);
     }
 
+    /// Whether the inbox has something: one load.
+    #[inline(always)]
+    pub fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// Whether the inbox has something; whoever asks must empty it.
+    pub fn take_news(&self) -> bool {
+        self.news.swap(false, Ordering::Acquire)
+    }
+
     /// Hands over what found the inbox full. Whether everything is handed over.
     pub fn retry(&self) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        self.hand_over(&mut late);
+        if !late.is_empty() {
+            self.hand_over(&mut late);
+        }
         late.is_empty()
     }
 
@@ -263,6 +279,7 @@ impl Shared {
             }
         }
         *late = rest;
+        self.news.store(true, Ordering::Release);
         ofi_core::sys::signal_eventfd(self.event.as_raw_fd());
     }
 }

@@ -172,7 +172,25 @@ impl Cq {
             return Err(self.wrong_format(buffer));
         }
         let mut guard = self.reader.lock();
-        let reader = &mut *guard;
+        if !self.changed.load(Ordering::Acquire)
+            && let Reader { sources, error_at: None, .. } = &*guard
+            && let [bound] = sources.as_slice()
+        {
+            // Most queues have one source.
+            let polled = bound.source.poll(bound.slot, buffer, 0);
+            if polled.filled > 0 {
+                return Ok(polled.filled);
+            }
+            if !polled.error {
+                return Err(Error::AGAIN);
+            }
+        }
+        self.read_many(&mut guard, buffer)
+    }
+
+    /// As [`Cq::read_once`], for several sources or errors.
+    #[inline(never)]
+    fn read_many(&self, reader: &mut Reader, buffer: &mut CqBuffer<'_>) -> Result<usize> {
         if self.changed.load(Ordering::Acquire) {
             self.apply_changes(reader);
         }
@@ -252,7 +270,6 @@ impl Cq {
 }
 
 impl CompletionQueue for Cq {
-    #[inline]
     fn read(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
         if buffer.capacity() == 0 { self.probe(buffer) } else { self.read_once(buffer) }
     }

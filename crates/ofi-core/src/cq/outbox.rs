@@ -77,7 +77,7 @@ impl Outbox {
     }
 
     /// Moves waiting entries into `buffer`, up to the first error. Returns the new fill.
-    #[inline]
+    #[inline(never)]
     pub fn drain(&mut self, credits: &mut Credits, buffer: &mut CqBuffer<'_>, mut filled: usize) -> usize {
         while filled < buffer.capacity() {
             match self.waiting.peek() {
@@ -110,7 +110,7 @@ impl Outbox {
     }
 
     /// Puts a successful completion in.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
         if self.filled < self.capacity && self.waiting.is_empty() {
             // SAFETY: set by `begin_direct` and reset by `end_direct`, which one function calls around the poll that
@@ -124,7 +124,7 @@ impl Outbox {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&mut self, entry: Entry) {
         let stored = self.waiting.push(entry);
         debug_assert!(stored.is_ok(), "a growable queue has room");

@@ -71,9 +71,7 @@ struct NoUnwind;
 
 impl Drop for NoUnwind {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
+        std::process::abort();
     }
 }
 
@@ -83,12 +81,15 @@ impl<T: Transport> Source for EpCore<T> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let (outbox, credits) = state.boxes.slot(slot);
-        let filled = outbox.drain(credits, buffer, filled);
-        if outbox.error_is_next() {
-            return Polled { filled, error: true };
-        }
-        if filled == buffer.capacity() && filled > 0 {
-            return Polled { filled, error: false };
+        let mut filled = filled;
+        if !outbox.is_empty() {
+            filled = outbox.drain(credits, buffer, filled);
+            if outbox.error_is_next() {
+                return Polled { filled, error: true };
+            }
+            if filled == buffer.capacity() && filled > 0 {
+                return Polled { filled, error: false };
+            }
         }
         outbox.begin_direct(buffer, filled);
         let no_unwind = NoUnwind;
@@ -97,8 +98,8 @@ impl<T: Transport> Source for EpCore<T> {
         }
         let (outbox, _) = state.boxes.slot(slot);
         let filled = outbox.end_direct();
-        drop(no_unwind);
-        Polled { filled, error: outbox.error_is_next() }
+        std::mem::forget(no_unwind);
+        Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() }
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {

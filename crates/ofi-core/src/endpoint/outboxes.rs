@@ -27,11 +27,6 @@ impl Outboxes {
         self.receive = TRANSMIT;
     }
 
-    /// Index of the outbox of receive completions.
-    pub fn receive_slot(&self) -> usize {
-        self.receive
-    }
-
     /// An outbox, with the credits.
     #[inline]
     pub fn slot(&mut self, slot: usize) -> (&mut Outbox, &mut Credits) {

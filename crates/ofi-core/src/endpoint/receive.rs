@@ -57,6 +57,16 @@ pub struct Posted {
     pub multi: Option<SlotId>,
 }
 
+impl Posted {
+    /// Context and memory, if this is a receive that `len` bytes complete without further ado: one piece that is long
+    /// enough, whose success is reported.
+    #[inline]
+    pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
+        (self.signal && self.multi.is_none() && self.buffer.all.is_none() && len <= self.buffer.first.len)
+            .then_some((self.context, self.buffer.first.addr))
+    }
+}
+
 impl PostedReceive for Posted {
     #[inline]
     fn context(&self) -> usize {
@@ -198,8 +208,22 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Reports a filled receive.
+    /// Reports a simple receive ([`Posted::simple`]).
     #[inline]
+    pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
+        let flags = arrived_flags(arrived);
+        let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        if self.source_errors && source == FiAddr::NOTAVAIL {
+            return unknown_source(boxes, peers, context, arrived, arrived.len, flags, Credit::Receive);
+        }
+        self.counts.messages += 1;
+        self.counts.bytes += arrived.len as u64;
+        let (len, data, tag) = (arrived.len, arrived.data, arrived.tag);
+        let body = CqTaggedEntry { op_context: context, flags, len, buf: std::ptr::null_mut(), data, tag };
+        boxes.received(&body, source, Credit::Receive);
+    }
+
+    /// Reports a filled receive.
     pub fn complete(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling) {
         let arrived = &filling.arrived;
         let placed = filling.placed();
@@ -223,7 +247,7 @@ impl<T: Transport> RxSide<T> {
         }
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
-            return unknown_source(boxes, peers, filling, flags, credit);
+            return unknown_source(boxes, peers, filling.context, arrived, placed, flags, credit);
         }
         let body =
             CqTaggedEntry { op_context: filling.context, flags, len: placed, buf, data: arrived.data, tag: arrived.tag };
@@ -266,13 +290,14 @@ impl<T: Transport> RxSide<T> {
 fn unknown_source(
     boxes: &mut Outboxes,
     peers: &Peers,
-    filling: &Filling,
+    context: Context,
+    arrived: &Arrived,
+    placed: usize,
     flags: CompletionFlags,
     credit: Credit,
 ) {
-    let arrived = &filling.arrived;
-    let mut error = CqErrorEntry::new(filling.context, flags, Errno::EADDRNOTAVAIL);
-    (error.len, error.data, error.tag) = (filling.placed(), arrived.data, arrived.tag);
+    let mut error = CqErrorEntry::new(context, flags, Errno::EADDRNOTAVAIL);
+    (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
     error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
     boxes.receive_failed(error, credit);
 }

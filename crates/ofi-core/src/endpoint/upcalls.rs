@@ -75,30 +75,17 @@ impl<T: Transport> Upcalls<'_, T> {
         Err(refused.content)
     }
 
-    fn fail_op(&mut self, op: &TxOp<T::Op>, errno: Errno) {
-        self.tx.counts.failed += 1;
-        let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
-        error.prov_errno = errno.get();
-        self.boxes.transmit_failed(error);
-    }
-}
-
-impl<T: Transport> Host<T> for Upcalls<'_, T> {
-    fn introduce(&mut self, peer: Peer, address: &Address) {
-        self.peers.introduce(peer, address);
-    }
-
-    #[inline]
-    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+    /// See [`Host::deliver`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn deliver_slow(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
         match self.find(arrived) {
             Found::Receive(filling) => {
-                match filling.buffer.pieces() {
-                    // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body`
-                    // is readable by the caller's promise, and no lent piece overlaps a transport's memory.
-                    [one] => unsafe { copy::bytes(body, one.addr, filling.placed()) },
-                    // SAFETY: as above.
-                    many => drop(unsafe { copy::scatter(body, filling.placed(), many, 0) }),
-                }
+                // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
+                // `body` is readable by the caller's promise.
+                unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
                 self.rx.complete(self.boxes, self.peers, &filling);
                 Delivery::Taken
             }
@@ -118,6 +105,36 @@ impl<T: Transport> Host<T> for Upcalls<'_, T> {
                 self.keep(arrived, Held::Bytes(bytes), held).unwrap_or(Delivery::Stopped)
             }
         }
+    }
+
+    fn fail_op(&mut self, op: &TxOp<T::Op>, errno: Errno) {
+        self.tx.counts.failed += 1;
+        let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
+        error.prov_errno = errno.get();
+        self.boxes.transmit_failed(error);
+    }
+}
+
+impl<T: Transport> Host<T> for Upcalls<'_, T> {
+    fn introduce(&mut self, peer: Peer, address: &Address) {
+        self.peers.introduce(peer, address);
+    }
+
+    #[inline]
+    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+        // The common case by itself: a receive of one piece, long enough, that is to be reported.
+        if let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived))
+            && let Some((context, to)) = found.recv().simple(arrived.len)
+        {
+            drop(found.take());
+            // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
+            // readable by the caller's promise, and no lent piece overlaps a transport's memory.
+            unsafe { copy::bytes(body, to, arrived.len) };
+            self.rx.report(self.boxes, self.peers, context, arrived);
+            return Delivery::Taken;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.deliver_slow(arrived, body) }
     }
 
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {

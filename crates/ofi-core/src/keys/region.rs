@@ -229,8 +229,8 @@ impl<T> Region<T> {
     }
 }
 
-/// The right to access part of a region, and a count that keeps it open: while a grant exists, [`super::Closing`]
-/// does not end.
+/// The right to access part of a region, and a count that keeps it open: while a grant exists,
+/// [`super::Closing`] does not end.
 #[derive(Debug)]
 pub struct Grant<T> {
     pub(super) region: Arc<Region<T>>,

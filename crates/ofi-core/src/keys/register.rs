@@ -29,8 +29,8 @@ pub struct Registration<'a, T> {
     /// Whether it can be used at once. With `FI_MR_ENDPOINT` or `FI_MR_RMA_EVENT` it cannot, until
     /// [`super::RegionTable::enable`].
     pub is_enabled: bool,
-    /// The region to make this one from ([`Desc::NONE`]: none), which cannot be closed before it. It decides on
-    /// interface and device.
+    /// The region to make this one from ([`Desc::NONE`]: none), which cannot be closed before it. It
+    /// decides on interface and device.
     pub base: Desc,
     /// The transport's data.
     pub data: T,

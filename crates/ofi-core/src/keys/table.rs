@@ -1,7 +1,7 @@
 //! The registrations of a domain, by key and by descriptor.
 //!
-//! The locks are held for lookups and their checks, and by [`RegionTable::check_and_run`] for one short access;
-//! never while a grant lives.
+//! The locks are held for lookups and their checks, and by [`RegionTable::check_and_run`] for one short
+//! access; never while a grant lives.
 //! Order: `changes`, then one shard at a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,12 +48,12 @@ impl<T> RegionTable<T> {
     }
 
     /// Registers memory. Remote rights come into force at once, unless the registration is to be enabled
-    /// later. Without remote rights, no key is taken: a requested key that is in use is no error then. If this
-    /// fails, the transport's data is dropped.
+    /// later. Without remote rights, no key is taken: a requested key that is in use is no error then.
+    /// If this fails, the transport's data is dropped.
     ///
     /// # Errors
-    /// `FI_EINVAL` for no pieces or too many, an empty piece, memory beyond the address space, an unknown base
-    /// or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
+    /// `FI_EINVAL` for no pieces or too many, an empty piece, memory beyond the address space, an unknown
+    /// base or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
     /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
     pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
         let Registration { attr, key, flags, context, is_enabled, base, data } = registration;

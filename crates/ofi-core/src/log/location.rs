@@ -15,8 +15,8 @@ pub(super) fn open(location: &str, mode: i64) -> (Box<dyn Write + Send>, Option<
             Ok(file) => (Box::new(file), None),
             Err(error) => {
                 let trouble = format!(
-                    "FI_LOG_LOCATION={path} cannot be used: {error}; it must be stderr, stdout, a directory or a \
-                     file that does not exist; logging to stderr instead"
+                    "FI_LOG_LOCATION={path} cannot be used: {error}; it must be stderr, stdout, a directory \
+                     or a file that does not exist; logging to stderr instead"
                 );
                 (Box::new(io::stderr()), Some(trouble))
             }

@@ -1,23 +1,23 @@
 //! What unexpected messages may occupy, and who is stopped when it is full.
 //!
-//! Two budgets, because running out of them means different things. Without bytes a payload waits at its sender
-//! and the envelope still comes, so a program that receives in another order than was sent goes on. Without
-//! envelopes nothing more can be recorded, so a sender must stop; then the others must not.
+//! Two budgets, because running out of them means different things. Without bytes a payload waits at its
+//! sender and the envelope still comes, so a program that receives in another order than was sent goes on.
+//! Without envelopes nothing more can be recorded, so a sender must stop; then the others must not.
 //!
-//! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much as `ALPHA` times
-//! what is free *now*. One sender alone gets two thirds of the budget, `n` greedy senders 2/(2n+1) each, and a
-//! ninth of whatever is there stays free for the next one even against three of them. Since what is held cannot be
-//! taken back, senders that come last could still find nothing; so each may always hold `FLOOR` envelopes, which
-//! the limit can be exceeded by: at most 16 for each peer, and a peer's own state takes more than that.
+//! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for
+//! shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much
+//! as `ALPHA` times what is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get
+//! 2/(2n+1) each, and the rest stays free for the next. Since what is held cannot be taken back, senders that
+//! come last could still find nothing; so each may always hold `FLOOR` envelopes, even beyond the limit: at
+//! most 16 for each peer, whose own state takes as much.
 //!
-//! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it does
-//! not stop and resume with every message.
+//! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it
+//! does not stop and resume with every message.
 //!
 //! Invariants:
 //! B1. The totals are the sums over `shares`.
-//! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. What a stopped sender may hold
-//!     is the same for all, so if the first of them, which holds least, may not resume, nobody may.
+//! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. What a stopped sender may
+//!     hold is the same for all, so if the first of them, which holds least, may not resume, nobody may.
 
 use super::{Config, Limit, Peer};
 use std::collections::BTreeSet;
@@ -65,7 +65,8 @@ impl Budget {
         (self.share(peer).envelopes as usize) < self.allowance()
     }
 
-    /// Records one more message, or says what is missing; without an envelope the sender counts as stopped.
+    /// Records one more message, or says what is missing. A sender counts as stopped from when an envelope is
+    /// refused to it until one is not, or `resume` names it.
     #[inline]
     pub(super) fn hold(&mut self, peer: Peer, bytes: usize) -> Result<(), Limit> {
         if !self.may_hold_envelope(peer) {
@@ -81,6 +82,7 @@ impl Budget {
             share.bytes += bytes;
             share.envelopes += 1;
         });
+        self.forget(peer);
         Ok(())
     }
 
@@ -103,6 +105,7 @@ impl Budget {
     }
 
     /// Forgets that a sender is stopped, as when it is gone.
+    #[inline]
     pub(super) fn forget(&mut self, peer: Peer) {
         let share = self.share(peer);
         if share.stopped {
@@ -167,10 +170,10 @@ impl Budget {
     }
 }
 
-/// A sender may hold this many times what is free: 1 wastes half of the budget on a lone sender, more leaves less
-/// for later ones. Choudhury and Hahne find 1 and 2 good over a wide range of loads.
+/// A sender may hold this many times what is free. With 1 a lone sender could use only half of the budget;
+/// more than 2 leaves less for those that come later.
 const ALPHA: usize = 2;
-/// Envelopes that each sender may hold whatever others do: enough to go on, too few to matter beside a peer's state.
+/// Envelopes that each sender may hold whatever others do: a judgement, enough to go on with.
 const FLOOR: usize = 16;
 
 #[cfg(test)]
@@ -241,6 +244,16 @@ mod tests {
         }
         assert_eq!(budget.envelopes_of(Peer(7)), 539, "539 < 3/4 * 2 * (900 - 539), but 540 is not");
         assert_eq!((budget.stopped(), budget.resume()), (0, None));
+    }
+
+    #[test]
+    fn a_sender_that_goes_on_by_itself_is_not_resumed() {
+        let mut budget = budget(0, 900);
+        flood(&mut budget, 7);
+        budget.release(Peer(7), 0);
+        assert_eq!((budget.hold(Peer(7), 0), budget.stopped()), (Ok(()), 0));
+        (0..600).for_each(|_| budget.release(Peer(7), 0));
+        assert_eq!(budget.resume(), None);
     }
 
     #[test]

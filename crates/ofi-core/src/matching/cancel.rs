@@ -1,11 +1,11 @@
 //! Finding a posted receive by its context, to cancel it.
 //!
-//! Nothing on the way of a message keeps order by context, so a cancel looks at all posted receives. A program that
-//! cancels many in a row, as at its end, would then take quadratic time; so a cancel that follows another with no
-//! post in between makes an index, and those after it use that.
+//! Nothing on the way of a message keeps order by context, so a cancel looks at all posted receives. A
+//! program that cancels many in a row, as at its end, would then take quadratic time; so a cancel that
+//! follows another with no post in between makes an index, and those after it use that.
 //!
-//! Invariant: while `as_of` equals the owner's count of posts, every queued receive is in `by_context`, oldest
-//! first; ids in it may be of receives that were taken since.
+//! Invariant: while `as_of` equals the owner's count of posts, every queued receive is in `by_context`,
+//! oldest first; ids in it may be of receives that were taken since.
 
 use super::RecvId;
 use std::collections::{HashMap, VecDeque};
@@ -26,8 +26,8 @@ impl CancelIndex {
         repeated
     }
 
-    /// The ids of a context, oldest first. `receives` yields all that are queued, in the order of posting; it is
-    /// called for the first of a row.
+    /// The ids of a context, oldest first. `receives` yields all that are queued, in the order of posting; it
+    /// is called for the first of a row.
     pub(super) fn ids<I: Iterator<Item = (usize, RecvId)>>(
         &mut self,
         context: usize,

@@ -1,13 +1,13 @@
 //! Matching of messages with posted receives: one engine for all transports.
 //!
-//! The rules (fi_msg(3), fi_tagged(3)): untagged and tagged messages are separate spaces. A receive may be directed
-//! at one source and may ignore bits of the tag. A message goes to the receive that was *posted first* of all that
-//! match it, whether directed, exact or wildcard; a receive gets the message that *arrived first* of all that match
-//! it. A message that no receive waits for is unexpected and kept, within a budget.
+//! The rules (fi_msg(3), fi_tagged(3)): untagged and tagged messages are separate spaces. A receive may be
+//! directed at one source and may ignore bits of the tag. A message goes to the receive that was *posted
+//! first* of all that match it, whether directed, exact or wildcard; a receive gets the message that *arrived
+//! first* of all that match it. A message that no receive waits for is unexpected and kept, within a budget.
 //!
-//! The owner moves bytes and reports completions; this module only decides who gets what. `R` is what the owner
-//! keeps for a posted receive (up to 80 bytes fit into two cache lines with what matching needs), `U` what it keeps
-//! of an unexpected message: the bytes, or a token for a payload that was left at its sender.
+//! The owner moves bytes and reports completions; this module only decides who gets what. `R` is what the
+//! owner keeps for a posted receive (up to 80 bytes fit into two cache lines with what matching needs), `U`
+//! what it keeps of an unexpected message: the bytes, or a token for a payload that was left at its sender.
 //!
 //! ```text
 //! receive posted     post ─> Matched(oldest unexpected message) | Queued(id)
@@ -15,13 +15,14 @@
 //! ```
 //!
 //! Invariants:
-//! M1. No queued receive matches an unclaimed unexpected message: `post` looks at messages before it queues, and
-//!     the owner calls `store` only right after `arrive` found no receive.
+//! M1. No queued receive matches an unclaimed unexpected message: `post` looks at messages before it queues,
+//!     and the owner calls `store` only right after `arrive` found no receive.
 //! M2. Every unexpected message, claimed ones too, is held in the budget until it leaves.
 //!
-//! Cost: with `n` receives posted or messages stored, everything but the following is O(1), and nothing allocates
-//! once the tables have grown to the load. A receive with ignored bits waits in a list that arrivals scan, and
-//! scans messages when it is posted. A cancel looks at all posted receives, but many in a row do so once.
+//! Cost: with `n` receives posted or messages stored, everything but the following is O(1), and nothing
+//! allocates once the tables have grown to the load. A receive with ignored bits waits in a list that
+//! arrivals scan, and scans messages when it is posted. A cancel looks at all posted receives, but many in a
+//! row do so once.
 
 mod budget;
 mod cancel;
@@ -148,8 +149,8 @@ pub struct Unexpected<U> {
 pub enum Posted<R, U> {
     /// It waits.
     Queued(RecvId),
-    /// The oldest message that matches, which is no longer stored, and the receive back. A multi-receive buffer
-    /// with room left is posted again.
+    /// The oldest message that matches, which is no longer stored, and the receive back. A multi-receive
+    /// buffer with room left is posted again.
     Matched {
         /// The receive that was not queued.
         recv: R,
@@ -160,8 +161,8 @@ pub enum Posted<R, U> {
 
 /// The receive that a message goes to, still in its place in the queue.
 ///
-/// A plain receive is taken; a multi-receive buffer stays, first in line, until the owner finds it full. To drop a
-/// `Match` leaves the receive where it is.
+/// A plain receive is taken; a multi-receive buffer stays, first in line, until the owner finds it full. To
+/// drop a `Match` leaves the receive where it is.
 #[must_use]
 pub struct Match<'a, R> {
     posted: &'a mut PostedReceives<R>,
@@ -213,8 +214,8 @@ pub struct Config {
     pub bytes: usize,
     /// Unexpected messages, whether or not they hold bytes. Default: 1,000,000, of about 170 bytes each.
     pub envelopes: usize,
-    /// Makes the hash of tags the same in every run, for benchmarks that count instructions. Default: `None`, a
-    /// random secret, without which a peer could choose tags that collide.
+    /// Makes the hash of tags the same in every run, for benchmarks that count instructions. Default: `None`,
+    /// a random secret, without which a peer could choose tags that collide.
     pub hash_seed: Option<u64>,
 }
 
@@ -283,8 +284,8 @@ impl<R, U> Matcher<R, U> {
         self.posted.take_first(wanted)
     }
 
-    /// Takes the receive posted first of those with this context (`fi_cancel`). The first of a row of cancels looks at
-    /// all posted receives, later ones do not.
+    /// Takes the receive posted first of those with this context (`fi_cancel`). The first of a row of cancels
+    /// looks at all posted receives, later ones do not.
     pub fn cancel_by_context(&mut self, context: usize) -> Option<R>
     where
         R: PostedReceive,
@@ -292,8 +293,8 @@ impl<R, U> Matcher<R, U> {
         self.posted.cancel(context, R::context)
     }
 
-    /// Takes all receives that satisfy `wanted`, in the order of posting: those directed at a peer that is gone, or
-    /// all on close. The tag of a `Want` seen here has the ignored bits set.
+    /// Takes all receives that satisfy `wanted`, in the order of posting: those directed at a peer that is
+    /// gone, or all on close. The tag of a `Want` seen here has the ignored bits set.
     pub fn extract_posted(&mut self, wanted: impl FnMut(&Want, &R) -> bool) -> Vec<R> {
         self.posted.extract(wanted)
     }
@@ -311,7 +312,8 @@ impl<R, U> Matcher<R, U> {
     /// content occupies here: 0 if the payload was left at the sender.
     ///
     /// # Errors
-    /// [`Refused`] with the content if a budget is full; for want of an envelope the sender then counts as stopped.
+    /// [`Refused`] with the content if a budget is full; for want of an envelope the sender then counts as
+    /// stopped.
     pub fn store(
         &mut self,
         envelope: &Envelope,
@@ -337,30 +339,33 @@ impl<R, U> Matcher<R, U> {
         self.unexpected.find(want).map(|index| self.unexpected.at(index))
     }
 
-    /// Sets the oldest message that matches aside for `context` (`FI_PEEK | FI_CLAIM`): nothing else will match it.
+    /// Sets the oldest message that matches aside for `context` (`FI_PEEK | FI_CLAIM`): nothing else will
+    /// match it.
     pub fn claim(&mut self, want: &Want, context: usize) -> Option<&Unexpected<U>> {
         let index = self.unexpected.find(want)?;
         self.unexpected.claim(index, context);
         Some(self.unexpected.at(index))
     }
 
-    /// Removes the message claimed for `context`, to receive or to discard it (`FI_CLAIM`, `FI_CLAIM | FI_DISCARD`).
-    /// If several were claimed for one context, the one claimed first.
+    /// Removes the message claimed for `context`, to receive or to discard it (`FI_CLAIM`, or that with
+    /// `FI_DISCARD`). If several were claimed for one context, the one claimed first.
     pub fn take_claimed(&mut self, context: usize) -> Option<Unexpected<U>> {
         let index = self.unexpected.claimed(context)?;
         Some(self.remove(index))
     }
 
-    /// Removes the oldest message that matches (`FI_PEEK | FI_DISCARD`). The owner tells the sender, if it waits.
+    /// Removes the oldest message that matches (`FI_PEEK | FI_DISCARD`). The owner tells the sender, if it
+    /// waits.
     #[inline(never)] // so that `post` stays small where it is inlined
     pub fn discard(&mut self, want: &Want) -> Option<Unexpected<U>> {
         let index = self.unexpected.find(want)?;
         Some(self.remove(index))
     }
 
-    /// Deals with a peer that is gone: it no longer counts as stopped, and its messages for which `lost` says so
-    /// are removed and returned. `lost` is told the context of a claimed message; it may also mark the content and
-    /// keep the message, so that whoever receives it learns of the loss. Messages that are here whole stay.
+    /// Deals with a peer that is gone: it no longer counts as stopped, and its messages for which `lost` says
+    /// so are removed and returned. `lost` is told the context of a claimed message; it may also mark the
+    /// content and keep the message, so that whoever receives it learns of the loss. Messages that are here
+    /// whole stay.
     pub fn drop_peer(
         &mut self,
         peer: Peer,
@@ -372,7 +377,8 @@ impl<R, U> Matcher<R, U> {
         removed
     }
 
-    /// Empties the matcher, as when the endpoint closes: the receives in the order of posting, and the messages.
+    /// Empties the matcher, as when the endpoint closes: the receives in the order of posting, and the
+    /// messages.
     pub fn drain(&mut self) -> (Vec<R>, Vec<Unexpected<U>>) {
         let messages = self.unexpected.drain();
         messages.iter().for_each(|message| self.budget.release(message.envelope.peer, message.bytes_held));
@@ -394,8 +400,8 @@ impl<R, U> Matcher<R, U> {
 
 /// The budget of unexpected messages. How it is shared is described in `budget.rs`.
 impl<R, U> Matcher<R, U> {
-    /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender and the message is
-    /// stored with `bytes_held` 0.
+    /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender and the message
+    /// is stored with `bytes_held` 0.
     #[inline]
     pub fn may_hold_bytes(&self, peer: Peer, len: usize) -> bool {
         self.budget.may_hold_bytes(peer, len)
@@ -408,14 +414,15 @@ impl<R, U> Matcher<R, U> {
         self.budget.may_hold_envelope(peer)
     }
 
-    /// Records that the owner no longer reads from `peer`, for [`poll_resume`](Self::poll_resume) to name it later.
-    /// [`store`](Self::store) does so itself when it refuses an envelope.
+    /// Records that the owner no longer reads from `peer`, for [`poll_resume`](Self::poll_resume) to name it
+    /// later. [`store`](Self::store) does so itself when it refuses an envelope.
     pub fn stop(&mut self, peer: Peer) {
         self.budget.stop(peer);
     }
 
-    /// A stopped sender that may go on now; it no longer counts as stopped. Call until `None` after messages were
-    /// received; it costs one comparison while nobody is stopped.
+    /// A stopped sender that may go on now; it no longer counts as stopped. Call until `None` after messages
+    /// were received; it costs one comparison while nobody is stopped. An owner whose senders try again by
+    /// themselves need not call it: a sender that is not refused no longer counts as stopped either.
     #[inline]
     pub fn poll_resume(&mut self) -> Option<Peer> {
         self.budget.resume()

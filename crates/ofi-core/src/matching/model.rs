@@ -261,7 +261,7 @@ fn op() -> impl Strategy<Value = Op> {
     let uses = prop_oneof![4 => Just(0u32), 1 => 1..5u32];
     prop_oneof![
         200 => (want(), context(), uses).prop_map(|(want, context, uses)| Op::Post(want, context, uses)),
-        240 => (envelope(), 0..40usize, any::<bool>()).prop_map(|(e, bytes, at_once)| Op::Arrive(e, bytes, at_once)),
+        240 => (envelope(), 0..40usize, any::<bool>()).prop_map(|(e, bytes, now)| Op::Arrive(e, bytes, now)),
         20 => vec(context(), 1..4).prop_map(Op::Cancel),
         25 => want().prop_map(Op::Peek),
         25 => (want(), context()).prop_map(|(want, context)| Op::Claim(want, context)),
@@ -280,7 +280,7 @@ fn config() -> impl Strategy<Value = Config> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn the_matcher_does_as_the_model(config in config(), ops in vec(op(), 0..600)) {

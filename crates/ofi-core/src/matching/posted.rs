@@ -1,12 +1,13 @@
 //! Posted receives that wait for a message.
 //!
-//! Every receive is in one list, by its class: untagged from anyone, untagged from one peer, exact tag from anyone,
-//! exact tag from one peer, or wildcard (some tag bits ignored). Within a list the order is that of posting, so a
-//! message has at most one candidate in each list but the wildcards', and `order` decides between candidates.
+//! Every receive is in one list, by its class: untagged from anyone, untagged from one peer, exact tag from
+//! anyone, exact tag from one peer, or wildcard (some tag bits ignored). Within a list the order is that of
+//! posting, so a message has at most one candidate in each list but the wildcards', and `order` decides
+//! between candidates.
 //!
 //! Invariants:
-//! P1. `order` is unique, grows with each post, and stays with a receive until it is taken: a multi-receive buffer
-//!     keeps its place while it takes messages.
+//! P1. `order` is unique, grows with each post, and stays with a receive until it is taken: a multi-receive
+//!     buffer keeps its place while it takes messages.
 //! P2. A receive is in the list of its class and key, and in no other; lists are in ascending `order`.
 
 use super::cancel::CancelIndex;
@@ -35,8 +36,8 @@ struct Key {
     class: Class,
 }
 
-/// A receive that was found for a message, and where its list hangs: `place` is the entry in the table of its class.
-/// But for a wildcard it is the first of its list.
+/// A receive that was found for a message, and where its list hangs: `place` is the entry in the table of its
+/// class. But for a wildcard it is the first of its list.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     index: u32,

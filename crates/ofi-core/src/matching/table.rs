@@ -1,13 +1,13 @@
 //! Hash table from a key to the head of a list of slots, and the hash that places keys.
 //!
-//! The table stores no keys. An entry is 32 bits of the key's hash and the slot at the head of the key's list;
-//! the key itself is read from that slot, which a match must read anyway. Eight entries share a cache line, so a
-//! lookup costs one line here and one in the slab, however many keys there are.
+//! The table stores no keys. An entry is 32 bits of the key's hash and the slot at the head of the key's
+//! list; the key itself is read from that slot, which a match must read anyway. Eight entries share a cache
+//! line, so a lookup costs one line here and one in the slab, however many keys there are.
 //!
 //! Invariants (linear probing; `entries.len()` is a power of two):
 //! T1. At least a quarter of the entries is empty (`head == NIL`), so that every probe ends.
-//! T2. Between an entry's home (`hash & mask`) and its place there is no empty entry. Removal shifts later entries
-//!     back to keep it so: there are no tombstones, and a table in long use is as fast as a new one.
+//! T2. Between an entry's home (`hash & mask`) and its place there is no empty entry. Removal shifts later
+//!     entries back to keep it so: there are no tombstones, and a table in long use is as fast as a new one.
 //! T3. An entry's list is not empty, and no two entries have the same key.
 
 use super::slab::{NIL, Slab};
@@ -41,8 +41,8 @@ impl<const LIST: usize> Table<LIST> {
         self.len == 0
     }
 
-    /// The first slot of a key's list, and the place of the list for `unlink`. `is_key` compares the key with that
-    /// of a slot.
+    /// The first slot of a key's list, and the place of the list for `unlink`. `is_key` compares the key with
+    /// that of a slot.
     #[inline]
     pub(super) fn first<K: Copy + Default, V, const LISTS: usize>(
         &self,
@@ -164,11 +164,11 @@ impl<const LIST: usize> Table<LIST> {
 
 /// Hash of tags and sources under a random secret.
 ///
-/// Tags are chosen by peers, so a fixed hash would let one of them make every lookup a scan; who does not know the
-/// secret cannot choose tags that meet. Multiplying to 128 bits and folding once is not enough: tags in a regular
-/// pattern stay in one, and for one secret in twenty linear probing then takes ten to five hundred steps. Twice
-/// leaves nothing of the pattern (measured: 2.5 steps in a table three quarters full, as for a random function,
-/// for each of 400 secrets and nine patterns).
+/// Tags are chosen by peers, so a fixed hash would let one of them make every lookup a scan; who does not
+/// know the secret cannot choose tags that meet. Multiplying to 128 bits and folding once is not enough: tags
+/// in a regular pattern stay in one, and for one secret in twenty linear probing then takes ten to five
+/// hundred steps. Twice leaves nothing of the pattern (measured: 2.5 steps in a table three quarters full, as
+/// for a random function, for each of 400 secrets and nine patterns).
 #[derive(Clone, Copy)]
 pub(super) struct KeyHash {
     mask: u64,
@@ -276,7 +276,7 @@ mod tests {
             for tag in 0u64..1 << 16 {
                 used[hash.tag(tag << shift) as usize & 0xffff] += 1;
             }
-            // A random function leaves 1/e of the places empty (24,109, deviation 79), and puts nine tags into one.
+            // A random function leaves 1/e of the places empty (24,109, deviation 79) and puts nine into one.
             let empty = used.iter().filter(|&&n| n == 0).count();
             assert!(empty.abs_diff(24_109) < 1_000, "shift {shift}: {empty} of 65536 places are empty");
             assert!(*used.iter().max().unwrap() < 32, "shift {shift}");

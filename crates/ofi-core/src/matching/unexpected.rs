@@ -1,9 +1,9 @@
 //! Messages that arrived before a receive that matches them.
 //!
-//! A message waits in up to four lists, so that each kind of receive finds its oldest match at the head of one:
-//! all messages of its space (`ORDER`), those of one peer (`SOURCE`), those with one tag (`TAG`), those of one peer
-//! with one tag (`SOURCE_TAG`). Only a receive that ignores some bits of the tag scans, and if it is directed, only
-//! its peer's messages.
+//! A message waits in up to four lists, so that each kind of receive finds its oldest match at the head of
+//! one: all messages of its space (`ORDER`), those of one peer (`SOURCE`), those with one tag (`TAG`), those
+//! of one peer with one tag (`SOURCE_TAG`). Only a receive that ignores some bits of the tag scans, and if it
+//! is directed, only its peer's messages.
 //!
 //! Invariants:
 //! U1. Every list is in the order of arrival. A message not claimed is in `ORDER` and `SOURCE`, and, if it is
@@ -162,8 +162,8 @@ impl<U> UnexpectedMessages<U> {
             .first(&self.slab, self.hash.tag(context as u64), |slab, head| slab.at(head).claim == context)
     }
 
-    /// Removes the messages of `peer` that satisfy `wanted`, which is told the context of a claimed one: untagged,
-    /// tagged, then claimed, each in order.
+    /// Removes the messages of `peer` that satisfy `wanted`, which is told the context of a claimed one:
+    /// untagged, tagged, then claimed, each in order.
     pub(super) fn extract(
         &mut self,
         peer: Peer,

@@ -254,6 +254,11 @@ fn before_1_5_zero_is_whichever_whole_mode_the_provider_has() {
     assert_eq!(grant(&needy(), MrMode::empty()), Ok(MrMode::BASIC));
     assert_eq!(negotiate(&needy(), None, OLD).map(|info| info.domain_attr.mr_mode), Ok(MrMode::BASIC));
     assert!(grant(&able(), MrMode::VIRT_ADDR).is_err());
+    let mut partly = able();
+    partly.domain_attr.mr_mode |= MrMode::PROV_KEY;
+    assert_eq!(grant(&partly, MrMode::empty()), Ok(MrMode::BASIC));
+    partly.domain_attr.mr_mode -= MrMode::BASIC;
+    assert_eq!(grant(&partly, MrMode::empty()), Ok(MrMode::SCALABLE));
 }
 
 #[test]
@@ -319,8 +324,11 @@ fn a_counter_without_a_range_counts_to_the_end_of_64_bits() {
     hints.info.domain_attr.max_cntr_value = 100;
     assert_eq!(grant(&able(), hints.clone()).domain_attr.max_cntr_value, u64::MAX);
     let mut offer = able();
-    offer.domain_attr.max_cntr_value = 99;
-    assert_eq!(refused(&offer, hints, API), ["domain_attr.max_cntr_value"]);
+    (offer.domain_attr.max_cntr_value, offer.domain_attr.max_err_cntr_value) = (99, 9);
+    hints.info.domain_attr.max_err_cntr_value = 10;
+    let fields = ["domain_attr.max_cntr_value", "domain_attr.max_err_cntr_value"];
+    assert_eq!(refused(&offer, hints.clone(), API), fields);
+    assert!(negotiate(&offer, Some(&hints), Version::new(2, 4)).is_ok());
 }
 
 #[test]
@@ -360,6 +368,9 @@ fn a_tag_format_needs_bits_enough() {
     assert_eq!(grant(&offer, tagged(0xff_ffff)).ep_attr.mem_tag_format, 0xaa_aaaa_aaaa);
     assert_eq!(refused(&offer, tagged(1 << 40), API), ["ep_attr.mem_tag_format"]);
     assert!(negotiate(&offer, Some(&tagged(1 << 40).caps(Caps::MSG)), API).is_ok());
+    offer.ep_attr.mem_tag_format = 0xaa; // 8 bits
+    assert_eq!(grant(&offer, tagged(TAG_CCL)).ep_attr.mem_tag_format, TAG_CCL);
+    assert_eq!(refused(&offer, tagged(TAG_MPI), API), ["ep_attr.mem_tag_format"]);
     offer.ep_attr.mem_tag_format = TAG_CCL;
     assert_eq!(refused(&offer, tagged(TAG_MPI), API), ["ep_attr.mem_tag_format"]);
 }
@@ -422,6 +433,8 @@ fn keys_in_the_address_vector_are_nowhere_else() {
     assert_eq!(grant(&able(), hints.clone()).domain_attr.auth_key_size, AV_AUTH_KEY);
     hints.info.ep_attr.auth_key_size = 4;
     assert_eq!(refused(&able(), hints.clone(), API), ["ep_attr.auth_key_size"]);
+    assert_eq!(refused(&able(), hints.clone(), Version::new(1, 20)), ["ep_attr.auth_key_size"]);
+    assert_eq!(refused(&able(), hints.clone(), Version::new(1, 19)), ["domain_attr.auth_key_size"]);
     hints.info.ep_attr.auth_key_size = 0;
     hints.info.domain_attr.auth_key = vec![1];
     assert_eq!(refused(&able(), hints.clone(), API), ["domain_attr.auth_key_size"]);
@@ -548,9 +561,12 @@ fn a_provider_must_be_new_enough_for_the_hints_and_not_too_new_for_the_program()
 }
 
 #[test]
-fn the_handle_of_the_hints_is_handed_on() {
-    let handle = Handle::new(Arc::new(1_u8));
-    assert_eq!(grant(&able(), Hints::new().handle(handle.clone())).handle, Some(handle));
+fn open_objects_in_the_hints_are_handed_on() {
+    let handles = [1_u8, 2, 3].map(|object| Some(Handle::new(Arc::new(object))));
+    let mut hints = Hints::new();
+    [hints.info.handle, hints.info.domain_attr.domain, hints.info.fabric_attr.fabric] = handles.clone();
+    let info = grant(&able(), hints);
+    assert_eq!([info.handle, info.domain_attr.domain, info.fabric_attr.fabric], handles);
 }
 
 // The whole
@@ -562,6 +578,7 @@ fn every_refusal_is_reported_and_reads_as_a_sentence() {
     assert_eq!(refusals.len(), 3);
     let error = Error::refused(refusals);
     assert_eq!(error, Errno::ENODATA);
+    assert!(error.to_string().ends_with("\n  shm: fabric_attr.prov_name: wanted tcp, offers shm"), "{error}");
     let line = "\n  shm: tx_attr.inject_size: wanted 8192, offers at most 4096\n";
     assert!(error.to_string().contains(line), "{error}");
 }

@@ -19,8 +19,8 @@ pub struct Answers<'a> {
 impl AddressTable {
     /// Inserts addresses in order; one that fails takes no index and does not stop the others. An item may
     /// be an error already, such as a name that did not resolve. `admit` is called for each address that was
-    /// not there before, as in [`AddressTable::insert_address`]. Answers how many were inserted, which is what
-    /// `fi_av_insert` returns. Answers beyond the end of a slice are dropped.
+    /// not there before, as in [`AddressTable::insert_address`]. Answers how many were inserted, as
+    /// `fi_av_insert` does. Answers beyond the end of a slice are dropped.
     pub fn insert_each(
         &mut self,
         addresses: impl IntoIterator<Item = Result<Address>>,

@@ -2,8 +2,8 @@
 //!
 //! [`AddressTable`] turns addresses into indices (`fi_addr_t`) and back, counts how often each was inserted,
 //! and tells caches when an index has come to mean another peer. [`names`] makes the node and service names
-//! of the insertions that count (`fi_av_insertsym`). Resolving a name is the transport's job, and so is its own
-//! state of each peer, which lives in the transport's tables under the same index.
+//! of the insertions that count (`fi_av_insertsym`). Resolving a name is the transport's job, and so is its
+//! own state of each peer, which lives in the transport's tables under the same index.
 //!
 //! The table is plain data without a lock: reads take `&self`, so the address vector that owns it can let
 //! them run beside each other.

@@ -169,8 +169,8 @@ impl AddressTable {
         }
     }
 
-    /// Makes room in the reverse index: twice as much where it is full, as much again where removals have worn
-    /// it out. Walks the slots in order: the index's own way to grow would read them in the order of their
+    /// Makes room in the reverse index: twice as much where it is full, as much again where removals wore it
+    /// out. Walks the slots in order: the index's own way to grow would read them in the order of their
     /// hashes, which costs a cache miss each. The old index goes first, so that the two are never there
     /// together.
     #[cold]

@@ -294,7 +294,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(format in prop::sample::select(AddrFormat::VALUES), bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_are_taken_or_refused(
+        format in prop::sample::select(AddrFormat::VALUES),
+        bytes in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
         let mut table = AddressTable::new(format, usize::MAX, UserIds::PerInsert);
         prop_assert_eq!(table.find(&bytes), None);
         match table.insert(&bytes) {

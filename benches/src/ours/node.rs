@@ -1,0 +1,166 @@
+//! One side of a measurement: an endpoint with its queues, and the few calls that measurements make.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi::raw::{
+    Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer, CqTaggedEntry,
+    Domain, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, ReceiveOp, SendOp, Serialization, TagMatch,
+    Threading, Version, WaitObj,
+};
+
+use super::{Job, Memory};
+use crate::{Error, Result, link::Link};
+
+/// A measurement that makes no progress for so long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Node {
+    pub endpoint: Arc<dyn Endpoint>,
+    pub tx: Arc<dyn CompletionQueue>,
+    pub rx: Arc<dyn CompletionQueue>,
+    pub domain: Arc<dyn Domain>,
+    pub peer: FiAddr,
+    _av: Arc<dyn AddressVector>,
+}
+
+fn stack(error: ofi::raw::Error) -> Error {
+    Error::Stack(error.to_string())
+}
+
+/// Memory of one side, which lives as long as the process.
+pub struct Arena {
+    pub base: *mut u8,
+    pub len: usize,
+}
+
+impl Node {
+    /// Opens this side and meets the other.
+    pub fn open(job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
+        let hints = Hints::new()
+            .caps(Caps::MSG | Caps::TAGGED | Caps::RMA)
+            .provider("shm")
+            .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
+            .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
+        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).map_err(stack)?;
+        let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
+        let serialization = match job.threading {
+            // SAFETY: a worker has one thread.
+            super::Threading::Domain => unsafe { Serialization::application(Threading::Domain) },
+            super::Threading::Safe => Serialization::LIBRARY,
+        };
+        let fabric = ofi::open_fabric(info).map_err(stack)?;
+        let domain = fabric.open_domain(info, serialization).map_err(stack)?;
+        let endpoint = domain.open_endpoint(info).map_err(stack)?;
+        let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);
+        let (tx, rx) = (queue()?, queue()?);
+        let av = domain.open_av(&AvAttr::default()).map_err(stack)?;
+        endpoint.bind_cq(&tx, BindFlags::TRANSMIT).map_err(stack)?;
+        endpoint.bind_cq(&rx, BindFlags::RECV).map_err(stack)?;
+        endpoint.bind_av(&av).map_err(stack)?;
+        endpoint.enable().map_err(stack)?;
+        let name = endpoint.name().map_err(stack)?;
+        let theirs: String = link.exchange(&name.text().unwrap_or_default().to_owned())?;
+        let peer = av.insert(&[Address::from_text(&theirs)]).remove(0).map_err(stack)?;
+        Ok(Self { endpoint, tx, rx, domain, peer, _av: av })
+    }
+
+    /// Touched memory of the kind that the job asks for, for the rest of the process's life.
+    pub fn memory(&self, job: &Job, len: usize) -> Result<Arena> {
+        let base = match job.memory {
+            Memory::Application => {
+                let layout = std::alloc::Layout::from_size_align(len.max(1), 4096)
+                    .map_err(|error| Error::Stack(error.to_string()))?;
+                // SAFETY: the size is not zero.
+                unsafe { std::alloc::alloc_zeroed(layout) }
+            }
+            Memory::Library => {
+                let memory = self.domain.alloc(len.max(1), ofi::raw::Placement::default()).map_err(stack)?;
+                let base = memory.as_ptr();
+                std::mem::forget(memory);
+                base
+            }
+        };
+        // SAFETY: `len` bytes were just allocated, and nobody else knows of them.
+        unsafe { base.write_bytes(1, len) };
+        Ok(Arena { base, len })
+    }
+
+    /// Posts a send, reading the transmit queue while there is no room.
+    #[inline]
+    pub fn send(&self, piece: Piece, tag: Option<u64>) -> Result<()> {
+        let pieces = [piece];
+        // SAFETY: arenas live as long as the process, and a measurement does not look at what is in flight.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        let op = SendOp::new(lent, self.peer, Context(1));
+        let mut since = None;
+        loop {
+            let sent = match tag {
+                None => self.endpoint.send(&op),
+                Some(tag) => self.endpoint.send_tagged(&op, tag),
+            };
+            match sent {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_again() => self.patient(&mut since)?,
+                Err(error) => return Err(stack(error)),
+            }
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn receive(&self, piece: Piece, tag: Option<u64>, context: usize) -> Result<()> {
+        let pieces = [piece];
+        // SAFETY: as in `send`.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        let op = ReceiveOp::new(lent, Context(context));
+        match tag {
+            None => self.endpoint.receive(&op),
+            Some(tag) => self.endpoint.receive_tagged(&op, TagMatch { tag, ignore: 0 }),
+        }
+        .map_err(stack)
+    }
+
+    /// Reads up to `entries.len()` completions; 0 if there are none.
+    #[inline]
+    pub fn poll(&self, queue: &Arc<dyn CompletionQueue>, entries: &mut [CqTaggedEntry]) -> Result<usize> {
+        match queue.read(&mut CqBuffer::new(entries)) {
+            Ok(count) => Ok(count),
+            Err(error) if error.is_again() => Ok(0),
+            Err(error) => Err(self.failed(queue, error)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, queue: &Arc<dyn CompletionQueue>, error: ofi::raw::Error) -> Error {
+        match queue.read_error() {
+            Ok(entry) => Error::Stack(format!("{error}: {entry:?}")),
+            Err(_) => stack(error),
+        }
+    }
+
+    /// Waits for one completion; answers its context.
+    #[inline]
+    pub fn wait_one(&self, queue: &Arc<dyn CompletionQueue>) -> Result<CqTaggedEntry> {
+        let mut entry = [CqTaggedEntry::EMPTY];
+        let mut since = None;
+        let mut looks = 0u32;
+        loop {
+            if self.poll(queue, &mut entry)? == 1 {
+                return Ok(entry[0]);
+            }
+            looks += 1;
+            if looks.is_multiple_of(1 << 20) {
+                self.patient(&mut since)?;
+            }
+        }
+    }
+
+    #[cold]
+    fn patient(&self, since: &mut Option<Instant>) -> Result<()> {
+        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(Error::Stack(format!("no progress for {PATIENCE:?}: {:?}", self.endpoint.statistics())));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! The paths whose instructions are counted: two endpoints in one thread, one operation to a function.
+
+use std::os::unix::net::UnixStream;
+
+use ofi::raw::{CompletionQueue, CqBuffer, CqTaggedEntry, Piece, WaitObj};
+
+use super::node::Node;
+use super::{Job, Path, Test};
+use crate::{Error, Result, link::Link};
+
+/// All of them. A send and a receive both count the read of their completion.
+pub const PATHS: &[Path] = &[
+    Path { name: "send 64 B, completion read", function: "*paths*send_and_complete*" },
+    Path { name: "receive 64 B, completion read, posted again", function: "*paths*receive_and_post*" },
+    Path { name: "tagged send 64 B, completion read", function: "*paths*tagged_send_and_complete*" },
+    Path { name: "tagged receive 64 B, completion read, posted again", function: "*paths*tagged_receive_and_post*" },
+    Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
+];
+
+struct Sides {
+    sender: Node,
+    receiver: Node,
+    memory: Box<[u8; 256]>,
+}
+
+impl Sides {
+    fn open() -> Result<Self> {
+        let job = Job::new(Test::PingPong, 64, 1);
+        let (a, b) = UnixStream::pair().map_err(Error::io("a socket pair"))?;
+        let other = std::thread::spawn(move || Node::open(&job, &mut Link::new(b)?, WaitObj::None));
+        let sender = Node::open(&job, &mut Link::new(a)?, WaitObj::None)?;
+        let receiver = other.join().map_err(|_| Error::Stack("opening the receiver".into()))??;
+        Ok(Self { sender, receiver, memory: Box::new([1; 256]) })
+    }
+
+    fn piece(&mut self, at: usize) -> Piece {
+        Piece::new(self.memory.as_mut_ptr().wrapping_add(at), 64)
+    }
+}
+
+fn read_one(node: &Node, queue: &std::sync::Arc<dyn CompletionQueue>) -> Result<()> {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    match queue.read(&mut CqBuffer::new(&mut entry)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_again() => node.wait_one(queue).map(drop),
+        Err(error) => Err(Error::Stack(error.to_string())),
+    }
+}
+
+#[inline(never)]
+fn send_and_complete(node: &Node, piece: Piece) -> Result<()> {
+    node.send(piece, None)?;
+    read_one(node, &node.tx)
+}
+
+#[inline(never)]
+fn receive_and_post(node: &Node, piece: Piece) -> Result<()> {
+    read_one(node, &node.rx)?;
+    node.receive(piece, None, 0)
+}
+
+#[inline(never)]
+fn tagged_send_and_complete(node: &Node, piece: Piece) -> Result<()> {
+    node.send(piece, Some(7))?;
+    read_one(node, &node.tx)
+}
+
+#[inline(never)]
+fn tagged_receive_and_post(node: &Node, piece: Piece) -> Result<()> {
+    read_one(node, &node.rx)?;
+    node.receive(piece, Some(7), 0)
+}
+
+#[inline(never)]
+fn empty_poll(node: &Node) -> Result<usize> {
+    node.poll(&node.rx, &mut [CqTaggedEntry::EMPTY])
+}
+
+/// See [`super::run_path`].
+pub fn run(name: &str, count: u64) -> Result<()> {
+    let mut sides = Sides::open()?;
+    let (out, into) = (sides.piece(0), sides.piece(128));
+    let Sides { sender, receiver, .. } = &sides;
+    let tagged = name.starts_with("tagged");
+    receiver.receive(into, tagged.then_some(7), 0)?;
+    // Outside the counted functions: the two meet.
+    sender.send(out, tagged.then_some(7))?;
+    sender.wait_one(&sender.tx)?;
+    receiver.wait_one(&receiver.rx)?;
+    receiver.receive(into, tagged.then_some(7), 0)?;
+    for _ in 0..count {
+        match (name.contains("send"), tagged) {
+            _ if name.starts_with("poll") => {
+                empty_poll(receiver)?;
+            }
+            (true, false) => {
+                send_and_complete(sender, out)?;
+                receiver.wait_one(&receiver.rx)?;
+                receiver.receive(into, None, 0)?;
+            }
+            (true, true) => {
+                tagged_send_and_complete(sender, out)?;
+                receiver.wait_one(&receiver.rx)?;
+                receiver.receive(into, Some(7), 0)?;
+            }
+            (false, tagged) => {
+                sender.send(out, tagged.then_some(7))?;
+                sender.wait_one(&sender.tx)?;
+                if tagged { tagged_receive_and_post(receiver, into)? } else { receive_and_post(receiver, into)? }
+            }
+        }
+    }
+    Ok(())
+}

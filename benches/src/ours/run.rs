@@ -1,0 +1,303 @@
+//! The measurements themselves.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use ofi::raw::{
+    Call, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
+    RmaOp, WaitObj,
+};
+
+use super::node::{Arena, Node};
+use super::{Job, Role, Sleep, Test};
+use crate::{Error, Figures, Result, link::Link, sys};
+
+fn stack(error: ofi::raw::Error) -> Error {
+    Error::Stack(error.to_string())
+}
+
+/// Does `job`; see [`super::run`].
+pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
+    let wait = match job.test {
+        Test::Wake(Sleep::Epoll) => WaitObj::Fd,
+        Test::Wake(_) | Test::Idle => WaitObj::Unspec,
+        _ => WaitObj::None,
+    };
+    let node = Node::open(job, link, wait)?;
+    let client = role == Role::Client;
+    let figures = match job.test {
+        Test::PingPong => ping_pong(&node, job, client, link)?,
+        Test::TaggedPingPong { posted } => tagged_ping_pong(&node, job, posted, client, link)?,
+        Test::Stream => stream(&node, job, client, link)?,
+        Test::RmaWrite => rma(&node, job, client, link, true)?,
+        Test::RmaRead => rma(&node, job, client, link, false)?,
+        Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
+        Test::Idle => idle(&node, client, link)?,
+    };
+    link.barrier()?;
+    Ok(client.then_some(figures))
+}
+
+/// Where message `slot` of a window lies.
+fn slot(arena: &Arena, size: usize, slot: usize) -> Piece {
+    let stride = size.next_multiple_of(64);
+    debug_assert!((slot + 1) * stride <= arena.len.max(stride));
+    Piece::new(arena.base.wrapping_add(slot * stride), size)
+}
+
+fn ping_pong(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let arena = node.memory(job, 2 * job.size.next_multiple_of(64))?;
+    let (out, back) = (slot(&arena, job.size, 0), slot(&arena, job.size, 1));
+    let round = || -> Result<()> {
+        if client {
+            node.receive(back, None, 0)?;
+            node.send(out, None)?;
+            node.wait_one(&node.rx)?;
+            node.wait_one(&node.tx)?;
+        } else {
+            node.wait_one(&node.rx)?;
+            node.receive(back, None, 0)?;
+            node.send(out, None)?;
+            node.wait_one(&node.tx)?;
+        }
+        Ok(())
+    };
+    if !client {
+        node.receive(back, None, 0)?;
+    }
+    timed(job, link, round)
+}
+
+fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &mut Link) -> Result<Figures> {
+    let arena = node.memory(job, (posted + 1) * job.size.next_multiple_of(64))?;
+    let out = slot(&arena, job.size, posted);
+    for tag in 0..posted {
+        node.receive(slot(&arena, job.size, tag), Some(tag as u64), tag)?;
+    }
+    // Both sides walk the same permutation: a full-period generator modulo the next power of two.
+    let span = posted.next_power_of_two().max(2) as u64;
+    let mut state = 1u64;
+    let mut next = move || loop {
+        state = (state.wrapping_mul(0x5851_F42D_4C95_7F2D & !3 | 1).wrapping_add(0xB504_F333_F9DE_6485 | 1)) % span;
+        if state < posted as u64 {
+            return state;
+        }
+    };
+    let mut round = move || -> Result<()> {
+        let tag = next();
+        let again = |tag: u64| node.receive(slot(&arena, job.size, tag as usize), Some(tag), tag as usize);
+        if client {
+            node.send(out, Some(tag))?;
+            let got = node.wait_one(&node.rx)?;
+            again(got.tag)?;
+            node.wait_one(&node.tx)?;
+        } else {
+            let got = node.wait_one(&node.rx)?;
+            node.send(out, Some(tag))?;
+            again(got.tag)?;
+            node.wait_one(&node.tx)?;
+        }
+        Ok(())
+    };
+    timed(job, link, &mut round)
+}
+
+/// Warms up, meets, and times `job.iterations` rounds; half a round is the latency.
+fn timed(job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
+    for _ in 0..(job.iterations / 20).max(10) {
+        round()?;
+    }
+    link.barrier()?;
+    let begin = Instant::now();
+    for _ in 0..job.iterations {
+        round()?;
+    }
+    let each = begin.elapsed().as_secs_f64() * 1e6 / job.iterations as f64;
+    Ok(Figures::from_latency(job.size, each / 2.0))
+}
+
+fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let window = job.window;
+    // One buffer for the whole window, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest do: with a buffer for each
+    // message, ours would run from memory and theirs from the cache.
+    let arena = node.memory(job, job.size)?;
+    let total = job.iterations + job.iterations / 20 + 10;
+    let mut entries = [CqTaggedEntry::EMPTY; 64];
+    if !client {
+        for index in 0..window {
+            node.receive(slot(&arena, job.size, 0), None, index)?;
+        }
+    }
+    link.barrier()?;
+    let mut begin = Instant::now();
+    let mut since = Instant::now();
+    let (mut started, mut finished) = (0u64, 0u64);
+    let warm = total - job.iterations;
+    if client {
+        while finished < total {
+            while started < total && started - finished < window as u64 {
+                node.send(slot(&arena, job.size, 0), None)?;
+                started += 1;
+            }
+            let count = node.poll(&node.tx, &mut entries)? as u64;
+            if finished < warm && finished + count >= warm {
+                begin = Instant::now();
+            }
+            finished += count;
+            if count == 0 {
+                check(&mut since)?;
+            }
+        }
+        node.receive(slot(&arena, 0, 0), None, 0)?;
+        node.wait_one(&node.rx)?; // the receiver has them all
+    } else {
+        while finished < total {
+            let count = node.poll(&node.rx, &mut entries)?;
+            for entry in &entries[..count] {
+                let index = entry.op_context.0;
+                node.receive(slot(&arena, job.size, 0), None, index)?;
+            }
+            finished += count as u64;
+            if count == 0 {
+                check(&mut since)?;
+            }
+        }
+        node.send(slot(&arena, 0, 0), None)?;
+        node.wait_one(&node.tx)?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
+}
+
+/// Ends a measurement that stands still. Looks at the clock only after many empty polls.
+fn check(since: &mut Instant) -> Result<()> {
+    thread_local!(static EMPTY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    let empty = EMPTY.get().wrapping_add(1);
+    EMPTY.set(empty);
+    if empty.is_multiple_of(1 << 22) {
+        if since.elapsed() > Duration::from_secs(60) {
+            return Err(Error::Stack("no progress for a minute".into()));
+        }
+        black_box(since);
+    }
+    Ok(())
+}
+
+fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Result<Figures> {
+    let arena = node.memory(job, job.size)?;
+    let piece = [Piece::new(arena.base, job.size)];
+    // SAFETY: the arena lives as long as the process, which holds no reference to it.
+    let attr = unsafe { MrAttr::new(&piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
+    let region = node.domain.register(&attr).map_err(stack)?;
+    let (key, base): (u64, u64) = link.exchange(&(region.key(), region.base()))?;
+    let mut entries = [CqTaggedEntry::EMPTY; 64];
+    if !client {
+        // The owner of application memory executes the accesses; it polls until it is told that all are over.
+        let pieces = slot(&arena, 0, 0);
+        node.receive(pieces, None, 0)?;
+        link.barrier()?;
+        node.wait_one(&node.rx)?;
+        return Ok(Figures::from_rate(job.size, 1.0));
+    }
+    let remote = [RemotePiece { addr: base, len: job.size, key }];
+    // SAFETY: as in `Node::send`.
+    let buf = unsafe { Lent::new(&piece, &[]) };
+    let op = RmaOp {
+        buf,
+        remote: &remote,
+        peer: node.peer,
+        context: Context(1),
+        data: 0,
+        flags: OpFlags::empty(),
+        call: Call::Plain,
+    };
+    let total = job.iterations + job.iterations / 20 + 10;
+    let warm = total - job.iterations;
+    link.barrier()?;
+    let (mut begin, mut since) = (Instant::now(), Instant::now());
+    let (mut started, mut finished) = (0u64, 0u64);
+    while finished < total {
+        while started < total && started - finished < job.window as u64 {
+            let posted = if write { node.endpoint.write(&op) } else { node.endpoint.read(&op) };
+            match posted {
+                Ok(()) => started += 1,
+                Err(error) if error.is_again() => break,
+                Err(error) => return Err(stack(error)),
+            }
+        }
+        let count = node.poll(&node.tx, &mut entries)? as u64;
+        if finished < warm && finished + count >= warm {
+            begin = Instant::now();
+        }
+        finished += count;
+        if count == 0 {
+            check(&mut since)?;
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    node.send(slot(&arena, 0, 0), None)?;
+    node.wait_one(&node.tx)?;
+    Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
+}
+
+fn sleep_one(queue: &std::sync::Arc<dyn CompletionQueue>, sleep: Sleep) -> Result<()> {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let patience = Duration::from_secs(20);
+    if sleep == Sleep::Sread {
+        return queue.read_wait(&mut CqBuffer::new(&mut entry), Some(patience)).map(drop).map_err(stack);
+    }
+    let fd = queue.wait_fd().ok_or_else(|| Error::Stack("no wait descriptor".into()))?;
+    let begin = Instant::now();
+    loop {
+        match queue.read(&mut CqBuffer::new(&mut entry)) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_again() => {}
+            Err(error) => return Err(stack(error)),
+        }
+        if queue.trywait().is_ok() {
+            sys::wait_readable(fd, patience).map_err(Error::io("waiting for the queue's descriptor"))?;
+        }
+        if begin.elapsed() > patience {
+            return Err(Error::Stack("not woken".into()));
+        }
+    }
+}
+
+fn wake(node: &Node, job: &Job, sleep: Sleep, client: bool, link: &mut Link) -> Result<Figures> {
+    let arena = node.memory(job, 2 * job.size.next_multiple_of(64))?;
+    let (out, back) = (slot(&arena, job.size, 0), slot(&arena, job.size, 1));
+    let round = || -> Result<()> {
+        if client {
+            node.receive(back, None, 0)?;
+            node.send(out, None)?;
+            sleep_one(&node.rx, sleep)?;
+        } else {
+            sleep_one(&node.rx, sleep)?;
+            node.receive(back, None, 0)?;
+            node.send(out, None)?;
+        }
+        node.wait_one(&node.tx).map(drop)
+    };
+    if !client {
+        node.receive(back, None, 0)?;
+    }
+    let half = timed(job, link, round)?;
+    let round_trip = half.latency_us.unwrap_or_default() * 2.0;
+    Ok(Figures::from_latency(job.size, round_trip))
+}
+
+fn idle(node: &Node, client: bool, link: &mut Link) -> Result<Figures> {
+    link.barrier()?;
+    let mut figures = Figures::from_rate(0, 1.0);
+    if client {
+        let (cpu, begin) = (sys::process_cpu_time().map_err(Error::io("getrusage"))?, Instant::now());
+        let mut entry = [CqTaggedEntry::EMPTY];
+        let read = node.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_secs(1)));
+        if read.is_ok() {
+            return Err(Error::Stack("a completion out of nowhere".into()));
+        }
+        let used = sys::process_cpu_time().map_err(Error::io("getrusage"))? - cpu;
+        figures.cpu_share = Some(used.as_secs_f64() / begin.elapsed().as_secs_f64());
+    }
+    Ok(figures)
+}

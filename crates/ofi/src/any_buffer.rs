@@ -1,0 +1,130 @@
+//! A buffer of some type: what a queue gives back, since operations with buffers of all types end in it.
+
+use std::any::{TypeId, type_name};
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+use crate::buffer::{Buffer, RawBuffer};
+
+/// What is known of the type.
+struct Kind {
+    id: TypeId,
+    name: fn() -> &'static str,
+    drop: unsafe fn(RawBuffer),
+}
+
+trait HasKind: Buffer {
+    const KIND: Kind = Kind { id: TypeId::of::<Self>(), name: type_name::<Self>, drop: drop_raw::<Self> };
+}
+
+impl<B: Buffer> HasKind for B {}
+
+/// # Safety
+/// As `Buffer::from_raw`.
+unsafe fn drop_raw<B: Buffer>(raw: RawBuffer) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { B::from_raw(raw) });
+}
+
+/// A [`Buffer`] whose type is known at run time only. Costs no allocation.
+///
+/// ```
+/// let any = ofi::AnyBuffer::from(vec![1, 2, 3]);
+/// assert_eq!(any.bytes(), [1, 2, 3]);
+/// let any = any.downcast::<Box<[u8]>>().unwrap_err(); // it is none
+/// assert_eq!(any.downcast::<Vec<u8>>().unwrap(), [1, 2, 3]);
+/// ```
+pub struct AnyBuffer {
+    raw: ManuallyDrop<RawBuffer>,
+    kind: &'static Kind,
+}
+
+impl AnyBuffer {
+    /// A buffer in its raw form. Who uses the memory keeps the value from being dropped or downcast meanwhile.
+    pub(crate) fn raw(&self) -> &RawBuffer {
+        &self.raw
+    }
+
+    /// The bytes. Not to be asked of a buffer in flight.
+    pub fn bytes(&self) -> &[u8] {
+        if self.raw.len == 0 {
+            return &[]; // of any address
+        }
+        // SAFETY: `Buffer` promises that the memory is initialised and readable. Out of flight nobody writes it.
+        unsafe { std::slice::from_raw_parts(self.raw.addr, self.raw.len) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.raw.len
+    }
+
+    /// Whether the length is zero.
+    pub fn is_empty(&self) -> bool {
+        self.raw.len == 0
+    }
+
+    /// Whether it is a `B`.
+    pub fn is<B: Buffer>(&self) -> bool {
+        self.kind.id == TypeId::of::<B>()
+    }
+
+    fn take(self) -> RawBuffer {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never used again.
+        unsafe { ManuallyDrop::take(&mut this.raw) }
+    }
+
+    /// The buffer, if it is a `B`.
+    ///
+    /// # Errors
+    /// Itself, if it is not.
+    pub fn downcast<B: Buffer>(self) -> Result<B, Self> {
+        if !self.is::<B>() {
+            return Err(self);
+        }
+        // SAFETY: made by `B::into_raw`, and this value, which alone has it, ends here. It is out of flight: tables of
+        // operations in flight do not give theirs out.
+        Ok(unsafe { B::from_raw(self.take()) })
+    }
+}
+
+impl<B: Buffer> From<B> for AnyBuffer {
+    #[inline]
+    fn from(buffer: B) -> Self {
+        Self { raw: ManuallyDrop::new(buffer.into_raw()), kind: &B::KIND }
+    }
+}
+
+impl Drop for AnyBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the value ends here.
+        let raw = unsafe { ManuallyDrop::take(&mut self.raw) };
+        // SAFETY: `raw` is of the type that `kind` belongs to, and out of flight.
+        unsafe { (self.kind.drop)(raw) };
+    }
+}
+
+impl fmt::Debug for AnyBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnyBuffer({}, {} bytes)", (self.kind.name)(), self.raw.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn dropping_frees_once_and_a_wrong_type_keeps_it() {
+        let shared: Arc<[u8]> = Arc::from(&b"shared"[..]);
+        let any = AnyBuffer::from(Arc::clone(&shared));
+        assert_eq!(Arc::strong_count(&shared), 2);
+        let any = any.downcast::<Vec<u8>>().unwrap_err();
+        assert_eq!((any.bytes(), any.len(), any.is_empty()), (&b"shared"[..], 6, false));
+        assert!(format!("{any:?}").contains("6 bytes"));
+        drop(any);
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
+}

@@ -1,0 +1,192 @@
+//! Domains: what nodes are opened in, and where memory is allocated and registered.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ofi_api::{
+    Errno, Error, EpType, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece, Placement, Result, Version,
+};
+
+use crate::buffer::{Buffer, BufferMut, RawBuffer};
+use crate::memory::Memory;
+use crate::node::NodeBuilder;
+use crate::registered::Registered;
+use crate::request::Rejected;
+use crate::threading::{Completion, Level, Safe};
+use crate::window::Window;
+
+/// What nodes and memory keep of a domain.
+pub struct Opened {
+    /// Distinguishes domains, so that a descriptor of one is not used in another.
+    pub id: u64,
+    pub info: Info,
+    pub raw: Arc<dyn ofi_api::Domain>,
+    _fabric: Arc<dyn Fabric>,
+}
+
+/// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own; it takes a domain only to share one between
+/// nodes, or to allocate and register from places that have no node.
+///
+/// Clones are the same domain, and may be used from any thread whatever the level: only nodes are bound to it.
+pub struct Domain<L: Level = Safe> {
+    opened: Arc<Opened>,
+    _level: PhantomData<fn() -> L>,
+}
+
+impl Domain<Safe> {
+    /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes.
+    ///
+    /// # Errors
+    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints) -> Result<Self> {
+        Self::open_as(hints, None, None, GetinfoFlags::empty())
+    }
+}
+
+impl Domain<Completion> {
+    /// As [`Domain::open`], for `FI_THREAD_COMPLETION` nodes.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_completion(hints: &Hints) -> Result<Self> {
+        Self::open_as(hints, None, None, GetinfoFlags::empty())
+    }
+}
+
+impl<L: Level> Domain<L> {
+    pub(crate) fn open_as(
+        hints: &Hints,
+        node: Option<&str>,
+        service: Option<&str>,
+        flags: GetinfoFlags,
+    ) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mut hints = hints.clone();
+        let wanted = &mut hints.info;
+        if wanted.ep_attr.ep_type == EpType::Unspec {
+            wanted.ep_attr.ep_type = EpType::Rdm;
+        }
+        wanted.domain_attr.threading = L::THREADING;
+        // What this layer does by itself. It lists what is possible; the provider takes what it needs.
+        wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY;
+        let infos = crate::getinfo(Version::API, node, service, flags, Some(&hints))?;
+        let info = infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))?;
+        let fabric = crate::open_fabric(&info)?;
+        let raw = fabric.open_domain(&info, L::serialization())?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { opened: Arc::new(Opened { id, info, raw, _fabric: fabric }), _level: PhantomData })
+    }
+
+    /// Begins to open a node in it.
+    #[must_use]
+    pub fn node(&self) -> NodeBuilder<L> {
+        NodeBuilder::in_domain(self.clone())
+    }
+
+    /// What was negotiated.
+    pub fn info(&self) -> &Info {
+        &self.opened.info
+    }
+
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
+    }
+
+    /// Allocates memory that the transport can share with peers instead of copying through them: the best to send
+    /// large messages from, and for windows. It is zeroed.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
+    pub fn alloc(&self, len: usize, placement: Placement) -> Result<Memory> {
+        Memory::new(&self.opened, len, placement)
+    }
+
+    /// Registers `buffer` for local operations, once for all that it is used in. Adapters need that where `mr_mode`
+    /// has `FI_MR_LOCAL`, and are faster with it.
+    ///
+    /// # Errors
+    /// Those of [`register`](ofi_api::Domain::register), with the buffer.
+    pub fn register<B: Buffer>(&self, buffer: B) -> Result<Registered<B>, Rejected<B>> {
+        Registered::new(&self.opened, buffer)
+    }
+
+    /// Lets peers access `buffer`, as `access` says: `FI_REMOTE_READ`, `FI_REMOTE_WRITE` or both.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for other rights, and those of [`register`](ofi_api::Domain::register); with the buffer.
+    pub fn window<B: BufferMut>(&self, buffer: B, access: MrAccess) -> Result<Window<B>, Rejected<B>> {
+        Window::new(&self.opened, buffer, access)
+    }
+
+    /// Allocates memory and lets peers access it: [`Domain::alloc`] and [`Domain::window`].
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn alloc_window(&self, len: usize, access: MrAccess) -> Result<Window<Memory>> {
+        Ok(self.window(self.alloc(len, Placement::default())?, access)?)
+    }
+}
+
+impl<L: Level> Clone for Domain<L> {
+    fn clone(&self) -> Self {
+        Self { opened: Arc::clone(&self.opened), _level: PhantomData }
+    }
+}
+
+impl<L: Level> fmt::Debug for Domain<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Domain({} of {})", self.opened.raw.name(), self.opened.info.fabric_attr.prov_name)
+    }
+}
+
+/// A buffer's memory under a registration. The memory is given back when the registration is closed for sure, and
+/// leaked otherwise.
+pub struct Region<B: Buffer> {
+    /// Taken when the region ends.
+    raw: Option<RawBuffer>,
+    pub mr: Arc<dyn ofi_api::MemoryRegion>,
+    _buffer: PhantomData<B>,
+}
+
+impl<B: Buffer> Region<B> {
+    /// Registers `buffer`.
+    pub fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, Rejected<B>> {
+        let raw = buffer.into_raw();
+        let pieces = [Piece::new(raw.addr, raw.len)];
+        // SAFETY: the memory stays until `end`, and is behind no reference while peers have rights to it.
+        let attr = unsafe { MrAttr::new(&pieces, access) };
+        match opened.raw.register(&attr) {
+            Ok(mr) => Ok(Self { raw: Some(raw), mr, _buffer: PhantomData }),
+            // SAFETY: taken apart above, and not registered.
+            Err(error) => Err(Rejected { error, buffer: unsafe { B::from_raw(raw) } }),
+        }
+    }
+
+    /// Where the memory is.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        self.raw.as_ref().map_or((std::ptr::null_mut(), 0), |raw| (raw.addr, raw.len))
+    }
+
+    /// Closes the registration and gives the memory back.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if somebody may still use the memory; it is leaked then.
+    pub fn end(mut self) -> Result<RawBuffer> {
+        let raw = self.raw.take();
+        self.mr.close()?;
+        raw.ok_or_else(|| Error::new(Errno::EOPBADSTATE))
+    }
+}
+
+impl<B: Buffer> Drop for Region<B> {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw.take() else { return };
+        match self.mr.close() {
+            // SAFETY: taken apart in `new`; the registration is closed, so nobody uses the memory any more.
+            Ok(()) => drop(unsafe { B::from_raw(raw) }),
+            Err(error) => tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked"),
+        }
+    }
+}

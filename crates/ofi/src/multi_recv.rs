@@ -1,0 +1,115 @@
+//! One buffer for many messages (`FI_MULTI_RECV`).
+//!
+//! The buffer is reference-counted: the posted operation holds it, and so does every range that a completion gave out.
+//! Ranges do not overlap, and a range is given out when its message has arrived; so they may be read while the rest
+//! of the buffer is still being filled, and after the node is gone.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::any_buffer::AnyBuffer;
+use crate::buffer::BufferMut;
+
+struct Shared(AnyBuffer);
+
+// SAFETY: from a shared one, only the address is read, and bytes of ranges that nobody writes any more. The buffer is
+// taken out or dropped by whoever has the last reference.
+unsafe impl Sync for Shared {}
+
+/// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that says
+/// [`released`](crate::Completion::released).
+pub struct MultiRecvBuffer(Arc<Shared>);
+
+impl MultiRecvBuffer {
+    /// Of `buffer`.
+    pub fn new<B: BufferMut>(buffer: B) -> Self {
+        Self(Arc::new(Shared(AnyBuffer::from(buffer))))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.0.len()
+    }
+
+    /// Whether the length is zero.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there are no ranges of it any more, so that it may be posted again.
+    pub fn is_unused(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
+
+    /// The buffer that it was made of.
+    ///
+    /// # Errors
+    /// Itself, while there are ranges of it, or if the buffer is of another type.
+    pub fn into_inner<B: BufferMut>(self) -> Result<B, Self> {
+        let shared = Arc::try_unwrap(self.0).map_err(Self)?;
+        shared.0.downcast().map_err(|any| Self(Arc::new(Shared(any))))
+    }
+
+    pub(crate) fn buffer(&self) -> &AnyBuffer {
+        &self.0.0
+    }
+
+    /// Another reference, for a table of operations.
+    pub(crate) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+
+    /// The part that a completion tells of, if it lies inside. Nobody writes it any more.
+    pub(crate) fn part(&self, addr: usize, len: usize) -> Option<MultiRecvRange> {
+        let start = addr.checked_sub(self.0.0.raw().addr() as usize)?;
+        let end = start.checked_add(len)?;
+        (end <= self.len()).then(|| MultiRecvRange { shared: Arc::clone(&self.0), range: start..end })
+    }
+}
+
+impl fmt::Debug for MultiRecvBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MultiRecvBuffer({} bytes)", self.len())
+    }
+}
+
+/// A message in a [`MultiRecvBuffer`]: its bytes. Keeps the buffer alive.
+#[derive(Clone)]
+pub struct MultiRecvRange {
+    shared: Arc<Shared>,
+    range: Range<usize>,
+}
+
+impl MultiRecvRange {
+    /// Where in the buffer the message lies.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl Deref for MultiRecvRange {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.range.is_empty() {
+            return &[];
+        }
+        let start = self.shared.0.raw().addr().wrapping_add(self.range.start);
+        // SAFETY: inside the buffer, which `shared` keeps; initialised, as `Buffer` promises; and the message is
+        // complete: the transport writes other ranges only.
+        unsafe { std::slice::from_raw_parts(start, self.range.len()) }
+    }
+}
+
+impl AsRef<[u8]> for MultiRecvRange {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for MultiRecvRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MultiRecvRange({:?} of {} bytes)", self.range, self.shared.0.len())
+    }
+}

@@ -1,0 +1,243 @@
+//! Operations in flight: a table of slots, each of which owns what its operation uses. The context that goes to the
+//! transport is the slot's number and generation, so a context that comes back twice, late or forged finds nothing.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, FiAddr};
+use ofi_core::slots::{SlotId, Slots};
+
+use crate::any_buffer::AnyBuffer;
+use crate::completion::{Completion, OpError};
+use crate::multi_recv::MultiRecvBuffer;
+
+const _: () = assert!(size_of::<usize>() == 8, "a context holds a slot's number and generation");
+
+/// Names an operation of a node while it is in flight. Its completion has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Op {
+    node: u64,
+    slot: SlotId,
+}
+
+impl Op {
+    /// The context that the transport knows it by.
+    pub(crate) fn context(self) -> Context {
+        Context(self.slot.to_wire() as usize)
+    }
+}
+
+/// A message that a search claimed: nobody else receives it. To be received with [`Node::claim`](crate::Node::claim) or
+/// dropped with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its message until the
+/// node is closed.
+#[derive(Debug)]
+#[must_use = "the message stays where it is until the claim is used"]
+pub struct Claim(pub(crate) Op);
+
+/// What an operation in flight owns.
+pub enum Slot {
+    /// A send, a receive, a read or a write.
+    Transfer { buffer: AnyBuffer, part: Range<usize> },
+    /// A multi-receive buffer.
+    Multi(MultiRecvBuffer),
+    /// A search for a message.
+    Search { claim: bool },
+    /// Nothing: a [`Claim`] will need its context.
+    Claimed,
+}
+
+/// The operations in flight of one node.
+pub struct Operations {
+    node: u64,
+    slots: Slots<Slot>,
+}
+
+impl Operations {
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { node: NEXT.fetch_add(1, Ordering::Relaxed), slots: Slots::default() }
+    }
+
+    #[inline]
+    pub fn insert(&mut self, slot: Slot) -> Op {
+        Op { node: self.node, slot: self.slots.insert(slot) }
+    }
+
+    /// Takes back an operation that was not posted.
+    pub fn remove(&mut self, op: Op) -> Option<Slot> {
+        if op.node == self.node { self.slots.remove(op.slot) } else { None }
+    }
+
+    /// Whether it is in flight here.
+    pub fn contains(&self, op: Op) -> bool {
+        op.node == self.node && self.slots.get(op.slot).is_some()
+    }
+
+    /// Puts a claimed message's next operation into its slot. Gives `next` back if there is no such claim.
+    pub fn claimed(&mut self, claim: &Claim, next: Slot) -> Result<(), Slot> {
+        if claim.0.node == self.node
+            && let Some(slot @ Slot::Claimed) = self.slots.get_mut(claim.0.slot)
+        {
+            *slot = next;
+            return Ok(());
+        }
+        Err(next)
+    }
+
+    /// Undoes [`Operations::claimed`].
+    pub fn unclaimed(&mut self, claim: &Claim) -> Option<Slot> {
+        let slot = self.slots.get_mut(claim.0.slot)?;
+        Some(std::mem::replace(slot, Slot::Claimed))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Ends all of them: nobody uses their memory any more.
+    pub fn drain(&mut self) -> Vec<AnyBuffer> {
+        let ids = self.slots.ids(|_| true);
+        let slots = ids.into_iter().filter_map(|id| self.slots.remove(id));
+        slots.filter_map(|slot| if let Slot::Transfer { buffer, .. } = slot { Some(buffer) } else { None }).collect()
+    }
+
+    /// The completion behind an entry; `None`, with a message in the log, for an entry of no operation.
+    #[inline]
+    pub fn complete(&mut self, entry: &CqTaggedEntry, source: FiAddr) -> Option<Completion> {
+        let mut done = Completion::new(entry.flags, entry.len);
+        done.data = entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA).then_some(entry.data);
+        done.tag = entry.flags.contains(RECEIVED_TAGGED).then_some(entry.tag);
+        done.source = (source != FiAddr::NOTAVAIL).then_some(source);
+        self.finish(done, entry.op_context, entry.buf as usize)
+    }
+
+    /// The completion behind an error.
+    #[cold]
+    pub fn fail(&mut self, entry: CqErrorEntry, text: impl FnOnce(i32) -> String) -> Option<Completion> {
+        let mut done = Completion::new(entry.flags, entry.len);
+        done.data = entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA).then_some(entry.data);
+        done.tag = entry.flags.contains(RECEIVED_TAGGED).then_some(entry.tag);
+        done.source = (entry.src_addr != FiAddr::NOTAVAIL).then_some(entry.src_addr);
+        let (context, addr) = (entry.op_context, entry.buf);
+        done.result = Err(OpError::new(entry, text));
+        self.finish(done, context, addr)
+    }
+
+    #[inline]
+    fn finish(&mut self, mut done: Completion, context: Context, addr: usize) -> Option<Completion> {
+        if context.is_null() {
+            return Some(done); // nobody posted for it: remote CQ data, or an inject that failed
+        }
+        let id = SlotId::from_wire(context.0 as u64);
+        done.op = Some(Op { node: self.node, slot: id });
+        match self.slots.get_mut(id) {
+            Some(Slot::Transfer { .. }) => {
+                if let Some(Slot::Transfer { buffer, part }) = self.slots.remove(id) {
+                    (done.buffer, done.start) = (Some(buffer), part.start);
+                    if !done.flags.intersects(CompletionFlags::RECV) && done.result.is_ok() {
+                        done.len = part.len();
+                    }
+                }
+            }
+            Some(Slot::Multi(buffer)) => {
+                done.range = if addr == 0 { None } else { buffer.part(addr, done.len) };
+                if done.flags.contains(CompletionFlags::MULTI_RECV)
+                    && let Some(Slot::Multi(buffer)) = self.slots.remove(id)
+                {
+                    done.released = Some(buffer);
+                }
+            }
+            Some(slot @ Slot::Search { claim: true }) if done.result.is_ok() => {
+                *slot = Slot::Claimed;
+                done.claim = Some(Claim(Op { node: self.node, slot: id }));
+            }
+            Some(Slot::Search { .. }) => drop(self.slots.remove(id)),
+            Some(Slot::Claimed) | None => return stale(context),
+        }
+        Some(done)
+    }
+}
+
+const RECEIVED_TAGGED: CompletionFlags = CompletionFlags::RECV.union(CompletionFlags::TAGGED);
+
+#[cold]
+fn stale(context: Context) -> Option<Completion> {
+    tracing::error!(target: "ofi::core::cq", ?context, "dropped a completion of no operation");
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_api::Errno;
+
+    fn entry(op: Op, flags: CompletionFlags, buf: usize, len: usize) -> CqTaggedEntry {
+        CqTaggedEntry { op_context: op.context(), flags, len, buf: buf as *mut u8, data: 0, tag: 0 }
+    }
+
+    fn transfer(bytes: &[u8]) -> Slot {
+        Slot::Transfer { buffer: bytes.to_vec().into(), part: 0..bytes.len() }
+    }
+
+    #[test]
+    fn a_context_that_comes_twice_late_or_forged_finds_nothing() {
+        let mut operations = Operations::new();
+        let first = operations.insert(transfer(b"first"));
+        let done = entry(first, CompletionFlags::SEND, 0, 0);
+        assert_eq!(operations.complete(&done, FiAddr::NOTAVAIL).unwrap().bytes(), b"first");
+        assert!(operations.complete(&done, FiAddr::NOTAVAIL).is_none());
+        let second = operations.insert(transfer(b"second")); // in the same slot
+        assert!(operations.complete(&done, FiAddr::NOTAVAIL).is_none());
+        assert!(operations.fail(CqErrorEntry::new(first.context(), CompletionFlags::SEND, Errno::EIO), |_| String::new()).is_none());
+        assert!(operations.remove(first).is_none() && !operations.contains(first));
+        for forged in [1, 1 << 32 | 9, usize::MAX] {
+            let forged = CqTaggedEntry { op_context: Context(forged), ..CqTaggedEntry::EMPTY };
+            assert!(operations.complete(&forged, FiAddr::NOTAVAIL).is_none());
+        }
+        assert!(operations.contains(second));
+        assert_eq!(operations.len(), 1);
+    }
+
+    #[test]
+    fn another_nodes_operation_and_claim_are_not_ours() {
+        let (mut here, mut there) = (Operations::new(), Operations::new());
+        let (ours, theirs) = (here.insert(transfer(b"")), there.insert(transfer(b"")));
+        assert_eq!(ours.context(), theirs.context());
+        assert!(!here.contains(theirs) && here.remove(theirs).is_none());
+        here.remove(ours);
+        let search = here.insert(Slot::Search { claim: true });
+        let found = here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).unwrap();
+        let claim = found.claim.unwrap();
+        assert!(there.claimed(&claim, Slot::Search { claim: false }).is_err());
+        // A completion must not pass for the operation that the claim has not posted yet.
+        assert!(here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).is_none());
+        assert!(here.claimed(&claim, Slot::Search { claim: false }).is_ok());
+        assert!(here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).is_some());
+        assert!(here.claimed(&claim, Slot::Search { claim: false }).is_err());
+    }
+
+    #[test]
+    fn a_multi_receive_slot_stays_until_it_is_released_and_parts_are_checked() {
+        let mut operations = Operations::new();
+        let buffer = MultiRecvBuffer::new(vec![7u8; 100]);
+        let base = buffer.buffer().raw().addr() as usize;
+        let op = operations.insert(Slot::Multi(buffer));
+        let mut complete = |flags, buf, len| operations.complete(&entry(op, flags, buf, len), FiAddr::NOTAVAIL);
+        let first = complete(CompletionFlags::RECV, base, 10).unwrap();
+        assert_eq!((first.bytes(), first.released.is_some()), (&[7u8; 10][..], false));
+        for (buf, len) in [(base + 91, 10), (base - 1, 1), (base, usize::MAX)] {
+            assert!(complete(CompletionFlags::RECV, buf, len).unwrap().range.is_none());
+        }
+        let mut last = complete(CompletionFlags::RECV | CompletionFlags::MULTI_RECV, base + 10, 90).unwrap();
+        let mut buffer = last.released.take().unwrap();
+        assert!(!buffer.is_unused());
+        let range = last.range.take().unwrap();
+        drop((first, last));
+        let buffer = buffer.into_inner::<Vec<u8>>().unwrap_err();
+        assert_eq!((range.range(), range.len()), (10..100, 90));
+        drop(range);
+        assert_eq!(buffer.into_inner::<Vec<u8>>().unwrap().len(), 100);
+        assert!(complete(CompletionFlags::RECV, base, 1).is_none());
+    }
+}

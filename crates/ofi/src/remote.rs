@@ -1,0 +1,127 @@
+//! What a program tells its peers of a window, and what they read and write by.
+
+use std::ops::{Bound, Range, RangeBounds};
+
+use ofi_api::{Errno, Error, RemotePiece, Result};
+
+/// A range of a peer's memory: the peer makes it with [`Window::remote`](crate::Window::remote) and sends its
+/// [bytes](RemoteWindow::to_bytes); here it names the target of [`write`](crate::Node::write) or the source of
+/// [`read`](crate::Node::read). It is a value like an address: the peer checks key, range and rights at each access.
+///
+/// ```
+/// let window = ofi::RemoteWindow { key: 7, base: 4096, len: 100 };
+/// let part = window.slice(10..20)?;
+/// assert_eq!((part.base, part.len), (4106, 10));
+/// assert_eq!(ofi::RemoteWindow::from_bytes(&part.to_bytes())?, part);
+/// assert!(window.slice(..101).is_err());
+/// # Ok::<(), ofi::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteWindow {
+    /// Names the registration.
+    pub key: u64,
+    /// What the peer calls the first byte: a virtual address, or an offset.
+    pub base: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+impl RemoteWindow {
+    /// Length of the form that goes over the wire.
+    pub const BYTES: usize = 24;
+
+    /// The form to send: key, base and length, each little-endian.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip([self.key, self.base, self.len]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`RemoteWindow::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for another number of bytes, and for a range that goes beyond all addresses.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
+            return Err(invalid(format!("{} bytes", Self::BYTES), format!("{} bytes", bytes.len())));
+        };
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let window = Self { key: word(0), base: word(8), len: word(16) };
+        match window.base.checked_add(window.len) {
+            Some(_) => Ok(window),
+            None => Err(invalid("a range of 64-bit addresses", format!("{} bytes from {:#x} on", window.len, window.base))),
+        }
+    }
+
+    /// A part of it, counted from its first byte.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it does not lie inside.
+    pub fn slice(self, range: impl RangeBounds<u64>) -> Result<Self> {
+        let Range { start, end } = resolve(&range, self.len)?;
+        match self.base.checked_add(start) {
+            Some(base) => Ok(Self { base, len: end - start, ..self }),
+            None => Err(invalid("a range of 64-bit addresses", format!("{start} bytes behind {:#x}", self.base))),
+        }
+    }
+
+    pub(crate) fn piece(self) -> Result<RemotePiece> {
+        let len = usize::try_from(self.len).map_err(|_| Error::new(Errno::EMSGSIZE))?;
+        Ok(RemotePiece { addr: self.base, len, key: self.key })
+    }
+}
+
+/// The numbers behind a range of something that is `len` long.
+pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64) -> Result<Range<u64>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&end) => end.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
+    };
+    if start <= end && end <= len {
+        Ok(start..end)
+    } else {
+        Err(invalid(format!("a part of {len} bytes"), format!("{start}..{end}")))
+    }
+}
+
+#[cold]
+fn invalid(wanted: impl Into<String>, found: impl Into<String>) -> Error {
+    Error::wanted(Errno::EINVAL, "a range", wanted, found, "give one that lies inside")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked_with_overflow() {
+        assert_eq!(resolve(&(..), 5).unwrap(), 0..5);
+        assert_eq!(resolve(&(1..=4), 5).unwrap(), 1..5);
+        assert_eq!(resolve(&(5..5), 5).unwrap(), 5..5);
+        #[expect(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
+        let backwards = 3..2;
+        for bad in [resolve(&backwards, 5), resolve(&(0..6), 5), resolve(&(0..=u64::MAX), 5)] {
+            assert_eq!(bad.unwrap_err(), Errno::EINVAL);
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_stranger_are_checked() {
+        assert_eq!(RemoteWindow::from_bytes(&[0; 23]).unwrap_err(), Errno::EINVAL);
+        assert_eq!(RemoteWindow::from_bytes(&[0xFF; 24]).unwrap_err(), Errno::EINVAL);
+        let all = RemoteWindow { key: u64::MAX, base: 1, len: u64::MAX - 1 };
+        assert_eq!(RemoteWindow::from_bytes(&all.to_bytes()).unwrap(), all);
+    }
+}

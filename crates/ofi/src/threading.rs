@@ -1,0 +1,53 @@
+//! Who keeps threads apart: fixed when a domain opens, and then part of the types.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use ofi_api::{Serialization, Threading};
+
+/// `FI_THREAD_SAFE`: the library locks, and a [`Node`](crate::Node) is `Sync`.
+#[derive(Clone, Copy, Debug)]
+pub struct Safe(());
+
+/// `FI_THREAD_COMPLETION`: there are no locks, and a [`Node`](crate::Node), which owns an endpoint and its queue, is
+/// `Send` but not `Sync`, so that the compiler keeps threads apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion(PhantomData<Cell<()>>);
+
+/// A threading level that the safe layer offers. There are two.
+pub trait Level: sealed::Sealed + 'static {
+    /// C's name for it.
+    const THREADING: Threading;
+}
+
+impl Level for Safe {
+    const THREADING: Threading = Threading::Safe;
+}
+
+impl Level for Completion {
+    const THREADING: Threading = Threading::Completion;
+}
+
+/// Keeps others from adding levels.
+pub(crate) mod sealed {
+    use super::{Completion, Safe, Serialization, Threading};
+
+    pub trait Sealed {
+        fn serialization() -> Serialization;
+    }
+
+    impl Sealed for Safe {
+        fn serialization() -> Serialization {
+            Serialization::LIBRARY
+        }
+    }
+
+    impl Sealed for Completion {
+        fn serialization() -> Serialization {
+            // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
+            // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
+            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`.
+            unsafe { Serialization::application(Threading::Completion) }
+        }
+    }
+}

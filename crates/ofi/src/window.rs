@@ -1,0 +1,190 @@
+//! Memory that peers may access.
+//!
+//! While they may, there is no reference to it: accesses of this program are copies and single words, through raw
+//! pointers, as if the memory were a device's. What a program reads while a peer writes may be partly old and partly
+//! new; how the two take turns is theirs to arrange, with messages, remote CQ data or a word that says so.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use ofi_api::{Errno, Error, MrAccess, Result};
+use ofi_core::copy;
+
+use crate::buffer::{Buffer, BufferMut};
+use crate::domain::{Opened, Region};
+use crate::memory::Memory;
+use crate::remote::RemoteWindow;
+use crate::request::Rejected;
+
+/// Memory that peers read, write, or both, by what [`Window::remote`] says of it. Made by
+/// [`Domain::window`](crate::Domain::window) and [`Domain::alloc_window`](crate::Domain::alloc_window).
+///
+/// Its bytes are no `&[u8]` before [`Window::withdraw`]:
+///
+/// ```compile_fail,E0277
+/// let domain = ofi::Domain::open(&ofi::Hints::new().provider("shm"))?;
+/// let window = domain.window(vec![0; 8], ofi::MrAccess::REMOTE_WRITE)?;
+/// let byte = window[0];
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// ```
+/// let domain = ofi::Domain::open(&ofi::Hints::new().provider("shm"))?;
+/// let window = domain.window(vec![0; 8], ofi::MrAccess::REMOTE_WRITE)?;
+/// window.write_from(6, &[1, 2])?;
+/// let bytes: Vec<u8> = window.withdraw()?;
+/// assert_eq!(bytes[6], 1);
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// Dropping it withdraws all rights. If a peer does not stop within a second, the memory is leaked.
+pub struct Window<B: BufferMut = Memory> {
+    region: Region<B>,
+    writable: bool,
+    /// Keeps accesses of this process apart. Peers do not know of it.
+    local: RwLock<()>,
+}
+
+// SAFETY: the raw pointers lead to memory that the region owns; all accesses of this process go through `local`.
+unsafe impl<B: BufferMut> Sync for Window<B> {}
+
+impl<B: BufferMut> Window<B> {
+    pub(crate) fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, Rejected<B>> {
+        let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        if access.is_empty() || !rights.contains(access) {
+            let found = format!("{access}");
+            let wanted = "FI_REMOTE_READ, FI_REMOTE_WRITE or both";
+            let error = Error::wanted(
+                Errno::EINVAL,
+                "the access rights of a window",
+                wanted,
+                found,
+                "register buffers of local operations with Domain::register",
+            );
+            return Err(Rejected { error, buffer });
+        }
+        let region = Region::new(opened, buffer, access)?;
+        Ok(Self { region, writable: access.contains(MrAccess::REMOTE_WRITE), local: RwLock::new(()) })
+    }
+
+    /// What peers need to access it.
+    pub fn remote(&self) -> RemoteWindow {
+        let mr = &self.region.mr;
+        RemoteWindow { key: mr.key(), base: mr.base(), len: mr.len() as u64 }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.region.memory().1
+    }
+
+    /// Whether the length is zero: never.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// First byte: for foreign functions, and code that knows what else touches the memory.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.memory().0
+    }
+
+    /// Where `len` bytes at `offset` are.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        let (addr, all) = self.region.memory();
+        if offset.checked_add(len).is_some_and(|end| end <= all) {
+            return Ok(addr.wrapping_add(offset));
+        }
+        Err(Error::wanted(
+            Errno::EINVAL,
+            "a range of a window",
+            format!("one inside its {all} bytes"),
+            format!("{len} bytes at {offset}"),
+            "give one that lies inside",
+        ))
+    }
+
+    /// Copies bytes out, from `offset` on.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end.
+    pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        let from = self.at(offset, to.len())?;
+        let _reading = self.local.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: in bounds. Nothing else of this program writes meanwhile (`local`), `to` is no part of the window,
+        // as there are no references into it, and `copy` is made for memory that peers change.
+        unsafe { copy::bytes(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in, from `offset` on.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end.
+    pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<()> {
+        let to = self.at(offset, from.len())?;
+        let _writing = self.local.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as above, and a `BufferMut` is writable.
+        unsafe { copy::bytes(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+        let at = self.at(offset, 8)?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the place of a word in a window",
+                "an address that is a multiple of 8",
+                format!("{at:?}"),
+                "choose another offset; memory of Domain::alloc begins at a page",
+            ));
+        }
+        // SAFETY: in bounds and aligned, lives as long as `self`, and is accessed atomically or under `local`.
+        Ok(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    /// Reads the word at `offset`, all at once. What a peer wrote before it is then visible, where the transport
+    /// places bytes in order.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end, and at an address that is no multiple of 8.
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        let word = self.word(offset)?;
+        let _reading = self.local.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(word.load(Ordering::Acquire))
+    }
+
+    /// Writes the word at `offset`, all at once, behind what was written before.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end, and at an address that is no multiple of 8.
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        let word = self.word(offset)?;
+        let _writing = self.local.write().unwrap_or_else(PoisonError::into_inner);
+        word.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Withdraws all rights and gives the memory back. Library memory that peers could write comes back as a copy, as
+    /// a peer that breaks the protocol may keep its mapping.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if a peer did not stop within a second; the memory is leaked then. `FI_ENOMEM` for the copy.
+    pub fn withdraw(self) -> Result<B> {
+        let raw = self.region.end()?;
+        if self.writable {
+            // SAFETY: taken apart by `Region::new`, and the registration is closed.
+            unsafe { B::from_raw_written(raw) }
+        } else {
+            // SAFETY: as above; peers could only read.
+            Ok(unsafe { B::from_raw(raw) })
+        }
+    }
+}
+
+impl<B: BufferMut> fmt::Debug for Window<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,286 @@
+//! What getinfo grants (fi_getinfo(3), fi_endpoint(3), fi_domain(3)).
+
+use std::sync::Arc;
+
+use ofi::raw::Handle;
+
+use crate::prelude::*;
+
+/// Fails unless getinfo refuses `hints` with `FI_ENODATA`, naming `field`, and saying what was wanted and offered.
+#[track_caller]
+fn refused(kit: &dyn Kit, hints: Hints, field: &str) {
+    let error = kit.getinfo(&hints).expect_err(field);
+    assert_eq!(error.errno(), Errno::ENODATA, "{error}");
+    let refusal = error.refusals().iter().find(|refusal| refusal.field == field);
+    let refusal = refusal.unwrap_or_else(|| panic!("no refusal for {field}: {error}"));
+    assert!(!refusal.wanted.is_empty() && !refusal.offered.is_empty() && !refusal.provider.is_empty(), "{error}");
+}
+
+/// Names a field of an info that is a size, and how to ask for one.
+type Size = (&'static str, fn(&mut Info) -> &mut usize);
+
+const SIZES: [Size; 9] = [
+    ("tx_attr.inject_size", |info| &mut info.tx_attr.inject_size),
+    ("tx_attr.size", |info| &mut info.tx_attr.size),
+    ("tx_attr.iov_limit", |info| &mut info.tx_attr.iov_limit),
+    ("tx_attr.rma_iov_limit", |info| &mut info.tx_attr.rma_iov_limit),
+    ("rx_attr.size", |info| &mut info.rx_attr.size),
+    ("rx_attr.iov_limit", |info| &mut info.rx_attr.iov_limit),
+    ("ep_attr.max_msg_size", |info| &mut info.ep_attr.max_msg_size),
+    ("domain_attr.cq_data_size", |info| &mut info.domain_attr.cq_data_size),
+    ("domain_attr.mr_iov_limit", |info| &mut info.domain_attr.mr_iov_limit),
+];
+
+pub fn no_hints_offer_everything_with_defaults(kit: &dyn Kit) {
+    let wanted = kit.info(&kit.usual());
+    let all = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), None).unwrap();
+    let found = all.iter().find(|info| info.fabric_attr.prov_name == wanted.fabric_attr.prov_name).unwrap();
+    assert!(found.caps.contains(Caps::MSG), "{:?}", found.caps);
+    assert!(found.tx_attr.size > 0 && found.rx_attr.size > 0 && found.ep_attr.max_msg_size > 0);
+    assert_ne!(found.domain_attr.threading, Threading::Unspec);
+    assert_ne!(found.domain_attr.progress, Progress::Unspec);
+    assert_ne!(found.domain_attr.resource_mgmt, ResourceMgmt::Unspec);
+    assert_ne!(found.ep_attr.ep_type, EpType::Unspec);
+}
+
+pub fn a_primary_capability_is_granted_only_if_asked_for(kit: &dyn Kit) {
+    for caps in [Caps::MSG, Caps::TAGGED, Caps::RMA, Caps::MSG | Caps::TAGGED, Caps::MSG | Caps::DIRECTED_RECV] {
+        let info = kit.info(&kit.usual().caps(caps));
+        assert_eq!(info.caps & Caps::PRIMARY, caps, "asked {caps:?}");
+    }
+}
+
+pub fn costly_secondary_capabilities_are_granted_only_if_asked_for(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual().caps(Caps::MSG));
+    assert!(!info.caps.intersects(Caps::SOURCE | Caps::SOURCE_ERR | Caps::RMA_EVENT), "{:?}", info.caps);
+    let info = kit.info(&kit.usual().caps(Caps::MSG | Caps::SOURCE));
+    assert!(info.caps.contains(Caps::SOURCE));
+}
+
+pub fn without_modifiers_all_directions_are_implied(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual().caps(Caps::MSG | Caps::RMA));
+    assert!(info.caps.contains(Caps::MODIFIERS), "{:?}", info.caps);
+}
+
+pub fn with_modifiers_only_those_are_granted(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual().caps(Caps::MSG | Caps::SEND));
+    assert_eq!(info.caps & Caps::MSG_DIRECTIONS, Caps::SEND);
+    let info = kit.info(&kit.usual().caps(Caps::RMA | Caps::WRITE | Caps::REMOTE_READ));
+    assert_eq!(info.caps & Caps::RMA_DIRECTIONS, Caps::WRITE | Caps::REMOTE_READ);
+}
+
+pub fn attribute_capabilities_agree_with_the_info(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual());
+    assert!(info.caps.contains(info.tx_attr.caps & !Caps::SECONDARY), "{:?}", info.tx_attr.caps);
+    assert!(info.caps.contains(info.rx_attr.caps & !Caps::SECONDARY), "{:?}", info.rx_attr.caps);
+    let receives = Caps::RECV | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
+    assert!(!info.tx_attr.caps.intersects(receives), "{:?}", info.tx_attr.caps);
+    let sends = Caps::SEND | Caps::READ | Caps::WRITE;
+    assert!(!info.rx_attr.caps.intersects(sends), "{:?}", info.rx_attr.caps);
+    assert!(info.domain_attr.caps.intersects(Caps::LOCAL_COMM | Caps::REMOTE_COMM));
+}
+
+pub fn an_unknown_capability_is_refused(kit: &dyn Kit) {
+    refused(kit, kit.usual().caps(Caps::MSG | Caps::from_bits_retain(1 << 40)), "caps");
+    refused(kit, kit.usual().caps(Caps::MSG | Caps::XPU), "caps");
+}
+
+pub fn modes_granted_are_a_part_of_those_accepted(kit: &dyn Kit) {
+    for mode in [Mode::empty()].into_iter().chain(Mode::all().iter()) {
+        if let Ok(infos) = kit.getinfo(&kit.usual().mode(mode)) {
+            assert!(infos.iter().all(|info| mode.contains(info.mode)), "accepted {mode:?}");
+        }
+    }
+    let all = kit.info(&kit.usual().mode(Mode::all()));
+    let none = kit.getinfo(&kit.usual());
+    assert_eq!(all.mode.is_empty(), none.is_ok(), "hints without modes serve only providers that need none");
+}
+
+pub fn registration_modes_granted_are_a_part_of_those_accepted(kit: &dyn Kit) {
+    let bits = MrMode::all().difference(MrMode::DEPRECATED);
+    for mode in [MrMode::empty(), bits].into_iter().chain(bits.iter()) {
+        if let Ok(infos) = kit.getinfo(&kit.usual().mr_mode(mode)) {
+            assert!(infos.iter().all(|info| mode.contains(info.domain_attr.mr_mode)), "accepted {mode:?}");
+        }
+    }
+}
+
+pub fn an_empty_registration_mode_means_scalable(kit: &dyn Kit) {
+    match kit.getinfo(&kit.usual().mr_mode(MrMode::empty())) {
+        Ok(infos) => assert!(infos.iter().all(|info| info.domain_attr.mr_mode.is_empty())),
+        Err(error) => assert!(error.refusals().iter().any(|refusal| refusal.field == "domain_attr.mr_mode")),
+    }
+}
+
+pub fn a_size_within_the_limit_is_granted_as_asked(kit: &dyn Kit) {
+    for (field, size) in SIZES {
+        let mut hints = kit.usual();
+        *size(&mut hints.info) = 1;
+        let mut info = kit.info(&hints);
+        assert_eq!(*size(&mut info), 1, "{field}");
+    }
+}
+
+pub fn a_size_over_the_limit_is_refused_by_name(kit: &dyn Kit) {
+    for (field, size) in SIZES {
+        let mut hints = kit.usual();
+        *size(&mut hints.info) = usize::MAX;
+        refused(kit, hints, field);
+    }
+}
+
+pub fn the_limit_itself_is_granted_and_one_more_refused(kit: &dyn Kit) {
+    for (field, size) in SIZES.into_iter().filter(|(field, _)| !field.ends_with("_attr.size")) {
+        let mut hints = kit.usual();
+        let limit = *size(&mut kit.info(&hints));
+        *size(&mut hints.info) = limit;
+        assert_eq!(*size(&mut kit.info(&hints)), limit, "{field}");
+        *size(&mut hints.info) = limit + 1;
+        refused(kit, hints, field);
+    }
+}
+
+pub fn operation_flags_are_granted_verbatim(kit: &dyn Kit) {
+    let flags = OpFlags::COMPLETION | OpFlags::TRANSMIT_COMPLETE;
+    let info = kit.info(&kit.usual().tx_op_flags(flags).rx_op_flags(OpFlags::COMPLETION));
+    assert_eq!((info.tx_attr.op_flags, info.rx_attr.op_flags), (flags, OpFlags::COMPLETION));
+    let info = kit.info(&kit.usual());
+    assert_eq!((info.tx_attr.op_flags, info.rx_attr.op_flags), (OpFlags::empty(), OpFlags::empty()));
+    refused(kit, kit.usual().tx_op_flags(OpFlags::COMMIT_COMPLETE), "tx_attr.op_flags");
+}
+
+pub fn completion_order_and_buffered_receive_are_refused(kit: &dyn Kit) {
+    let mut hints = kit.usual();
+    hints.info.tx_attr.comp_order = 1;
+    refused(kit, hints, "tx_attr.comp_order");
+    let mut hints = kit.usual();
+    hints.info.rx_attr.comp_order = 2;
+    refused(kit, hints, "rx_attr.comp_order");
+    let mut hints = kit.usual();
+    hints.info.rx_attr.total_buffered_recv = 1;
+    refused(kit, hints, "rx_attr.total_buffered_recv");
+}
+
+pub fn removed_threading_levels_are_refused(kit: &dyn Kit) {
+    refused(kit, kit.usual().threading(Threading::Fid), "domain_attr.threading");
+    refused(kit, kit.usual().threading(Threading::Endpoint), "domain_attr.threading");
+}
+
+pub fn every_threading_level_is_served(kit: &dyn Kit) {
+    for threading in [Threading::Safe, Threading::Completion, Threading::Domain] {
+        let info = kit.info(&kit.usual().threading(threading));
+        assert!(
+            [threading, Threading::Safe].contains(&info.domain_attr.threading),
+            "{threading} is served by itself or by more: {}",
+            info.domain_attr.threading
+        );
+    }
+}
+
+pub fn progress_is_granted_as_asked_or_better(kit: &dyn Kit) {
+    for progress in [Progress::Auto, Progress::Manual, Progress::ControlUnified] {
+        let info = kit.info(&kit.usual().progress(progress));
+        let granted = info.domain_attr.progress;
+        let at_least = match progress {
+            Progress::Auto => granted == Progress::Auto,
+            Progress::Manual => [Progress::Manual, Progress::Auto].contains(&granted),
+            _ => granted != Progress::Unspec,
+        };
+        assert!(at_least, "asked {progress}, granted {granted}");
+        assert_eq!(info.domain_attr.control_progress, granted, "the old name is the same field");
+    }
+}
+
+pub fn order_asked_for_is_granted_or_refused(kit: &dyn Kit) {
+    let all = kit.info(&kit.usual()).tx_attr.msg_order;
+    assert!(all.contains(MsgOrder::SAS), "a reliable endpoint that matches tags in order: {all:?}");
+    for order in MsgOrder::all().iter() {
+        let hints = kit.usual().msg_order(order);
+        match kit.getinfo(&hints) {
+            Ok(infos) => {
+                let granted = infos[0].tx_attr.msg_order;
+                assert!(granted.contains(order), "asked {order:?}, granted {granted:?}");
+            }
+            Err(_) => refused(kit, hints, "tx_attr.msg_order"),
+        }
+    }
+    refused(kit, kit.usual().msg_order(MsgOrder::from_bits_retain(1 << 60)), "tx_attr.msg_order");
+}
+
+pub fn an_order_of_accesses_comes_with_a_size(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual());
+    let (order, ep) = (info.tx_attr.msg_order, &info.ep_attr);
+    for (bits, size) in [
+        (MsgOrder::RAW | MsgOrder::RMA_RAW, ep.max_order_raw_size),
+        (MsgOrder::WAR | MsgOrder::RMA_WAR, ep.max_order_war_size),
+        (MsgOrder::WAW | MsgOrder::RMA_WAW, ep.max_order_waw_size),
+    ] {
+        assert!(!order.intersects(bits) || size > 0, "{bits:?} without a size");
+        if size > 0 && size < usize::MAX {
+            let mut hints = kit.usual();
+            hints.info.ep_attr.max_order_raw_size = ep.max_order_raw_size + 1;
+            refused(kit, hints, "ep_attr.max_order_raw_size");
+        }
+    }
+}
+
+pub fn a_handle_is_carried_along(kit: &dyn Kit) {
+    let handle = Handle::new(Arc::new(7_u32));
+    let info = kit.info(&kit.usual().handle(handle.clone()));
+    assert_eq!(info.handle, Some(handle));
+}
+
+pub fn named_tag_formats_are_granted_by_name(kit: &dyn Kit) {
+    for format in [TAG_MPI, TAG_CCL] {
+        let info = kit.info(&kit.usual().mem_tag_format(format));
+        assert_eq!(info.ep_attr.mem_tag_format, format);
+    }
+    let info = kit.info(&kit.usual().mem_tag_format(0x00FF_0000));
+    assert!(info.ep_attr.mem_tag_format >= 0x00FF_0000, "{:#x}", info.ep_attr.mem_tag_format);
+}
+
+pub fn an_answer_asked_for_again_is_given_again(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual());
+    let again = kit.info(&Hints::from(info.clone()));
+    assert_eq!(again.caps, info.caps);
+    assert_eq!((again.tx_attr, again.rx_attr), (info.tx_attr, info.rx_attr));
+    assert_eq!((again.ep_attr, again.domain_attr), (info.ep_attr, info.domain_attr));
+}
+
+pub fn an_unknown_provider_is_no_data_and_a_newer_version_no_system(kit: &dyn Kit) {
+    let error = kit.getinfo(&kit.usual().provider("nobody")).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENODATA);
+    let newer = Version::new(Version::API.major + 1, 0);
+    let error = ofi::getinfo(newer, None, None, GetinfoFlags::empty(), Some(&kit.usual())).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSYS);
+}
+
+pub fn another_endpoint_type_is_refused_by_name(kit: &dyn Kit) {
+    let ours = kit.info(&kit.usual()).ep_attr.ep_type;
+    for other in [EpType::Msg, EpType::Dgram, EpType::Rdm] {
+        if other != ours && kit.getinfo(&kit.usual().ep_type(other)).is_err() {
+            refused(kit, kit.usual().ep_type(other), "ep_attr.type");
+        }
+    }
+}
+
+pub fn resource_management_is_enabled_and_named(kit: &dyn Kit) {
+    for asked in [ResourceMgmt::Unspec, ResourceMgmt::Disabled, ResourceMgmt::Enabled] {
+        let mut hints = kit.usual();
+        hints.info.domain_attr.resource_mgmt = asked;
+        assert_eq!(kit.info(&hints).domain_attr.resource_mgmt, ResourceMgmt::Enabled, "asked {asked}");
+    }
+}
+
+pub fn address_vector_types_are_granted_as_asked(kit: &dyn Kit) {
+    for av_type in [AvType::Table, AvType::Map] {
+        assert_eq!(kit.info(&kit.usual().av_type(av_type)).domain_attr.av_type, av_type);
+    }
+    assert_ne!(kit.info(&kit.usual()).domain_attr.av_type, AvType::Unspec);
+}
+
+pub fn only_provider_attributes_on_request(kit: &dyn Kit) {
+    let flags = GetinfoFlags::PROV_ATTR_ONLY;
+    let infos = ofi::getinfo(Version::API, None, None, flags, Some(&kit.hints())).unwrap();
+    assert!(infos.iter().all(|info| !info.fabric_attr.prov_name.is_empty()));
+}

@@ -1,0 +1,247 @@
+//! How the suite gets at a transport, and how it opens what a case needs.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use ofi::raw::{
+    Address, AvAttr, BindFlags, Caps, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint, Fabric,
+    GetinfoFlags, Hints, Info, MrMode, Result, Serialization, Threading, Version, WaitObj,
+};
+
+use crate::pair::Pair;
+use crate::side::Side;
+
+/// One transport and endpoint type, as the suite sees it.
+pub trait Kit: Sync {
+    /// Hints that lead to it and nothing else, and ask for no more than that.
+    fn hints(&self) -> Hints;
+
+    /// Why it cannot run on this host: a device is missing, say. Cases are then reported as skipped.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether a peer's side moves without calls of the peer even under manual progress, as with an adapter.
+    fn moves_by_itself(&self) -> bool {
+        false
+    }
+}
+
+/// What an application can do for registration: everything, so that any transport is served.
+const ANY_MR: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED);
+
+/// What cases ask for unless they say otherwise.
+const USUAL: Caps = Caps::MSG
+    .union(Caps::TAGGED)
+    .union(Caps::RMA)
+    .union(Caps::SOURCE)
+    .union(Caps::DIRECTED_RECV)
+    .union(Caps::TAGGED_DIRECTED_RECV);
+
+impl dyn Kit + '_ {
+    /// The transport's hints, with the capabilities and registration modes of an ordinary application.
+    pub fn usual(&self) -> Hints {
+        self.hints().caps(USUAL).mr_mode(ANY_MR)
+    }
+
+    /// What getinfo answers.
+    ///
+    /// # Errors
+    /// Those of getinfo.
+    pub fn getinfo(&self, hints: &Hints) -> Result<Vec<Info>> {
+        ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints))
+    }
+
+    /// The first info for hints that must be served.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[track_caller]
+    pub fn info(&self, hints: &Hints) -> Info {
+        self.getinfo(hints).expect("getinfo").remove(0)
+    }
+
+    /// An endpoint with the usual capabilities, to be changed before [`Opening::open`].
+    pub fn opening(&self) -> Opening {
+        Opening::new(self.usual())
+    }
+
+    /// One endpoint as usual.
+    #[track_caller]
+    pub fn side(&self) -> Side {
+        self.opening().open()
+    }
+
+    /// Two endpoints that know each other.
+    #[track_caller]
+    pub fn pair(&self) -> Pair {
+        Pair::of(self.side(), self.side())
+    }
+
+    /// Two endpoints opened alike.
+    #[track_caller]
+    pub fn pair_with(&self, change: impl Fn(Opening) -> Opening) -> Pair {
+        Pair::of(change(self.opening()).open(), change(self.opening()).open())
+    }
+}
+
+/// An endpoint to be opened.
+#[derive(Clone)]
+#[must_use]
+pub struct Opening {
+    /// The hints.
+    pub hints: Hints,
+    cq: CqAttr,
+    two_queues: bool,
+    given: Option<Arc<dyn CompletionQueue>>,
+    selective: BindFlags,
+    serialization: Serialization,
+    name: Option<Address>,
+    within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
+}
+
+impl Opening {
+    /// An endpoint for these hints.
+    pub fn new(hints: Hints) -> Self {
+        Self {
+            hints,
+            cq: CqAttr::default(),
+            two_queues: false,
+            given: None,
+            selective: BindFlags::empty(),
+            serialization: Serialization::LIBRARY,
+            name: None,
+            within: None,
+        }
+    }
+
+    /// Changes the hints.
+    pub fn hints(mut self, change: impl FnOnce(Hints) -> Hints) -> Self {
+        self.hints = change(self.hints);
+        self
+    }
+
+    /// The wait object of its queues.
+    pub fn wait_obj(mut self, wait_obj: WaitObj) -> Self {
+        self.cq.wait_obj = wait_obj;
+        self
+    }
+
+    /// The format of its queues. Only [`CqFormat::Tagged`] can be polled through a [`Side`].
+    pub fn format(mut self, format: CqFormat) -> Self {
+        self.cq.format = format;
+        self
+    }
+
+    /// The size of its queues.
+    pub fn cq_size(mut self, size: usize) -> Self {
+        self.cq.size = size;
+        self
+    }
+
+    /// A queue for each direction.
+    pub fn two_queues(mut self) -> Self {
+        self.two_queues = true;
+        self
+    }
+
+    /// A queue that exists, for both directions.
+    pub fn queue(mut self, queue: &Arc<dyn CompletionQueue>) -> Self {
+        self.given = Some(Arc::clone(queue));
+        self
+    }
+
+    /// Binds with `FI_SELECTIVE_COMPLETION`, in these directions.
+    pub fn selective(mut self, directions: BindFlags) -> Self {
+        self.selective = directions;
+        self
+    }
+
+    /// The threading level: hints, and the promise that goes with it.
+    ///
+    /// # Safety
+    /// That of [`Serialization::application`].
+    pub unsafe fn threading(mut self, threading: Threading) -> Self {
+        self.hints = self.hints.threading(threading);
+        // SAFETY: the caller's promise.
+        self.serialization = unsafe { Serialization::application(threading) };
+        self
+    }
+
+    /// Its address.
+    pub fn name(mut self, name: &Address) -> Self {
+        self.name = Some(name.clone());
+        self
+    }
+
+    /// In the domain of another endpoint.
+    pub fn beside(mut self, other: &Side) -> Self {
+        self.within = Some((Arc::clone(&other.fabric), Arc::clone(&other.domain)));
+        self
+    }
+
+    /// Opens it.
+    ///
+    /// # Panics
+    /// If anything fails.
+    #[track_caller]
+    pub fn open(self) -> Side {
+        self.try_open().expect("opening an endpoint")
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Those of the calls on the way.
+    pub fn try_open(self) -> Result<Side> {
+        let side = self.open_disabled()?;
+        side.ep.enable()?;
+        Ok(side)
+    }
+
+    /// Opens and binds everything, and leaves the endpoint disabled.
+    ///
+    /// # Errors
+    /// Those of the calls on the way.
+    pub fn open_disabled(self) -> Result<Side> {
+        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&self.hints))?;
+        let info = infos.into_iter().next().expect("getinfo answers at least one info, or an error");
+        let (fabric, domain) = match self.within {
+            Some(within) => within,
+            None => {
+                let fabric = ofi::open_fabric(&info)?;
+                let domain = fabric.open_domain(&info, self.serialization)?;
+                (fabric, domain)
+            }
+        };
+        let ep = domain.open_endpoint(&info)?;
+        let tx = match self.given {
+            Some(queue) => queue,
+            None => domain.open_cq(&self.cq)?,
+        };
+        let rx = if self.two_queues { domain.open_cq(&self.cq)? } else { Arc::clone(&tx) };
+        bind(&ep, &tx, &rx, self.selective)?;
+        let av = domain.open_av(&AvAttr::default())?;
+        ep.bind_av(&av)?;
+        if let Some(name) = &self.name {
+            ep.set_name(name)?;
+        }
+        let (events, lent) = (Mutex::new(VecDeque::new()), Mutex::new(Vec::new()));
+        Ok(Side { ep, tx, rx, av, domain, fabric, info, events, lent })
+    }
+}
+
+fn bind(
+    ep: &Arc<dyn Endpoint>,
+    tx: &Arc<dyn CompletionQueue>,
+    rx: &Arc<dyn CompletionQueue>,
+    selective: BindFlags,
+) -> Result<()> {
+    let directions = [(tx, BindFlags::TRANSMIT), (rx, BindFlags::RECV)];
+    for (queue, direction) in directions {
+        let flag =
+            if selective.contains(direction) { BindFlags::SELECTIVE_COMPLETION } else { BindFlags::empty() };
+        ep.bind_cq(queue, direction | flag)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Buffers that operations may use while the test looks elsewhere: raw memory, filled with and checked against a
+//! pattern. Never behind a Rust reference, because a peer may be writing it.
+
+use std::alloc::Layout;
+use std::ops::{Bound, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ofi::raw::{Allocation, Domain, Piece, Placement};
+
+/// Shared memory of a test. Clones are handles to the same bytes; an operation keeps one until its endpoint is closed.
+#[derive(Clone)]
+pub struct Memory(Arc<Bytes>);
+
+enum Bytes {
+    /// The application's.
+    Heap(NonNull<u8>, Layout, usize),
+    /// The library's ([`Domain::alloc`]).
+    Library(Allocation),
+}
+
+// SAFETY: the bytes are only touched through raw pointers, by one test at a time or by operations under test.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if let Self::Heap(first, layout, _) = *self {
+            // SAFETY: allocated with this layout in `Memory::new`; the last handle is going.
+            unsafe { std::alloc::dealloc(first.as_ptr(), layout) };
+        }
+    }
+}
+
+/// Alignment of application memory: that of any buffer from `malloc`, so nothing relies on more.
+const ALIGN: usize = 16;
+
+/// Byte `at` of the pattern `seed`: differs between neighbours, between pages and between seeds.
+#[inline]
+pub const fn pattern(seed: u8, at: usize) -> u8 {
+    (at as u8).wrapping_mul(31) ^ ((at >> 8) as u8).wrapping_mul(17) ^ ((at >> 16) as u8) ^ seed
+}
+
+impl Memory {
+    /// `len` zeroes on the heap.
+    ///
+    /// # Panics
+    /// Without memory.
+    pub fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len.max(1), ALIGN).expect("a buffer's size");
+        // SAFETY: the layout is not empty.
+        let first = unsafe { std::alloc::alloc_zeroed(layout) };
+        let first = NonNull::new(first).expect("memory");
+        Self(Arc::new(Bytes::Heap(first, layout, len)))
+    }
+
+    /// `len` bytes of the pattern `seed`, on the heap.
+    pub fn patterned(len: usize, seed: u8) -> Self {
+        let memory = Self::new(len);
+        memory.fill(seed);
+        memory
+    }
+
+    /// `len` zeroes of the library's.
+    ///
+    /// # Panics
+    /// If the domain cannot allocate.
+    pub fn library(domain: &Arc<dyn Domain>, len: usize) -> Self {
+        Self(Arc::new(Bytes::Library(domain.alloc(len, Placement::default()).expect("library memory"))))
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        match &*self.0 {
+            Bytes::Heap(first, ..) => first.as_ptr(),
+            Bytes::Library(allocation) => allocation.as_ptr(),
+        }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        match &*self.0 {
+            Bytes::Heap(_, _, len) => *len,
+            Bytes::Library(allocation) => allocation.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Slice {
+        let at = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end + 1,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len(),
+        };
+        assert!(at <= end && end <= self.len(), "{at}..{end} of {}", self.len());
+        Slice { memory: self.clone(), at, len: end - at }
+    }
+
+    /// Writes the pattern `seed` over all of it.
+    pub fn fill(&self, seed: u8) {
+        self.slice(..).fill(seed);
+    }
+
+    /// A copy of the bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.slice(..).bytes()
+    }
+
+    /// Fails unless it begins with `len` bytes of the pattern `seed`.
+    #[track_caller]
+    pub fn check(&self, len: usize, seed: u8) {
+        self.slice(..len).check(seed);
+    }
+}
+
+/// A part of a [`Memory`].
+#[derive(Clone)]
+pub struct Slice {
+    memory: Memory,
+    at: usize,
+    len: usize,
+}
+
+impl Slice {
+    /// As an operation takes it.
+    pub fn piece(&self) -> Piece {
+        Piece::new(self.as_ptr(), self.len)
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr().wrapping_add(self.at)
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes the pattern `seed` over it.
+    pub fn fill(&self, seed: u8) {
+        for at in 0..self.len {
+            // SAFETY: inside the allocation, which `memory` keeps; volatile, as a peer may look.
+            unsafe { self.as_ptr().add(at).write_volatile(pattern(seed, at)) };
+        }
+    }
+
+    /// Writes `bytes` to its front.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn put(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len);
+        // SAFETY: inside the allocation, and a Rust slice does not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), bytes.len()) };
+    }
+
+    /// A copy of the bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: as in `put`, the other way.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+
+    /// Fails unless it has the pattern `seed`.
+    #[track_caller]
+    pub fn check(&self, seed: u8) {
+        self.check_from(seed, 0);
+    }
+
+    /// Fails unless it has the pattern `seed` from byte `from` of the pattern on.
+    #[track_caller]
+    pub fn check_from(&self, seed: u8, from: usize) {
+        let bytes = self.bytes();
+        let wrong = bytes.iter().enumerate().position(|(at, &byte)| byte != pattern(seed, from + at));
+        if let Some(at) = wrong {
+            let (found, wanted) = (bytes[at], pattern(seed, from + at));
+            panic!("byte {at} of {}: found {found:#04x}, wanted {wanted:#04x} (seed {seed})", self.len);
+        }
+    }
+}
+
+/// The memory of one operation: no piece, one, or several.
+#[derive(Clone, Default)]
+pub struct Buffers(pub Vec<Slice>);
+
+impl From<&Memory> for Buffers {
+    fn from(memory: &Memory) -> Self {
+        Self(vec![memory.slice(..)])
+    }
+}
+
+impl From<Slice> for Buffers {
+    fn from(slice: Slice) -> Self {
+        Self(vec![slice])
+    }
+}
+
+impl From<Vec<Slice>> for Buffers {
+    fn from(slices: Vec<Slice>) -> Self {
+        Self(slices)
+    }
+}
+
+impl From<()> for Buffers {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_found_again_and_a_changed_byte_is_noticed() {
+        let memory = Memory::patterned(70_000, 3);
+        memory.check(70_000, 3);
+        memory.slice(100..200).check_from(3, 100);
+        memory.slice(69_999..).put(&[memory.bytes()[69_999] ^ 1]);
+        let noticed = std::panic::catch_unwind(|| memory.check(70_000, 3));
+        assert!(noticed.is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! Two endpoints that know each other, driven together.
+
+use std::time::Duration;
+
+use ofi::raw::{CqErrorEntry, CqTaggedEntry, FiAddr, Result};
+
+use crate::side::{Event, Side};
+use crate::wait;
+
+/// `a` mostly sends, `b` mostly receives.
+pub struct Pair {
+    /// The one side.
+    pub a: Side,
+    /// The other.
+    pub b: Side,
+    /// `b`, as `a` names it.
+    pub to_b: FiAddr,
+    /// `a`, as `b` names it.
+    pub to_a: FiAddr,
+}
+
+impl Pair {
+    /// Introduces two endpoints to each other.
+    #[track_caller]
+    pub fn of(a: Side, b: Side) -> Self {
+        let (to_b, to_a) = (a.insert(&b), b.insert(&a));
+        Self { a, b, to_b, to_a }
+    }
+
+    /// Polls both.
+    #[track_caller]
+    pub fn poll(&self) {
+        self.a.poll();
+        self.b.poll();
+    }
+
+    /// Drives both until `ready` gives a value.
+    #[track_caller]
+    pub fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
+        wait::drive(&[&self.a, &self.b], what, ready)
+    }
+
+    /// The next thing that `side` says, driving both.
+    #[track_caller]
+    pub fn next(&self, side: &Side) -> Event {
+        self.drive("an event", || side.next())
+    }
+
+    /// The next thing that `side` says, which must be a success.
+    #[track_caller]
+    pub fn done(&self, side: &Side) -> CqTaggedEntry {
+        self.next(side).done()
+    }
+
+    /// The next thing that `side` says, which must be a success, and from whom.
+    #[track_caller]
+    pub fn done_from(&self, side: &Side) -> (CqTaggedEntry, FiAddr) {
+        match self.next(side) {
+            Event::Done(entry, source) => (entry, source),
+            Event::Failed(error) => panic!("a failure: {error:?}"),
+        }
+    }
+
+    /// The next thing that `side` says, which must be a failure.
+    #[track_caller]
+    pub fn failed(&self, side: &Side) -> CqErrorEntry {
+        self.next(side).failed()
+    }
+
+    /// Posts, and tries again while resources are short.
+    #[track_caller]
+    pub fn post(&self, mut post: impl FnMut() -> Result<()>) {
+        self.drive("room to post", || match post() {
+            Ok(()) => Some(()),
+            Err(error) if error.is_again() => None,
+            Err(error) => panic!("posting: {error}"),
+        });
+    }
+
+    /// Drives both for a while, in which nothing must be said.
+    #[track_caller]
+    pub fn quiet(&self, time: Duration) {
+        wait::drive_through(time, &[&self.a, &self.b]);
+        assert_eq!((self.a.pending(), self.b.pending()), (0, 0), "{}\n{}", self.a.report(), self.b.report());
+    }
+
+    /// Exchanges one message each way, so that the two are connected.
+    #[track_caller]
+    pub fn warm_up(&self) {
+        self.greet(&self.a, self.to_b, &self.b);
+        self.greet(&self.b, self.to_a, &self.a);
+    }
+
+    #[track_caller]
+    fn greet(&self, from: &Side, to: FiAddr, at: &Side) {
+        const CONTEXT: usize = usize::MAX;
+        self.post(|| at.receive(()).context(CONTEXT).post());
+        self.post(|| from.out(to, ()).context(CONTEXT).inject().send());
+        self.drive("a first message", || at.next_of(CONTEXT)).done();
+    }
+}

@@ -1,0 +1,195 @@
+//! Posting operations from a test: what is not said has its default, and the memory is kept until the endpoint closes.
+
+use ofi::raw::{
+    Call, Context, FiAddr, Lent, OpFlags, Piece, ReceiveOp, RemotePiece, Result, RmaOp, SendOp, TagMatch,
+};
+
+use crate::memory::{Buffers, Slice};
+use crate::side::Side;
+
+/// Something to send, write or read.
+#[derive(Clone)]
+#[must_use]
+pub struct Out<'a> {
+    side: &'a Side,
+    to: FiAddr,
+    buffers: Buffers,
+    context: Context,
+    data: Option<u64>,
+    tag: Option<u64>,
+    flags: OpFlags,
+    call: Call,
+}
+
+/// A receive to post, or a search.
+#[derive(Clone)]
+#[must_use]
+pub struct In<'a> {
+    side: &'a Side,
+    buffers: Buffers,
+    source: FiAddr,
+    context: Context,
+    tag: Option<TagMatch>,
+    flags: OpFlags,
+    call: Call,
+}
+
+impl Side {
+    /// An operation with `to` from or into `buffers`.
+    pub fn out(&self, to: FiAddr, buffers: impl Into<Buffers>) -> Out<'_> {
+        Out {
+            side: self,
+            to,
+            buffers: buffers.into(),
+            context: Context::NULL,
+            data: None,
+            tag: None,
+            flags: OpFlags::empty(),
+            call: Call::Plain,
+        }
+    }
+
+    /// A receive into `buffers`.
+    pub fn receive(&self, buffers: impl Into<Buffers>) -> In<'_> {
+        In {
+            side: self,
+            buffers: buffers.into(),
+            source: FiAddr::UNSPEC,
+            context: Context::NULL,
+            tag: None,
+            flags: OpFlags::empty(),
+            call: Call::Plain,
+        }
+    }
+}
+
+fn pieces(buffers: &Buffers) -> Vec<Piece> {
+    buffers.0.iter().map(Slice::piece).collect()
+}
+
+impl Out<'_> {
+    /// Its context.
+    pub fn context(mut self, context: usize) -> Self {
+        self.context = Context(context);
+        self
+    }
+
+    /// Remote CQ data.
+    pub fn data(mut self, data: u64) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// Makes it a tagged message.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.tag = Some(tag);
+        self
+    }
+
+    /// Makes it a call of the `fi_sendmsg` kind, whose flags replace the endpoint's.
+    pub fn msg(mut self, flags: OpFlags) -> Self {
+        (self.call, self.flags) = (Call::Msg, flags);
+        self
+    }
+
+    /// Makes it a call of the `fi_inject` kind.
+    pub fn inject(mut self) -> Self {
+        self.call = Call::Inject;
+        self
+    }
+
+    fn with<T>(&self, post: impl FnOnce(Lent<'_>, u64, OpFlags) -> Result<T>) -> Result<T> {
+        let pieces = pieces(&self.buffers);
+        // SAFETY: `keep` below holds the memory until the endpoint is closed; tests touch it through raw pointers, and
+        // write what is being sent only where that is the point of the test.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        let carried = if self.data.is_some() { OpFlags::REMOTE_CQ_DATA } else { OpFlags::empty() };
+        self.side.keep(&self.buffers);
+        post(lent, self.data.unwrap_or(0), self.flags | carried)
+    }
+
+    /// Sends it as a message.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn send(&self) -> Result<()> {
+        self.with(|buf, data, flags| {
+            let op = SendOp { buf, dest: self.to, context: self.context, data, flags, call: self.call };
+            match self.tag {
+                Some(tag) => self.side.ep.send_tagged(&op, tag),
+                None => self.side.ep.send(&op),
+            }
+        })
+    }
+
+    fn rma(&self, remote: &[RemotePiece], write: bool) -> Result<()> {
+        self.with(|buf, data, flags| {
+            let op = RmaOp { buf, remote, peer: self.to, context: self.context, data, flags, call: self.call };
+            if write { self.side.ep.write(&op) } else { self.side.ep.read(&op) }
+        })
+    }
+
+    /// Writes it to the peer's memory.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn write(&self, remote: &[RemotePiece]) -> Result<()> {
+        self.rma(remote, true)
+    }
+
+    /// Reads it from the peer's memory.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn read(&self, remote: &[RemotePiece]) -> Result<()> {
+        self.rma(remote, false)
+    }
+}
+
+impl In<'_> {
+    /// Its context.
+    pub fn context(mut self, context: usize) -> Self {
+        self.context = Context(context);
+        self
+    }
+
+    /// Only from this peer.
+    pub fn from(mut self, source: FiAddr) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// Makes it a tagged receive.
+    pub fn tag(self, tag: u64) -> Self {
+        self.tag_ignoring(tag, 0)
+    }
+
+    /// Makes it a tagged receive with bits that may differ.
+    pub fn tag_ignoring(mut self, tag: u64, ignore: u64) -> Self {
+        self.tag = Some(TagMatch { tag, ignore });
+        self
+    }
+
+    /// Makes it a call of the `fi_recvmsg` kind, whose flags replace the endpoint's.
+    pub fn msg(mut self, flags: OpFlags) -> Self {
+        (self.call, self.flags) = (Call::Msg, flags);
+        self
+    }
+
+    /// Posts it.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn post(&self) -> Result<()> {
+        let pieces = pieces(&self.buffers);
+        self.side.keep(&self.buffers);
+        // SAFETY: the memory is kept until the endpoint is closed, and read only through raw pointers.
+        let buf = unsafe { Lent::new(&pieces, &[]) };
+        let op =
+            ReceiveOp { buf, source: self.source, context: self.context, flags: self.flags, call: self.call };
+        match self.tag {
+            Some(tag) => self.side.ep.receive_tagged(&op, tag),
+            None => self.side.ep.receive(&op),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Other processes of a test: the test program started once more, in a role, with a line to talk over.
+//!
+//! No `fork` without `exec`: a child has nothing of its parent but the line, which is its standard input (a socket, so
+//! it goes both ways). A test program with children says [`roles!`](crate::roles), which adds the test that a child
+//! runs instead of all others.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::Shutdown;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::wait;
+
+const ROLE: &str = "TESTKIT_ROLE";
+const ARGUMENTS: &str = "TESTKIT_ARGUMENTS";
+/// The test that [`roles!`](crate::roles) adds.
+const ENTRY: &str = "child_process_entry";
+/// The longest that a line waits for the other end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a child does.
+pub type Role = fn(&mut Line, &[String]);
+
+/// Adds the test that a child process runs: one of the named functions, each a [`Role`].
+#[macro_export]
+macro_rules! roles {
+    ($($role:ident),+ $(,)?) => {
+        #[test]
+        fn child_process_entry() {
+            $crate::process::enter(&[$((stringify!($role), $role as $crate::process::Role)),+]);
+        }
+    };
+}
+
+/// Runs the role that the environment names, if it names one.
+///
+/// # Panics
+/// If there is no such role, or if the role panics.
+pub fn enter(roles: &[(&str, Role)]) {
+    let Ok(wanted) = std::env::var(ROLE) else { return };
+    // A test that fails takes its children along.
+    // SAFETY: asks for a signal, touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
+    let arguments: Vec<String> = arguments.split('\n').map(str::to_string).collect();
+    let role = roles.iter().find(|(name, _)| *name == wanted).expect("a role of this test program").1;
+    // SAFETY: the parent made standard input a socket for this, and nothing else reads it.
+    let socket = unsafe { OwnedFd::from_raw_fd(0) };
+    role(&mut Line::new(socket.into()), &arguments);
+}
+
+/// Lines of text between two processes.
+pub struct Line {
+    reader: BufReader<UnixStream>,
+}
+
+impl Line {
+    fn new(socket: UnixStream) -> Self {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        Self { reader: BufReader::new(socket) }
+    }
+
+    /// Says something.
+    ///
+    /// # Panics
+    /// If the other end is gone.
+    #[track_caller]
+    pub fn say(&mut self, text: impl std::fmt::Display) {
+        writeln!(self.reader.get_mut(), "{text}").expect("the other end of the line");
+    }
+
+    /// What the other end says next; `None` if it is gone.
+    ///
+    /// # Panics
+    /// After a minute of silence.
+    #[track_caller]
+    pub fn try_hear(&mut self) -> Option<String> {
+        let mut text = String::new();
+        match self.reader.read_line(&mut text) {
+            Ok(0) => None,
+            Ok(_) => Some(text.trim_end_matches('\n').to_string()),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("nothing heard for {PATIENCE:?}: {error}"),
+        }
+    }
+
+    /// What the other end says next.
+    ///
+    /// # Panics
+    /// If it is gone, or silent for a minute.
+    #[track_caller]
+    pub fn hear(&mut self) -> String {
+        self.try_hear().expect("the other process has ended")
+    }
+
+    /// Waits until the other end says `text`.
+    ///
+    /// # Panics
+    /// If it says something else.
+    #[track_caller]
+    pub fn expect(&mut self, text: &str) {
+        assert_eq!(self.hear(), text);
+    }
+
+    /// Whether something waits to be heard.
+    pub fn has_news(&mut self) -> bool {
+        use std::os::fd::AsRawFd;
+        let fd = self.reader.get_ref().as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, as said.
+        !self.reader.buffer().is_empty() || unsafe { libc::poll(&raw mut poll, 1, 0) } > 0
+    }
+}
+
+/// A child process. Killed when dropped.
+pub struct Child {
+    process: std::process::Child,
+    /// The line to it.
+    pub line: Line,
+}
+
+impl Child {
+    /// Starts a child in `role`.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[track_caller]
+    pub fn start(role: &str, arguments: &[&str]) -> Self {
+        Self::start_with(role, arguments, &[])
+    }
+
+    /// Starts a child with more in its environment. To be called by a thread that outlives it.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[track_caller]
+    pub fn start_with(role: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let program = std::env::current_exe().expect("the name of this program");
+        let process = Command::new(program)
+            .args([ENTRY, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ARGUMENTS, arguments.join("\n"))
+            .envs(environment.iter().copied())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a child process");
+        Self { process, line: Line::new(ours) }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// `kill -9`, and waits until it is dead.
+    ///
+    /// # Panics
+    /// If it cannot be killed.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("a child that can be killed");
+        self.process.wait().expect("the end of a killed child");
+    }
+
+    /// Stops it (`SIGSTOP`), as if its core were taken away.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that has not been waited for, so the number is still its own.
+        let sent = unsafe { libc::kill(self.process.id() as i32, signal) };
+        assert_eq!(sent, 0, "signal {signal}");
+    }
+
+    /// Waits until it has ended by itself, and fails unless it ended well.
+    ///
+    /// # Panics
+    /// After the bound of all waits, or if it failed.
+    #[track_caller]
+    pub fn finish(mut self) {
+        let _ = self.line.reader.get_ref().shutdown(Shutdown::Write);
+        wait::until("the end of a child", || self.process.try_wait().expect("a child").is_some());
+        let status = self.process.wait().expect("a child");
+        assert!(status.success(), "a child ended with {status} (signal {:?})", status.signal());
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
