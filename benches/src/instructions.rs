@@ -11,12 +11,7 @@ use std::{
     process::{self, Command, Stdio},
 };
 
-use crate::{
-    Error, Result, budget,
-    error::tail,
-    ours,
-    peers::packages::on_path,
-};
+use crate::{Error, Result, budget, error::tail, ours, peers::packages::on_path};
 
 /// Operations of the two runs.
 const COUNTS: [u64; 2] = [1_000, 3_000];

@@ -1,6 +1,6 @@
 //! `cargo run --release -p ofi-benches`: this stack beside libfabric and UCX, with a verdict on each line.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use ofi_benches::{
@@ -32,6 +32,9 @@ struct Options {
     /// Drop pairs in which the kernel took a core away more often than this in a second.
     #[arg(long, default_value_t = 100.0)]
     preemptions: f64,
+    /// Wait before each pair for the cores to be idle, at most this many seconds.
+    #[arg(long, default_value_t = 20)]
+    patience: u64,
     /// Only lines whose key contains this; may be given several times. Keys are in the JSON.
     #[arg(long)]
     only: Vec<String>,
@@ -128,6 +131,7 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         attempts: options.attempts,
         tolerance: options.tolerance / 100.0,
         preemptions_per_s: options.preemptions,
+        patience: Duration::from_secs(options.patience),
         longest_bounce_ns: options.longest_bounce,
     };
     let chosen = |key: &str| options.only.is_empty() || options.only.iter().any(|part| key.contains(part));

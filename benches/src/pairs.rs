@@ -3,7 +3,9 @@
 //! `bounce, first, bounce, second, bounce`; who goes first alternates. A pair counts only if its three bounces
 //! agree. Dropped pairs are run again, up to a bound.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 use crate::{Error, Figures, Result, sys};
 
@@ -18,74 +20,90 @@ pub struct Policy {
     pub tolerance: f64,
     /// How often a second the kernel may take the core from one of the two, which is the work of some other program.
     pub preemptions_per_s: f64,
+    /// How long to wait before each pair for the cores to be idle.
+    pub patience: Duration,
     /// Pairs with a longer bounce are dropped too: to compare runs made when the cores were equally far apart.
     pub longest_bounce_ns: Option<f64>,
 }
 
-/// One pair that counts.
-#[derive(Clone, Copy, Debug)]
+/// One pair, whether it counts or not.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pair {
     /// Ours, if it can be measured yet.
     pub ours: Option<Figures>,
     /// Theirs, if there is somebody to compare with.
     pub theirs: Option<Figures>,
-    /// The mean of the pair's bounces, in nanoseconds.
-    pub bounce_ns: f64,
+    /// Before, between and after the two, in nanoseconds one way.
+    pub bounces_ns: [f64; 3],
+    /// How often a second a core was taken away, during the worse of the two runs.
+    pub preemptions_per_s: f64,
+    /// Whether it counts.
+    pub fate: Fate,
 }
 
-/// What came of a line.
-#[derive(Clone, Debug, Default)]
-pub struct Pairs {
-    /// The pairs that count.
-    pub kept: Vec<Pair>,
-    /// How many did not, because the cores moved.
-    pub moved: usize,
-    /// How many did not, because something else ran on the cores.
-    pub disturbed: usize,
+/// Whether a pair counts, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It counts.
+    Kept,
+    /// The cores moved.
+    Moved,
+    /// Something else ran on the cores.
+    Disturbed,
+}
+
+impl Pair {
+    /// The mean of its bounces.
+    pub fn bounce_ns(&self) -> f64 {
+        self.bounces_ns.iter().sum::<f64>() / self.bounces_ns.len() as f64
+    }
 }
 
 /// One side of a pair: runs once.
 pub type Run<'a> = &'a mut dyn FnMut() -> Result<Figures>;
 
-/// Takes pairs of `ours` and `theirs` until enough count or `policy` says to stop.
+/// Takes pairs of `ours` and `theirs` until enough count or `policy` says to stop. `before_each` may wait for a
+/// better moment.
 pub fn take<'a>(
     policy: &Policy,
     mut ours: Option<Run<'a>>,
     mut theirs: Option<Run<'a>>,
     bounce: &mut dyn FnMut() -> Result<f64>,
-) -> Result<Pairs> {
-    let mut pairs = Pairs::default();
+    before_each: &mut dyn FnMut() -> Result<()>,
+) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::new();
     if ours.is_none() && theirs.is_none() {
         return Ok(pairs);
     }
-    let mut last = bounce()?;
-    for attempt in 0..policy.attempts {
-        if pairs.kept.len() == policy.wanted {
-            break;
-        }
-        let mut bounces = [last; 3];
-        let mut disturbed = false;
-        let mut pair = Pair { ours: None, theirs: None, bounce_ns: 0.0 };
-        for (turn, after) in [0, 1].into_iter().zip([1, 2]) {
-            let is_ours = (turn + attempt) % 2 == 0;
+    let mut kept = 0;
+    while kept < policy.wanted && pairs.len() < policy.attempts {
+        before_each()?;
+        let mut pair = Pair {
+            ours: None,
+            theirs: None,
+            bounces_ns: [bounce()?; 3],
+            preemptions_per_s: 0.0,
+            fate: Fate::Kept,
+        };
+        for turn in [0, 1] {
+            let is_ours = (turn + pairs.len()) % 2 == 0;
             let (side, slot) =
                 if is_ours { (&mut ours, &mut pair.ours) } else { (&mut theirs, &mut pair.theirs) };
             if let Some(run) = side {
                 let (figures, preemptions_per_s) = watched(run)?;
                 *slot = Some(figures);
-                disturbed |= preemptions_per_s > policy.preemptions_per_s;
+                pair.preemptions_per_s = pair.preemptions_per_s.max(preemptions_per_s);
             }
-            bounces[after] = bounce()?;
+            pair.bounces_ns[turn + 1] = bounce()?;
         }
-        last = bounces[2];
-        pair.bounce_ns = bounces.iter().sum::<f64>() / 3.0;
-        if !agree(bounces, policy) {
-            pairs.moved += 1;
-        } else if disturbed {
-            pairs.disturbed += 1;
-        } else {
-            pairs.kept.push(pair);
+        if pair.preemptions_per_s > policy.preemptions_per_s {
+            pair.fate = Fate::Disturbed;
+        } else if !agree(pair.bounces_ns, policy) {
+            pair.fate = Fate::Moved;
         }
+        kept += usize::from(pair.fate == Fate::Kept);
+        pairs.push(pair);
     }
     Ok(pairs)
 }
@@ -110,23 +128,37 @@ fn agree(bounces: [f64; 3], policy: &Policy) -> bool {
 mod tests {
     use super::*;
 
-    const POLICY: Policy =
-        Policy { wanted: 2, attempts: 5, tolerance: 0.1, preemptions_per_s: 1e9, longest_bounce_ns: None };
+    const POLICY: Policy = Policy {
+        wanted: 2,
+        attempts: 5,
+        tolerance: 0.1,
+        preemptions_per_s: 1e9,
+        patience: Duration::ZERO,
+        longest_bounce_ns: None,
+    };
 
     fn figures() -> Result<Figures> {
         Ok(Figures::from_latency(64, 1.0))
     }
 
+    fn fates(pairs: &[Pair]) -> Vec<Fate> {
+        pairs.iter().map(|pair| pair.fate).collect()
+    }
+
     #[test]
     fn pairs_whose_bounce_moved_are_run_again() {
-        // The first pair sees 50, 50, 90; the second 90, 90, 91; the third 91, 92, 93.
-        let mut bounces = [50.0, 50.0, 90.0, 90.0, 91.0, 92.0, 93.0].into_iter();
-        let pairs =
-            take(&POLICY, Some(&mut figures), Some(&mut figures), &mut || Ok(bounces.next().unwrap()));
+        let mut bounces = [50.0, 50.0, 90.0, 90.0, 90.0, 91.0, 91.0, 92.0, 93.0].into_iter();
+        let pairs = take(
+            &POLICY,
+            Some(&mut figures),
+            Some(&mut figures),
+            &mut || Ok(bounces.next().unwrap()),
+            &mut || Ok(()),
+        );
         let pairs = pairs.unwrap();
-        assert_eq!((pairs.kept.len(), pairs.moved), (2, 1));
+        assert_eq!(fates(&pairs), [Fate::Moved, Fate::Kept, Fate::Kept]);
         assert_eq!(bounces.next(), None);
-        assert!(pairs.kept.iter().all(|pair| pair.ours.is_some() && pair.theirs.is_some()));
+        assert!(pairs.iter().all(|pair| pair.ours.is_some() && pair.theirs.is_some()));
     }
 
     #[test]
@@ -137,8 +169,8 @@ mod tests {
             Ok(far)
         };
         let policy = Policy { longest_bounce_ns: Some(50.0), tolerance: 1e9, ..POLICY };
-        let pairs = take(&policy, Some(&mut figures), None, &mut bounce).unwrap();
-        assert_eq!((pairs.kept.len(), pairs.moved), (0, 5));
+        let pairs = take(&policy, Some(&mut figures), None, &mut bounce, &mut || Ok(())).unwrap();
+        assert_eq!(fates(&pairs), [Fate::Moved; 5]);
     }
 
     #[test]
@@ -151,7 +183,7 @@ mod tests {
                 figures()
             }
         };
-        take(&POLICY, Some(&mut side('o')), Some(&mut side('t')), &mut || Ok(1.0)).unwrap();
+        take(&POLICY, Some(&mut side('o')), Some(&mut side('t')), &mut || Ok(1.0), &mut || Ok(())).unwrap();
         assert_eq!(order.into_inner(), "otto");
     }
 }

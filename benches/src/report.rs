@@ -3,11 +3,12 @@
 use serde::Serialize;
 
 use crate::{
-    Result, bounce,
+    Figures, Result, bounce,
     figures::{Quantity, median, range},
     machine::Machine,
     ours,
-    pairs::{self, Pairs, Policy},
+    pairs::{self, Fate, Pair, Policy},
+    quiet,
     targets::{Bound, Line},
     worker,
 };
@@ -55,12 +56,8 @@ pub struct Row {
     pub ours_over_bounce: Option<f64>,
     /// The same of theirs.
     pub theirs_over_bounce: Option<f64>,
-    /// Pairs that count.
-    pub kept: usize,
-    /// Pairs that do not, because the cores moved.
-    pub moved: usize,
-    /// Pairs that do not, because something else ran.
-    pub disturbed: usize,
+    /// Every pair that was run, in order, those that do not count too.
+    pub pairs: Vec<Pair>,
     /// What it amounts to.
     pub verdict: Verdict,
 }
@@ -83,31 +80,39 @@ pub enum Verdict {
     Error(String),
 }
 
-/// Measures `line`. What goes wrong becomes the row's verdict: the other lines are still worth having.
-pub fn measure(line: &Line, policy: &Policy, cores: [usize; 2]) -> Row {
-    match take_pairs(line, policy, cores) {
-        Ok(pairs) => row(line, &pairs),
-        Err(error) => Row { verdict: Verdict::Error(error.to_string()), ..row(line, &Pairs::default()) },
+impl Row {
+    /// How many pairs met this fate.
+    pub fn count(&self, fate: Fate) -> usize {
+        self.pairs.iter().filter(|pair| pair.fate == fate).count()
     }
 }
 
-fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Pairs> {
+/// Measures `line`. What goes wrong becomes the row's verdict: the other lines are still worth having.
+pub fn measure(line: &Line, policy: &Policy, cores: [usize; 2]) -> Row {
+    match take_pairs(line, policy, cores) {
+        Ok(pairs) => row(line, pairs),
+        Err(error) => Row { verdict: Verdict::Error(error.to_string()), ..row(line, Vec::new()) },
+    }
+}
+
+fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Vec<Pair>> {
     let mut ours = || worker::run(&line.ours, cores);
     let ours: Option<pairs::Run<'_>> = if ours::supports(&line.ours) { Some(&mut ours) } else { None };
     let against = line.against.filter(|against| against.is_ready());
     let mut theirs = against.map(|against| move || against.run(cores));
     let theirs = theirs.as_mut().map(|run| run as pairs::Run<'_>);
-    pairs::take(policy, ours, theirs, &mut || bounce::measure(cores))
+    let mut before_each = || quiet::wait(cores, policy.patience).map(drop);
+    pairs::take(policy, ours, theirs, &mut || bounce::measure(cores), &mut before_each)
 }
 
-fn row(line: &Line, pairs: &Pairs) -> Row {
-    let kept = &pairs.kept;
-    let ours = || kept.iter().filter_map(|pair| pair.ours?.get(line.quantity));
-    let theirs = || kept.iter().filter_map(|pair| pair.theirs?.get(line.quantity));
-    let ratios = || {
-        kept.iter().filter_map(|pair| Some(pair.ours?.get(line.quantity)? / pair.theirs?.get(line.quantity)?))
+fn row(line: &Line, pairs: Vec<Pair>) -> Row {
+    let kept: Vec<&Pair> = pairs.iter().filter(|pair| pair.fate == Fate::Kept).collect();
+    let value = |figures: Option<Figures>| figures?.get(line.quantity);
+    let ratios = || kept.iter().filter_map(|pair| Some(value(pair.ours)? / value(pair.theirs)?));
+    // A share of a core is no time, and has nothing to do with the bounce.
+    let in_bounces = |figures: Option<Figures>, pair: &Pair| {
+        (line.quantity != Quantity::CpuShare).then(|| Some(figures?.ns_per_op() / pair.bounce_ns())).flatten()
     };
-    let ratio = median(ratios());
     let mut row = Row {
         key: line.key,
         title: line.title,
@@ -115,22 +120,17 @@ fn row(line: &Line, pairs: &Pairs) -> Row {
         bound: line.bound,
         goal: line.goal,
         against: line.against.map_or_else(|| "-".into(), |against| against.name()),
-        ours: median(ours()),
-        theirs: median(theirs()),
-        ratio,
+        ours: median(kept.iter().filter_map(|pair| value(pair.ours))),
+        theirs: median(kept.iter().filter_map(|pair| value(pair.theirs))),
+        ratio: median(ratios()),
         ratio_range: range(ratios()),
-        bounce_ns: median(kept.iter().map(|pair| pair.bounce_ns)),
-        ours_over_bounce: median(
-            kept.iter().filter_map(|pair| Some(pair.ours?.ns_per_op() / pair.bounce_ns)),
-        ),
-        theirs_over_bounce: median(
-            kept.iter().filter_map(|pair| Some(pair.theirs?.ns_per_op() / pair.bounce_ns)),
-        ),
-        kept: kept.len(),
-        moved: pairs.moved,
-        disturbed: pairs.disturbed,
+        bounce_ns: median(kept.iter().map(|pair| pair.bounce_ns())),
+        ours_over_bounce: median(kept.iter().filter_map(|pair| in_bounces(pair.ours, pair))),
+        theirs_over_bounce: median(kept.iter().filter_map(|pair| in_bounces(pair.theirs, pair))),
         verdict: Verdict::Shown,
+        pairs: Vec::new(),
     };
+    row.pairs = pairs;
     row.verdict = verdict(line, &row);
     row
 }
@@ -140,11 +140,13 @@ fn verdict(line: &Line, row: &Row) -> Verdict {
         return Verdict::NotReady;
     }
     match row.ours {
-        Some(ours) if row.kept >= ENOUGH => match line.bound.judge(ours, row.theirs, row.ratio) {
-            Some(true) => Verdict::Pass,
-            Some(false) => Verdict::Fail,
-            None => Verdict::Shown,
-        },
+        Some(ours) if row.count(Fate::Kept) >= ENOUGH => {
+            match line.bound.judge(ours, row.theirs, row.ratio) {
+                Some(true) => Verdict::Pass,
+                Some(false) => Verdict::Fail,
+                None => Verdict::Shown,
+            }
+        }
         _ => Verdict::Unsteady,
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Write};
 
-use crate::report::{Report, Row, Verdict};
+use crate::{
+    pairs::Fate,
+    report::{Report, Row, Verdict},
+};
 
 const HEAD: [&str; 9] = [
     "measurement",
@@ -62,7 +65,7 @@ fn cells(row: &Row) -> [String; 9] {
         _ => "-".into(),
     };
     let bounces = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
-    let dropped = match (row.moved, row.disturbed) {
+    let dropped = match (row.count(Fate::Moved), row.count(Fate::Disturbed)) {
         (0, 0) => String::new(),
         (moved, 0) => format!(" ({moved} moved)"),
         (0, disturbed) => format!(" ({disturbed} disturbed)"),
@@ -77,7 +80,7 @@ fn cells(row: &Row) -> [String; 9] {
         ratio,
         row.bound.show(row.quantity) + &goal,
         format!("{} / {}", bounces(row.ours_over_bounce), bounces(row.theirs_over_bounce)),
-        format!("{}{dropped}", row.kept),
+        format!("{}{dropped}", row.count(Fate::Kept)),
         match &row.verdict {
             Verdict::Pass => "pass".into(),
             Verdict::Fail => "FAIL".into(),

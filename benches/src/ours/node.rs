@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{
-    Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer, CqTaggedEntry,
-    Domain, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, ReceiveOp, SendOp, Serialization, TagMatch,
-    Threading, Version, WaitObj,
+    Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
+    CqTaggedEntry, Domain, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, ReceiveOp, SendOp,
+    Serialization, TagMatch, Threading, Version, WaitObj,
 };
 
 use super::{Job, Memory};
@@ -42,7 +42,8 @@ impl Node {
             .provider("shm")
             .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
-        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).map_err(stack)?;
+        let infos =
+            ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).map_err(stack)?;
         let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
         let serialization = match job.threading {
             // SAFETY: a worker has one thread.
@@ -159,7 +160,10 @@ impl Node {
     #[cold]
     fn patient(&self, since: &mut Option<Instant>) -> Result<()> {
         if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            return Err(Error::Stack(format!("no progress for {PATIENCE:?}: {:?}", self.endpoint.statistics())));
+            return Err(Error::Stack(format!(
+                "no progress for {PATIENCE:?}: {:?}",
+                self.endpoint.statistics()
+            )));
         }
         Ok(())
     }

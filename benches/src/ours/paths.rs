@@ -13,7 +13,10 @@ pub const PATHS: &[Path] = &[
     Path { name: "send 64 B, completion read", function: "*paths*send_and_complete*" },
     Path { name: "receive 64 B, completion read, posted again", function: "*paths*receive_and_post*" },
     Path { name: "tagged send 64 B, completion read", function: "*paths*tagged_send_and_complete*" },
-    Path { name: "tagged receive 64 B, completion read, posted again", function: "*paths*tagged_receive_and_post*" },
+    Path {
+        name: "tagged receive 64 B, completion read, posted again",
+        function: "*paths*tagged_receive_and_post*",
+    },
     Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
 ];
 
@@ -106,7 +109,11 @@ pub fn run(name: &str, count: u64) -> Result<()> {
             (false, tagged) => {
                 sender.send(out, tagged.then_some(7))?;
                 sender.wait_one(&sender.tx)?;
-                if tagged { tagged_receive_and_post(receiver, into)? } else { receive_and_post(receiver, into)? }
+                if tagged {
+                    tagged_receive_and_post(receiver, into)?
+                } else {
+                    receive_and_post(receiver, into)?
+                }
             }
         }
     }

@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{
-    Call, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
-    RmaOp, WaitObj,
+    Call, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Lent, MrAccess, MrAttr, OpFlags, Piece,
+    RemotePiece, RmaOp, WaitObj,
 };
 
 use super::node::{Arena, Node};
@@ -78,7 +78,8 @@ fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &
     let span = posted.next_power_of_two().max(2) as u64;
     let mut state = 1u64;
     let mut next = move || loop {
-        state = (state.wrapping_mul(0x5851_F42D_4C95_7F2D & !3 | 1).wrapping_add(0xB504_F333_F9DE_6485 | 1)) % span;
+        state = (state.wrapping_mul(0x5851_F42D_4C95_7F2D & !3 | 1).wrapping_add(0xB504_F333_F9DE_6485 | 1))
+            % span;
         if state < posted as u64 {
             return state;
         }

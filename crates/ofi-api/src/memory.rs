@@ -1,6 +1,5 @@
 //! Memory on its way through the stack: lent buffers, registrations, and memory that the library allocates.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::{FiAddr, MrAccess, Result};
@@ -105,10 +104,8 @@ pub struct RemotePiece {
 /// What to register (`struct fi_mr_attr`).
 #[derive(Clone, Debug)]
 pub struct MrAttr<'a> {
-    /// The memory: one piece, or several that form one region.
-    pub pieces: &'a [Piece],
-    /// What local and remote operations may do with it.
-    pub access: MrAccess,
+    pieces: &'a [Piece],
+    access: MrAccess,
     /// With offset addressing: what a peer must give as the address of the first byte. Zero otherwise.
     pub offset: u64,
     /// The key to use, where the domain lets the application choose (no `FI_MR_PROV_KEY`).
@@ -117,7 +114,6 @@ pub struct MrAttr<'a> {
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
-    _lent: PhantomData<&'a ()>,
 }
 
 impl<'a> MrAttr<'a> {
@@ -134,8 +130,17 @@ impl<'a> MrAttr<'a> {
             requested_key: 0,
             iface: crate::HmemIface::System,
             device: 0,
-            _lent: PhantomData,
         }
+    }
+
+    /// The memory: one piece, or several that form one region.
+    pub const fn pieces(&self) -> &'a [Piece] {
+        self.pieces
+    }
+
+    /// What local and remote operations may do with it.
+    pub const fn access(&self) -> MrAccess {
+        self.access
     }
 }
 

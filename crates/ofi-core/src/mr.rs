@@ -62,10 +62,11 @@ impl<T: Transport> MemoryRegion for Mr<T> {
     }
 
     fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         let closing = self.domain.regions.close(self.desc)?;
+        self.closed.store(true, Ordering::Release);
         let stopped = T::deregister(&self.domain, closing.region().data());
         match closing.wait(BOUND) {
             Ok(_) => stopped,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{CqBuffer, CqTaggedEntry, Result};
+use ofi_api::Result;
 
 use crate::cq::{Bell, Source};
 use crate::sys::{self, WaitSet};
@@ -18,9 +18,6 @@ use crate::transport::Arm;
 const LOOK: Duration = Duration::from_millis(10);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
-
-/// An outbox that no endpoint has: polling it only drives progress.
-const NO_SLOT: usize = 1;
 
 #[derive(Default)]
 struct Sources(Vec<Weak<dyn Source>>);
@@ -113,7 +110,7 @@ impl Thread {
             if polls != seen {
                 seen = polls;
                 self.bell.arm();
-                sys::wait_readable(self.bell.fd(), Some(Instant::now() + LOOK));
+                sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + LOOK));
                 continue;
             }
             self.drive();
@@ -126,9 +123,8 @@ impl Thread {
         self.bell.arm();
         let Ok(set) = WaitSet::new() else { return std::thread::sleep(LOOK) };
         let mut blocks = set.add(self.bell.fd()).is_ok();
-        let mut none = CqBuffer::new::<CqTaggedEntry>(&mut []);
         for source in &sources {
-            source.poll(NO_SLOT, &mut none, 0);
+            source.drive();
             blocks &= source.arm_lanes() == Arm::Armed;
             if let Some(fd) = source.wait_fd() {
                 blocks &= set.add(fd).is_ok();
@@ -137,7 +133,7 @@ impl Thread {
         drop(sources);
         if blocks {
             self.asleep.store(true, Ordering::Relaxed);
-            sys::wait_readable(set.fd(), Some(Instant::now() + SLEEP));
+            sys::wait_readable(&[set.fd()], Some(Instant::now() + SLEEP));
             self.asleep.store(false, Ordering::Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! System calls of the wait objects.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ofi_api::{Errno, Error, Result};
 
@@ -81,19 +81,20 @@ impl WaitSet {
     }
 }
 
-/// Blocks until `fd` is readable or `deadline` is past. Whether it is readable; a signal counts as neither.
-pub fn wait_readable(fd: RawFd, deadline: Option<Instant>) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+/// Blocks until one of `fds` (two at most) is readable or `deadline` is past. Whether one is; a signal counts as not.
+pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
+    let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polls = [readable(-1), readable(-1)];
+    for (poll, &fd) in polls.iter_mut().zip(fds) {
+        poll.fd = fd;
+    }
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let time = left.map(|left| libc::timespec {
         tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: libc::c_long::from(left.subsec_nanos() as i32),
     });
     let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one pollfd; the time is null or valid; no signal mask.
-    let ready = unsafe { libc::ppoll(&mut poll, 1, time_ptr, std::ptr::null()) };
+    // SAFETY: two pollfds, of which negative ones are passed over; the time is null or valid; no signal mask.
+    let ready = unsafe { libc::ppoll(polls.as_mut_ptr(), 2, time_ptr, std::ptr::null()) };
     ready > 0
 }
-
-/// The longest single sleep where nothing can wake the sleeper.
-pub const NAP: Duration = Duration::from_millis(1);

@@ -159,7 +159,10 @@ mod tests {
         let bytes = buffer.as_ref().to_vec();
         let address = buffer.as_ref().as_ptr();
         let raw = buffer.into_raw();
-        assert_eq!((raw.addr().cast_const(), raw.len(), raw.is_empty()), (address, bytes.len(), bytes.is_empty()));
+        assert_eq!(
+            (raw.addr().cast_const(), raw.len(), raw.is_empty()),
+            (address, bytes.len(), bytes.is_empty())
+        );
         // SAFETY: taken apart above.
         let buffer = unsafe { B::from_raw(raw) };
         assert_eq!((buffer.as_ref(), buffer.as_ref().as_ptr()), (&bytes[..], address));

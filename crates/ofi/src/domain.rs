@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    Errno, Error, EpType, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece, Placement, Result, Version,
+    EpType, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece, Placement,
+    Result, Version,
 };
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
@@ -186,7 +187,9 @@ impl<B: Buffer> Drop for Region<B> {
         match self.mr.close() {
             // SAFETY: taken apart in `new`; the registration is closed, so nobody uses the memory any more.
             Ok(()) => drop(unsafe { B::from_raw(raw) }),
-            Err(error) => tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked"),
+            Err(error) => {
+                tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked")
+            }
         }
     }
 }

@@ -1,11 +1,47 @@
 //! libfabric's object model for Rust programs.
 //!
-//! [`getinfo`] says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
-//! The raw layer ([`raw`]) has exactly libfabric's semantics.
+//! There are two layers, and both have libfabric's names, so that its man pages are the reference.
+//!
+//! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
+//! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`
+//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers.
+//!
+//! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
+//! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
 
+mod any_buffer;
+mod buffer;
+mod completion;
+mod domain;
+mod memory;
+mod multi_recv;
+mod node;
+mod operations;
+mod registered;
 mod registry;
+mod remote;
+mod request;
+pub mod threading;
+mod window;
 
+pub use any_buffer::AnyBuffer;
+pub use buffer::{Buffer, BufferMut, RawBuffer};
+pub use completion::{Completion, OpError};
+pub use domain::Domain;
+pub use memory::Memory;
+pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
+pub use node::{Node, NodeBuilder};
+pub use operations::{Claim, Op};
+pub use registered::Registered;
 pub use registry::{explain, getinfo, open_fabric, provider_names, register_provider};
+pub use remote::RemoteWindow;
+pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};
+pub use window::Window;
+
+pub use ofi_api::{
+    AddrFormat, Address, Caps, CompletionFlags, EpOption, EpType, Errno, Error, FiAddr, GetinfoFlags, Hints,
+    Info, MrAccess, OpFlags, Placement, Progress, Refusal, Result, Statistic, Version, WaitObj,
+};
 
 /// The raw layer: libfabric's objects and operations, on memory that is lent by an `unsafe` promise.
 pub mod raw {

@@ -55,11 +55,6 @@ impl MultiRecvBuffer {
         &self.0.0
     }
 
-    /// Another reference, for a table of operations.
-    pub(crate) fn share(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-
     /// The part that a completion tells of, if it lies inside. Nobody writes it any more.
     pub(crate) fn part(&self, addr: usize, len: usize) -> Option<MultiRecvRange> {
         let start = addr.checked_sub(self.0.0.raw().addr() as usize)?;

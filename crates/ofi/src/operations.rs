@@ -99,7 +99,9 @@ impl Operations {
     pub fn drain(&mut self) -> Vec<AnyBuffer> {
         let ids = self.slots.ids(|_| true);
         let slots = ids.into_iter().filter_map(|id| self.slots.remove(id));
-        slots.filter_map(|slot| if let Slot::Transfer { buffer, .. } = slot { Some(buffer) } else { None }).collect()
+        slots
+            .filter_map(|slot| if let Slot::Transfer { buffer, .. } = slot { Some(buffer) } else { None })
+            .collect()
     }
 
     /// The completion behind an entry; `None`, with a message in the log, for an entry of no operation.
@@ -189,7 +191,12 @@ mod tests {
         assert!(operations.complete(&done, FiAddr::NOTAVAIL).is_none());
         let second = operations.insert(transfer(b"second")); // in the same slot
         assert!(operations.complete(&done, FiAddr::NOTAVAIL).is_none());
-        assert!(operations.fail(CqErrorEntry::new(first.context(), CompletionFlags::SEND, Errno::EIO), |_| String::new()).is_none());
+        assert!(
+            operations
+                .fail(CqErrorEntry::new(first.context(), CompletionFlags::SEND, Errno::EIO), |_| String::new(
+                ))
+                .is_none()
+        );
         assert!(operations.remove(first).is_none() && !operations.contains(first));
         for forged in [1, 1 << 32 | 9, usize::MAX] {
             let forged = CqTaggedEntry { op_context: Context(forged), ..CqTaggedEntry::EMPTY };
@@ -223,7 +230,8 @@ mod tests {
         let buffer = MultiRecvBuffer::new(vec![7u8; 100]);
         let base = buffer.buffer().raw().addr() as usize;
         let op = operations.insert(Slot::Multi(buffer));
-        let mut complete = |flags, buf, len| operations.complete(&entry(op, flags, buf, len), FiAddr::NOTAVAIL);
+        let mut complete =
+            |flags, buf, len| operations.complete(&entry(op, flags, buf, len), FiAddr::NOTAVAIL);
         let first = complete(CompletionFlags::RECV, base, 10).unwrap();
         assert_eq!((first.bytes(), first.released.is_some()), (&[7u8; 10][..], false));
         for (buf, len) in [(base + 91, 10), (base - 1, 1), (base, usize::MAX)] {

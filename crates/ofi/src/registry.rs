@@ -65,7 +65,8 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
             continue;
         }
         let offers = provider.offers(request);
-        all.infos.extend(offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name)));
+        all.infos
+            .extend(offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name)));
         all.refusals.extend(offers.refusals);
     }
     Ok(all)

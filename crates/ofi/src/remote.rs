@@ -55,7 +55,10 @@ impl RemoteWindow {
         let window = Self { key: word(0), base: word(8), len: word(16) };
         match window.base.checked_add(window.len) {
             Some(_) => Ok(window),
-            None => Err(invalid("a range of 64-bit addresses", format!("{} bytes from {:#x} on", window.len, window.base))),
+            None => Err(invalid(
+                "a range of 64-bit addresses",
+                format!("{} bytes from {:#x} on", window.len, window.base),
+            )),
         }
     }
 
@@ -67,7 +70,9 @@ impl RemoteWindow {
         let Range { start, end } = resolve(&range, self.len)?;
         match self.base.checked_add(start) {
             Some(base) => Ok(Self { base, len: end - start, ..self }),
-            None => Err(invalid("a range of 64-bit addresses", format!("{start} bytes behind {:#x}", self.base))),
+            None => {
+                Err(invalid("a range of 64-bit addresses", format!("{start} bytes behind {:#x}", self.base)))
+            }
         }
     }
 

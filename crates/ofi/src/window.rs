@@ -11,7 +11,7 @@ use std::sync::{PoisonError, RwLock};
 use ofi_api::{Errno, Error, MrAccess, Result};
 use ofi_core::copy;
 
-use crate::buffer::{Buffer, BufferMut};
+use crate::buffer::BufferMut;
 use crate::domain::{Opened, Region};
 use crate::memory::Memory;
 use crate::remote::RemoteWindow;

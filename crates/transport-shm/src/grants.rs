@@ -37,7 +37,7 @@ pub struct ShmRegion {
 impl ShmRegion {
     /// Prepares a registration.
     pub fn new(domain: &crate::ShmDomain, attr: &MrAttr<'_>) -> Self {
-        let whole = match attr.pieces {
+        let whole = match attr.pieces() {
             [one] => domain
                 .allocations
                 .find(one.addr as usize, one.len)

@@ -23,6 +23,8 @@ use crate::sys::{self, Datagram, Mapping};
 const GREETING: Duration = Duration::from_millis(500);
 /// Pause between two tries to send a datagram.
 const RETRY: Duration = Duration::from_millis(2);
+/// How often a greeting is repeated that nobody has answered: its receiver may have ended, and another have its name.
+const REPEAT: Duration = Duration::from_millis(250);
 /// How often processes are looked at that have no descriptor of their own.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Most descriptors for watching processes; the rest is swept.
@@ -52,6 +54,8 @@ struct Process {
 struct State {
     endpoints: HashMap<RawFd, Weak<Shared>>,
     late: Vec<Late>,
+    /// Greetings that were sent, until they are answered.
+    unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
 }
 
@@ -79,11 +83,10 @@ impl Helper {
             return Ok(helper);
         }
         let helper = Arc::new(Self { state: Mutex::new(State::default()), wake: ofi_core::sys::eventfd()? });
-        let (weak, wake) = (Arc::downgrade(&helper), helper.wake.as_raw_fd());
+        let weak = Arc::downgrade(&helper);
         let clone = helper.wake.try_clone().map_err(|_| sys::os_error("dup"))?;
         let thread = std::thread::Builder::new().name("ofi-shm-helper".into());
         thread.spawn(move || run(&weak, clone)).map_err(|_| sys::os_error("starting the helper thread"))?;
-        let _ = wake;
         *running = Some((process, Arc::downgrade(&helper)));
         Ok(helper)
     }
@@ -120,11 +123,44 @@ impl Helper {
 
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
-        if let Some(late) = attempt(late) {
-            self.state().late.push(late);
-            self.poke();
+        let mut state = self.state();
+        state.attempt(late);
+        drop(state);
+        self.poke();
+    }
+}
+
+impl State {
+    /// Tries to send a datagram; keeps it if it has to be tried again, or to be answered.
+    fn attempt(&mut self, late: Late) {
+        match attempt(late) {
+            Tried::Over => {}
+            Tried::Later(late) => self.late.push(late),
+            Tried::Greeted(late) => self.unanswered.push((late, Instant::now())),
         }
     }
+
+    /// Repeats greetings that nobody answered, and gives up those to names that nobody has any more.
+    fn chase(&mut self) {
+        for (late, sent) in std::mem::take(&mut self.unanswered) {
+            let Some(endpoint) = late.endpoint.upgrade() else { continue };
+            if endpoint.incarnation_of(&late.to).is_some() {
+                continue;
+            }
+            if sent.elapsed() < REPEAT {
+                self.unanswered.push((late, sent));
+            } else {
+                self.attempt(late);
+            }
+        }
+    }
+}
+
+/// What became of a datagram.
+enum Tried {
+    Over,
+    Later(Late),
+    Greeted(Late),
 }
 
 impl Drop for Helper {
@@ -133,9 +169,8 @@ impl Drop for Helper {
     }
 }
 
-/// Tries to send a datagram; hands it back if it has to be tried again.
-fn attempt(late: Late) -> Option<Late> {
-    let endpoint = late.endpoint.upgrade()?;
+fn attempt(late: Late) -> Tried {
+    let Some(endpoint) = late.endpoint.upgrade() else { return Tried::Over };
     let sent = match &late.what {
         Outgoing::Introduce { own, welcome, .. } => endpoint.introduce(&late.to, own, *welcome),
         Outgoing::Plain(message, fd) => {
@@ -143,26 +178,28 @@ fn attempt(late: Late) -> Option<Late> {
             endpoint.socket.send(&late.to, &message.encode(), &fds)
         }
     };
+    let greets = matches!(&late.what, Outgoing::Introduce { welcome: false, .. });
     let error = match sent {
+        Ok(()) if greets => return Tried::Greeted(late),
         Ok(()) => {
-            if let Outgoing::Introduce { own, welcome: true, .. } = &late.what {
+            if let Outgoing::Introduce { own, .. } = &late.what {
                 own.delivered();
             }
-            return None;
+            return Tried::Over;
         }
         Err(error) => error,
     };
     if error.is_again() {
-        return Some(late);
+        return Tried::Later(late);
     }
     if let Outgoing::Introduce { welcome: false, since, .. } = &late.what {
         if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING {
-            return Some(late);
+            return Tried::Later(late);
         }
         endpoint.forget(&late.to, None);
         endpoint.tell(Event::Refused { peer: late.to, errno: error.errno() });
     }
-    None
+    Tried::Over
 }
 
 fn run(helper: &Weak<Helper>, wake: OwnedFd) {
@@ -182,6 +219,8 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let swept = state.processes.values().any(|process| process.watch.is_none());
             let timeout = if !state.late.is_empty() {
                 RETRY.as_millis() as i32
+            } else if !state.unanswered.is_empty() {
+                REPEAT.as_millis() as i32 / 4
             } else if swept {
                 SWEEP.as_millis() as i32
             } else {
@@ -205,9 +244,13 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             next_sweep = Instant::now() + SWEEP;
             helper.bury();
         }
-        let late = std::mem::take(&mut helper.state().late);
-        let late: Vec<Late> = late.into_iter().filter_map(attempt).collect();
-        helper.state().late.extend(late);
+        {
+            let mut state = helper.state();
+            for late in std::mem::take(&mut state.late) {
+                state.attempt(late);
+            }
+            state.chase();
+        }
         for endpoint in &endpoints {
             endpoint.retry();
         }
@@ -232,7 +275,7 @@ impl Helper {
             Message::Hello(who) | Message::Welcome(who) => {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;
-                match endpoint.meet(peer.clone(), &who, greeted, credentials, &mut datagram.fds) {
+                match endpoint.meet(peer.clone(), &who, greeted, &mut datagram.fds) {
                     Ok(own) => {
                         self.watch(endpoint, &peer, who.incarnation, credentials.pid);
                         if let Some(own) = own {
@@ -287,13 +330,13 @@ impl Helper {
 
     /// Watches the process of a peer.
     fn watch(&self, endpoint: &Arc<Shared>, peer: &[u8], incarnation: u64, pid: i32) {
-        if pid == 0 || pid == std::process::id() as i32 {
-            return;
+        if pid == std::process::id() as i32 {
+            return; // its endpoints say goodbye
         }
         let mut state = self.state();
         let watched = state.processes.values().filter(|process| process.watch.is_some()).count();
         let process = state.processes.entry(pid).or_insert_with(|| Process {
-            watch: (watched < WATCHED).then(|| sys::pidfd(pid)).flatten(),
+            watch: (pid != 0 && watched < WATCHED).then(|| sys::pidfd(pid)).flatten(),
             peers: Vec::new(),
         });
         process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
@@ -305,6 +348,11 @@ impl Helper {
         let mut gone = Vec::new();
         self.state().processes.retain(|&pid, process| {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
+            if pid == 0 {
+                // Processes of other namespaces cannot be seen, only whether their sockets are there.
+                gone.extend(process.peers.extract_if(.., |(_, peer, _)| !sys::is_bound(peer)));
+                return !process.peers.is_empty();
+            }
             let ended = sys::has_ended(pid);
             if ended {
                 gone.append(&mut process.peers);

@@ -325,6 +325,9 @@ impl ShmLanes {
                 at -= 1;
             }
         }
+        if self.hot.len() > 1 && !host.hungry() {
+            self.hot.rotate_left(1); // the next poll begins with another peer: none starves
+        }
     }
 
     /// What most polls have nothing of: events, cold lanes, the way back from sleep.
@@ -356,6 +359,11 @@ impl ShmLanes {
         self.rare = self.polls_awake.is_some() || !self.cold.is_empty() || self.hot.len() > HOT;
     }
 
+    /// Whether a peer whose lane is hot has sent something.
+    fn has_input(&mut self) -> bool {
+        (0..self.hot.len()).any(|index| self.lanes[self.hot[index] as usize].has_input())
+    }
+
     fn arm(&mut self) -> Arm {
         // What was signalled before is looked at below.
         ofi_core::sys::drain_eventfd(self.common.shared.event.as_raw_fd());
@@ -370,19 +378,16 @@ impl ShmLanes {
         if self.sleeper.arm().is_err() || self.common.shared.has_news() {
             return Arm::Ready;
         }
-        let hot = self.hot.clone();
-        if hot.iter().any(|&peer| self.lanes[peer as usize].has_input()) {
+        if self.has_input() {
             return Arm::Ready;
         }
-        let hinted = (0..self.hinted.len()).any(|index| self.hint(index).load(Ordering::Acquire) != 0);
-        if hinted && !self.cold.is_empty() {
+        if !self.cold.is_empty() {
             for index in 0..self.hinted.len() {
                 if take_hint(self.hint(index)) {
                     self.warm_up(self.hinted[index]);
                 }
             }
-            let hot = self.hot.clone();
-            if hot.iter().any(|&peer| self.lanes[peer as usize].has_input()) {
+            if self.has_input() {
                 return Arm::Ready;
             }
         }

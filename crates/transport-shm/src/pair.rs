@@ -8,7 +8,7 @@ use ofi_api::{Errno, Error, Result};
 use ofi_ring::memory::Lines;
 
 use crate::layout::{LINE, doorbell, endpoint, pair};
-use crate::sys::{self, Credentials, Mapping};
+use crate::sys::{self, Mapping};
 
 /// This end's memory for one peer.
 pub struct OwnPair {
@@ -101,8 +101,6 @@ pub struct PeerParts {
     pub hint: u32,
     /// Its eventfd, if it can sleep.
     pub event: Option<OwnedFd>,
-    /// Its process.
-    pub credentials: Credentials,
 }
 
 impl PeerParts {
@@ -110,17 +108,16 @@ impl PeerParts {
     ///
     /// # Errors
     /// `FI_EINVAL` for memory that is not what it should be.
-    pub fn map(
-        who: &crate::control::Introduction,
-        credentials: Credentials,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<Self> {
+    pub fn map(who: &crate::control::Introduction, fds: &mut Vec<OwnedFd>) -> Result<Self> {
         let wanted = if who.wakes { 4 } else { 3 };
         if fds.len() != wanted || !who.command_lines.is_power_of_two() || who.command_lines > 1 << 20 {
             return Err(Error::with(Errno::EINVAL, "an introduction with the wrong descriptors or sizes"));
         }
         if who.hint as usize >= doorbell::HINTS {
             return Err(Error::with(Errno::EINVAL, "an introduction with a hint outside the doorbell memory"));
+        }
+        if let Some(event) = fds.get(3) {
+            sys::check_nonblocking(event.as_fd())?;
         }
         let map = |fd: BorrowedFd<'_>, len, writable| {
             sys::check_sealed(fd, len)?;
@@ -134,7 +131,6 @@ impl PeerParts {
             doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,
             hint: who.hint,
             event: if who.wakes { fds.pop() } else { None },
-            credentials,
         })
     }
 

@@ -53,8 +53,6 @@ pub struct HelperCounts {
 pub struct Shared {
     /// Its address.
     pub address: Address,
-    /// The name of its socket.
-    pub socket_name: Vec<u8>,
     /// Tells this endpoint from later ones under the same name.
     pub incarnation: u64,
     /// Control datagrams.
@@ -99,13 +97,13 @@ impl Shared {
             let socket_name = name::socket_name(&address)?;
             match ControlSocket::bind(&socket_name) {
                 Ok(socket) => {
-                    bound = Ok((address, socket_name, socket));
+                    bound = Ok((address, socket));
                     break;
                 }
                 Err(error) => bound = Err(error),
             }
         }
-        let (address, socket_name, socket) = bound?;
+        let (address, socket) = bound?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, true)?;
@@ -115,7 +113,6 @@ impl Shared {
         let (inbox, events) = mpsc::queue(1024);
         let shared = Self {
             address,
-            socket_name,
             incarnation: sys::random(),
             socket,
             memory,
@@ -186,13 +183,12 @@ impl Shared {
         peer: Vec<u8>,
         who: &Introduction,
         greeted: bool,
-        credentials: sys::Credentials,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<Option<Arc<OwnPair>>> {
         let mut pairs = self.pairs();
         let known = pairs.get(&peer).and_then(|entry| entry.peer);
         if known != Some(who.incarnation) {
-            let parts = Box::new(PeerParts::map(who, credentials, fds)?);
+            let parts = Box::new(PeerParts::map(who, fds)?);
             if known.is_some() || !pairs.contains_key(&peer) {
                 // A new incarnation starts with empty rings.
                 pairs.insert(peer.clone(), Entry { own: self.new_pair()?, peer: None, memory: None });

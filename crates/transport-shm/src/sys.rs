@@ -78,6 +78,19 @@ pub fn check_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Checks that writing to a descriptor of another process cannot block.
+///
+/// # Errors
+/// `FI_EINVAL` if it can.
+pub fn check_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 || flags & libc::O_NONBLOCK == 0 {
+        return Err(Error::with(Errno::EINVAL, "a peer's eventfd blocks its writers"));
+    }
+    Ok(())
+}
+
 /// A descriptor for the same memory that can only be mapped for reading.
 ///
 /// # Errors

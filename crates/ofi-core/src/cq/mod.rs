@@ -36,6 +36,10 @@ pub trait Source: Send + Sync {
     fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled;
     /// Takes the error that is next.
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry>;
+    /// Whether nothing waits for this queue.
+    fn is_empty(&self, slot: usize) -> bool;
+    /// Moves the source on in the application's stead.
+    fn drive(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
     /// Prepares for blocking until there is something to poll for.
@@ -243,12 +247,23 @@ impl Cq {
     }
 
     fn all_empty(&self) -> bool {
-        let guard = self.reader.lock();
-        let mut none = CqBuffer::new::<ofi_api::CqTaggedEntry>(&mut []);
-        guard.sources.iter().all(|bound| {
-            let polled = bound.source.poll(bound.slot, &mut none, 0);
-            !polled.error && bound.source.arm(bound.slot) == Arm::Armed
-        })
+        self.reader.lock().sources.iter().all(|bound| bound.source.is_empty(bound.slot))
+    }
+
+    /// Blocks until the bell or a source's descriptor is readable. Whether one is.
+    fn block(&self, waiting: &Waiting, deadline: Option<Instant>) -> bool {
+        let one = {
+            let guard = self.reader.lock();
+            match guard.sources.as_slice() {
+                [only] => only.source.wait_fd(),
+                _ => None,
+            }
+        };
+        // Two descriptors are waited for faster without a set between.
+        match one {
+            Some(fd) => sys::wait_readable(&[waiting.bell.fd(), fd], deadline),
+            None => sys::wait_readable(&[waiting.set.fd()], deadline),
+        }
     }
 
     fn take_signal(&self) -> bool {
@@ -291,7 +306,7 @@ impl CompletionQueue for Cq {
             if self.take_signal() {
                 return Err(Error::AGAIN);
             }
-            if self.trywait().is_ok() && !sys::wait_readable(waiting.set.fd(), deadline) {
+            if self.trywait().is_ok() && !self.block(waiting, deadline) {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late && !self.signaled.load(Ordering::Relaxed) {
                     return self.read(buffer);

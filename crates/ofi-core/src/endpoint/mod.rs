@@ -78,6 +78,7 @@ impl Drop for NoUnwind {
 impl<T: Transport> Source for EpCore<T> {
     #[inline]
     fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled {
+        self.domain.progress.polled();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let (outbox, credits) = state.boxes.slot(slot);
@@ -100,6 +101,16 @@ impl<T: Transport> Source for EpCore<T> {
         let filled = outbox.end_direct();
         std::mem::forget(no_unwind);
         Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() }
+    }
+
+    fn is_empty(&self, slot: usize) -> bool {
+        self.state.lock().boxes.is_empty(slot)
+    }
+
+    fn drive(&self) {
+        if let Some((lanes, mut host)) = self.state.lock().split() {
+            lanes.poll(&mut host);
+        }
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {

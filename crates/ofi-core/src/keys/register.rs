@@ -48,16 +48,16 @@ pub(super) fn check_memory(attr: &MrAttr<'_>, addressing: Addressing, iov_limit:
     let wrong = |wanted: String, found: String, advice: &str| {
         Err(Error::wanted(Errno::EINVAL, "memory to register", wanted, found, advice))
     };
-    let count = attr.pieces.len();
+    let count = attr.pieces().len();
     if count == 0 || count > iov_limit {
         let advice = "see mr_iov_limit in the domain attributes";
         return wrong(format!("1 to {iov_limit} pieces"), format!("{count}"), advice);
     }
-    if let Some(at) = attr.pieces.iter().position(|piece| piece.len == 0) {
+    if let Some(at) = attr.pieces().iter().position(|piece| piece.len == 0) {
         let advice = "leave empty pieces out: a registration has at least one byte";
         return wrong("a length above zero".into(), format!("0 in piece {at}"), advice);
     }
-    if let Some(piece) = attr.pieces.iter().find(|piece| end_of(piece).is_none()) {
+    if let Some(piece) = attr.pieces().iter().find(|piece| end_of(piece).is_none()) {
         let found = format!("{} bytes at {:p}", piece.len, piece.addr);
         return wrong("memory inside the address space".into(), found, "check address and length");
     }
@@ -65,7 +65,7 @@ pub(super) fn check_memory(attr: &MrAttr<'_>, addressing: Addressing, iov_limit:
         let found = attr.offset.to_string();
         return wrong("offset 0 with virtual addresses".into(), found, "leave the offset out");
     }
-    let len = attr.pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len));
+    let len = attr.pieces().iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len));
     match len.filter(|&len| attr.offset.checked_add(len as u64).is_some()) {
         Some(len) => Ok(len),
         None => wrong("offset and length within 64 bits".into(), "more".into(), "register in parts"),

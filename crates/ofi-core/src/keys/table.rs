@@ -59,7 +59,7 @@ impl<T> RegionTable<T> {
         let Registration { attr, key, flags, context, is_enabled, base, data } = registration;
         let len = check_memory(attr, self.addressing, self.iov_limit)?;
         let mut keys = self.changes();
-        let base = self.base_for(base, attr.pieces)?;
+        let base = self.base_for(base, attr.pieces())?;
         let (iface, device) =
             base.as_ref().map_or((attr.iface, attr.device), |base| (base.iface, base.device));
         let key = match key {
@@ -67,7 +67,7 @@ impl<T> RegionTable<T> {
             KeyChoice::Requested => attr.requested_key,
             KeyChoice::Device(key) => key,
         };
-        if key == KEY_NOTAVAIL && is_remote(attr.access) {
+        if key == KEY_NOTAVAIL && is_remote(attr.access()) {
             let advice = "choose any other 64-bit key";
             let found = "FI_KEY_NOTAVAIL";
             return Err(Error::wanted(Errno::EKEYREJECTED, "memory key", "a usable key", found, advice));
@@ -77,10 +77,10 @@ impl<T> RegionTable<T> {
             key,
             desc,
             addressing: self.addressing,
-            memory: Memory::new(attr.pieces),
+            memory: Memory::new(attr.pieces()),
             len,
             offset: attr.offset,
-            access: attr.access,
+            access: attr.access(),
             is_enabled: is_enabled.into(),
             iface,
             device,
@@ -91,7 +91,7 @@ impl<T> RegionTable<T> {
             base: base.map(|base| Arc::clone(&base.as_base)),
             data,
         });
-        if is_remote(attr.access) && !self.by_key.insert(key, Arc::clone(&region)) {
+        if is_remote(attr.access()) && !self.by_key.insert(key, Arc::clone(&region)) {
             drop(keys); // before the transport's data, which may have something to say
             let found = format!("{key:#x}, which is in use");
             let advice = "choose another key, or close the registration that has it";

@@ -1,0 +1,109 @@
+//! Why a program ends early, and the exit code that says so.
+//!
+//! As in C, a program that fails on a libfabric error exits with that error's number, and one that was called wrongly
+//! exits with 1.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ofi::raw::Errno;
+
+/// A result of this crate.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why a program ends early.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line cannot be carried out; says what would have been accepted.
+    #[error("{0}")]
+    Usage(String),
+    /// The library answered an error.
+    #[error("{doing}: {error}")]
+    Stack {
+        /// The call.
+        doing: &'static str,
+        /// Its answer.
+        error: ofi::raw::Error,
+    },
+    /// The system answered an error.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was tried.
+        doing: String,
+        /// The answer.
+        error: io::Error,
+    },
+    /// The other process is gone, or is not what it should be.
+    #[error("{0}")]
+    Peer(String),
+    /// The other process said why it ends.
+    #[error("the peer gave up: {why}")]
+    Told {
+        /// Its text.
+        why: String,
+        /// Its exit code.
+        code: u8,
+    },
+    /// Nothing happened for longer than it may take.
+    #[error("nothing arrived for {} s while {doing}; is the peer stopped, or far slower than this side?", limit.as_secs())]
+    Silent {
+        /// What was waited for.
+        doing: String,
+        /// How long.
+        limit: Duration,
+    },
+    /// What arrived is not what was sent.
+    #[error("data is damaged: {0}")]
+    Data(String),
+}
+
+impl Failure {
+    /// For `map_err` on the library's answers.
+    pub fn stack(doing: &'static str) -> impl Fn(ofi::raw::Error) -> Failure {
+        move |error| Failure::Stack { doing, error }
+    }
+
+    /// The system's `error` while `doing` something.
+    pub fn system(doing: impl Display, error: io::Error) -> Failure {
+        Failure::System { doing: doing.to_string(), error }
+    }
+
+    /// The exit code: an error number of libfabric, or 1.
+    pub fn code(&self) -> u8 {
+        let number = match self {
+            Failure::Usage(_) => return 1,
+            Failure::Told { code, .. } => return *code,
+            Failure::Stack { error, .. } => error.fi_errno(),
+            Failure::System { error, .. } => error.raw_os_error().unwrap_or(1),
+            Failure::Peer(_) => Errno::ECONNRESET.get(),
+            Failure::Silent { .. } => Errno::ETIMEDOUT.get(),
+            Failure::Data(_) => Errno::EIO.get(),
+        };
+        exit_code(number)
+    }
+}
+
+/// `number` as an exit code. libfabric's own numbers, from 256 on, do not fit and become 1.
+pub fn exit_code(number: i32) -> u8 {
+    u8::try_from(number).ok().filter(|&code| code != 0).unwrap_or(1)
+}
+
+/// Ends `program`: tells why it failed, if it did.
+pub fn end(program: &str, result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            crate::output::tell(&format!("{program}: {failure}"));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// What clap has to say about a command line: help on standard output, or an error and exit code 1.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    // A closed standard output cannot be helped here.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,107 @@
+//! `fi_info`: what this host offers for given hints, and why it does not offer the rest.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ofi::raw::{Errno, GetinfoFlags, Hints, Offers, Request, Version};
+use serde_json::{Value, json};
+
+use crate::failure::{self, Failure, Result};
+use crate::output;
+
+mod json;
+mod names;
+mod options;
+mod text;
+
+use options::{Options, Show};
+
+/// The program.
+pub fn main() -> ExitCode {
+    match Options::try_parse() {
+        Ok(options) => run(&options).unwrap_or_else(|failure| failure::end("fi_info", Err(failure))),
+        Err(error) => failure::usage(&error),
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    let done = match options.show() {
+        Show::Version if options.json => output::print_json(&json::version()),
+        Show::Version => output::print(&text::version()),
+        Show::Settings(filter) => settings(options, filter),
+        Show::Providers => return providers(options),
+        Show::Long(filter) => return interfaces(options, |offers| text::long(&offers.infos, filter), filter),
+        Show::Short => return interfaces(options, |offers| text::short(&offers.infos), None),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+fn settings(options: &Options, filter: Option<&str>) -> Result<()> {
+    ofi::provider_names(); // settings are known once the providers are
+    let all = ofi::config::list();
+    if options.json {
+        let some = all.iter().filter(|setting| text::contains(&setting.env, filter));
+        return output::print_json(&json!({ "settings": some.map(json::setting).collect::<Vec<_>>() }));
+    }
+    output::print(&text::settings(&all, filter))
+}
+
+/// The providers that neither `FI_PROVIDER` nor `-p` excludes; other hints do not matter, as in C.
+fn providers(options: &Options) -> Result<ExitCode> {
+    const BY_NAME: [&str; 2] = ["FI_PROVIDER", "fabric_attr.prov_name"];
+    let hints = options.hints()?;
+    let name = hints.map_or_else(String::new, |hints| hints.info.fabric_attr.prov_name);
+    let hints = Hints::new().provider(name);
+    let offers = explain(None, None, GetinfoFlags::PROV_ATTR_ONLY, Some(&hints))?;
+    let excluded: Vec<_> = offers.refusals.into_iter().filter(|refusal| BY_NAME.contains(&refusal.field)).collect();
+    let mut providers = ofi::provider_names();
+    providers.retain(|(name, _)| excluded.iter().all(|refusal| refusal.provider != *name));
+    if options.json {
+        let list: Vec<Value> = providers.iter().map(json::provider).collect();
+        let refusals: Vec<Value> = excluded.iter().map(json::refusal).collect();
+        output::print_json(&json!({ "providers": list, "refusals": refusals }))?;
+    } else {
+        let refused = if options.explain { text::refusals(&excluded) } else { String::new() };
+        output::print(&(text::providers(&providers) + &refused))?;
+    }
+    Ok(if providers.is_empty() { nothing(excluded.len(), options) } else { ExitCode::SUCCESS })
+}
+
+fn interfaces(options: &Options, text: impl Fn(&Offers) -> String, filter: Option<&str>) -> Result<ExitCode> {
+    let hints = options.hints()?;
+    let (node, service, source) = options.node();
+    let flags = if source { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
+    let offers = explain(node, service, flags, hints.as_ref())?;
+    if options.json {
+        let some = offers.infos.iter().filter(|info| text::contains(&info.to_string(), filter));
+        let infos: Vec<Value> = some.map(json::info).collect();
+        let refusals: Vec<Value> = offers.refusals.iter().map(json::refusal).collect();
+        output::print_json(&json!({ "infos": infos, "refusals": refusals }))?;
+    } else {
+        let refused = if options.explain { text::refusals(&offers.refusals) } else { String::new() };
+        output::print(&(text(&offers) + &refused))?;
+    }
+    let found = !offers.infos.is_empty();
+    Ok(if found { ExitCode::SUCCESS } else { nothing(offers.refusals.len(), options) })
+}
+
+fn explain(
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: GetinfoFlags,
+    hints: Option<&Hints>,
+) -> Result<Offers> {
+    let request = Request { version: Version::API, node, service, flags, hints };
+    ofi::explain(&request).map_err(Failure::stack("fi_getinfo"))
+}
+
+/// C's line for "nothing found", and where to see why.
+fn nothing(refusals: usize, options: &Options) -> ExitCode {
+    let errno = Errno::ENODATA;
+    output::tell(&format!("fi_getinfo: -{} ({errno})", errno.get()));
+    if !options.explain && !options.json && refusals > 0 {
+        let what = if refusals == 1 { "the hint" } else { "each hint" };
+        output::tell(&format!("{refusals} refused; --explain shows {what}, what was wanted and what is offered"));
+    }
+    ExitCode::from(failure::exit_code(errno.get()))
+}

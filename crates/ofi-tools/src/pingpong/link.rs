@@ -1,0 +1,261 @@
+//! The control connection: lines of [`Message`]s over TCP or a socket pair, with a bound on every wait.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::message::Message;
+use crate::failure::{Failure, Result};
+
+/// How long nothing may happen.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest line; the longest message is a hello or a failure, far below it.
+const MAX_LINE: usize = 64 << 10;
+
+/// How long to sleep between looks at a quiet connection.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Looks that are made before the first sleep.
+const AWAKE: u32 = 200;
+
+/// One end of the control connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: Stream,
+    /// What has arrived and is no whole line yet, or not asked for yet.
+    arrived: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn io(&self) -> (impl Read + '_, impl Write + '_) {
+        match self {
+            Stream::Tcp(stream) => (Either::A(stream), Either::A(stream)),
+            Stream::Unix(stream) => (Either::B(stream), Either::B(stream)),
+        }
+    }
+}
+
+/// Reads and writes either of two streams.
+enum Either<'a> {
+    A(&'a TcpStream),
+    B(&'a UnixStream),
+}
+
+impl Read for Either<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Either::A(stream) => stream.read(buffer),
+            Either::B(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Either<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Either::A(stream) => stream.write(bytes),
+            Either::B(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Link {
+    /// Over a TCP connection.
+    ///
+    /// # Errors
+    /// When the socket cannot be set up.
+    pub fn tcp(stream: TcpStream) -> Result<Link> {
+        let set_up = || stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        set_up().map_err(|error| Failure::system("setting up the control connection", error))?;
+        Ok(Link { stream: Stream::Tcp(stream), arrived: Vec::new() })
+    }
+
+    /// Over one end of a socket pair.
+    ///
+    /// # Errors
+    /// As [`Link::tcp`].
+    pub fn unix(stream: UnixStream) -> Result<Link> {
+        let set_up = stream.set_nonblocking(true);
+        set_up.map_err(|error| Failure::system("setting up the control connection", error))?;
+        Ok(Link { stream: Stream::Unix(stream), arrived: Vec::new() })
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// When the peer is gone, or takes nothing for [`PATIENCE`].
+    pub fn send(&mut self, message: &Message) -> Result<()> {
+        let mut line = serde_json::to_vec(message)
+            .map_err(|error| Failure::system("writing a control message", io::Error::from(error)))?;
+        line.push(b'\n');
+        let mut rest = &line[..];
+        let since = Instant::now();
+        while !rest.is_empty() {
+            match self.stream.io().1.write(rest) {
+                Ok(0) => return Err(gone()),
+                Ok(count) => rest = &rest[count..],
+                Err(error) if is_later(&error) => nap(since, "sending on the control connection")?,
+                Err(error) => return Err(lost(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a message; `while_waiting` runs between looks.
+    ///
+    /// # Errors
+    /// When the peer is gone, gave up, speaks another language, or says nothing for [`PATIENCE`].
+    pub fn receive(&mut self, doing: &str, mut while_waiting: impl FnMut() -> Result<()>) -> Result<Message> {
+        let since = Instant::now();
+        let mut looks = 0;
+        loop {
+            if let Some(message) = self.try_receive()? {
+                return Ok(message);
+            }
+            while_waiting()?;
+            looks += 1;
+            if looks > AWAKE {
+                nap(since, doing)?;
+            }
+        }
+    }
+
+    /// A quick look for news: nothing while the peer works.
+    ///
+    /// # Errors
+    /// When the peer is gone or gave up.
+    pub fn check(&mut self) -> Result<()> {
+        self.take_in()?;
+        match self.first_line()? {
+            Some((_, Message::Failed { why, code })) => Err(Failure::Told { why, code }),
+            _ => Ok(()),
+        }
+    }
+
+    fn try_receive(&mut self) -> Result<Option<Message>> {
+        let end = match self.first_line()? {
+            Some(found) => Some(found),
+            None => {
+                self.take_in()?;
+                self.first_line()?
+            }
+        };
+        match end {
+            Some((_, Message::Failed { why, code })) => Err(Failure::Told { why, code }),
+            Some((len, message)) => {
+                self.arrived.drain(..len);
+                Ok(Some(message))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The first whole line, and its length.
+    fn first_line(&self) -> Result<Option<(usize, Message)>> {
+        let Some(end) = self.arrived.iter().position(|&byte| byte == b'\n') else {
+            return if self.arrived.len() > MAX_LINE { Err(stranger()) } else { Ok(None) };
+        };
+        let message = serde_json::from_slice(&self.arrived[..end]).map_err(|_| stranger())?;
+        Ok(Some((end + 1, message)))
+    }
+
+    /// Takes in what has arrived. The end of the connection is an error only once all lines are read.
+    fn take_in(&mut self) -> Result<()> {
+        let mut buffer = [0; 4096];
+        match self.stream.io().0.read(&mut buffer) {
+            Ok(0) if self.arrived.contains(&b'\n') => Ok(()),
+            Ok(0) => Err(gone()),
+            Ok(count) => {
+                self.arrived.extend_from_slice(&buffer[..count]);
+                Ok(())
+            }
+            Err(error) if is_later(&error) => Ok(()),
+            Err(error) => Err(lost(error)),
+        }
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn nap(since: Instant, doing: &str) -> Result<()> {
+    if since.elapsed() > PATIENCE {
+        return Err(Failure::Silent { doing: doing.to_owned(), limit: PATIENCE });
+    }
+    std::thread::sleep(NAP);
+    Ok(())
+}
+
+fn gone() -> Failure {
+    Failure::Peer("the peer is gone: it closed the control connection before the end".into())
+}
+
+fn lost(error: io::Error) -> Failure {
+    Failure::Peer(format!("the control connection is lost: {error}"))
+}
+
+fn stranger() -> Failure {
+    Failure::Peer(
+        "the peer does not speak this program's control protocol; use the fi_pingpong of the same version on both \
+         sides (C's is another program)"
+            .into(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Link::unix(ours).unwrap(), theirs)
+    }
+
+    #[test]
+    fn lines_arrive_whole_and_in_order() {
+        let (mut link, mut raw) = pair();
+        raw.write_all(b"{\"say\":\"done\"}\n{\"say\":\"b").unwrap();
+        assert_eq!(link.receive("testing", || Ok(())).unwrap(), Message::Done);
+        assert_eq!(link.try_receive().unwrap(), None);
+        raw.write_all(b"ye\"}\n").unwrap();
+        drop(raw);
+        assert_eq!(link.receive("testing", || Ok(())).unwrap(), Message::Bye);
+        let failure = link.receive("testing", || Ok(())).unwrap_err();
+        assert_eq!(failure.code(), 104);
+    }
+
+    #[test]
+    fn a_peer_that_gives_up_is_heard_at_once() {
+        let (mut link, raw) = pair();
+        assert!(link.check().is_ok());
+        Link::unix(raw).unwrap().send(&Message::Failed { why: "no memory".into(), code: 12 }).unwrap();
+        let failure = link.check().unwrap_err();
+        assert_eq!((failure.code(), failure.to_string()), (12, "the peer gave up: no memory".into()));
+    }
+
+    #[test]
+    fn a_stranger_is_told_from_a_peer() {
+        let (mut link, mut raw) = pair();
+        raw.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let text = link.receive("testing", || Ok(())).unwrap_err().to_string();
+        assert!(text.contains("control protocol"), "{text}");
+        let (mut link, mut raw) = pair();
+        let writer = std::thread::spawn(move || raw.write_all(&[b'a'; 2 * MAX_LINE]));
+        assert!(link.receive("testing", || Ok(())).is_err());
+        drop(link);
+        let _ = writer.join();
+    }
+}

@@ -1,0 +1,155 @@
+//! Untagged messages, and what tagged ones have in common with them.
+
+use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, ReceiveOp, Result, SendOp};
+
+use super::Node;
+use crate::buffer::{Buffer, BufferMut};
+use crate::multi_recv::MultiRecvBuffer;
+use crate::operations::Op;
+use crate::request::{Part, RecvMsg, Rejected, SendMsg};
+use crate::threading::Level;
+
+/// What a send is besides its memory.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing {
+    pub dest: FiAddr,
+    pub tag: Option<u64>,
+    pub data: Option<u64>,
+    pub flags: OpFlags,
+    pub call: Call,
+}
+
+impl Outgoing {
+    fn post(self, endpoint: &dyn ofi_api::Endpoint, buf: Lent<'_>, context: Context) -> Result<()> {
+        let Self { dest, tag, data, mut flags, call } = self;
+        flags |= data.map_or(OpFlags::empty(), |_| OpFlags::REMOTE_CQ_DATA);
+        let op = SendOp { buf, dest, context, data: data.unwrap_or(0), flags, call };
+        match tag {
+            Some(tag) => endpoint.send_tagged(&op, tag),
+            None => endpoint.send(&op),
+        }
+    }
+}
+
+impl<L: Level> Node<L> {
+    pub(super) fn post_send<B: Buffer>(
+        &self,
+        buffer: B,
+        part: Part,
+        out: Outgoing,
+    ) -> Result<Op, Rejected<B>> {
+        // SAFETY: one send, which reads the memory, and, not being an inject, ends with one completion.
+        unsafe { self.transfer(buffer, part, |endpoint, lent, context| out.post(endpoint, lent, context)) }
+    }
+
+    pub(super) fn post_inject(&self, bytes: &[u8], out: Outgoing) -> Result<()> {
+        let pieces = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
+        // SAFETY: an injected send only reads the memory, and only until it returns.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        Outgoing { call: Call::Inject, ..out }.post(&*self.endpoint, lent, Context::NULL)
+    }
+
+    /// Sends a message (`fi_send`). The completion means what the node was opened for (`tx_attr.op_flags`).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` when resources are short: poll, then try again. `FI_EMSGSIZE`, `FI_EINVAL` for an unknown peer.
+    pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Result<Op, Rejected<B>> {
+        self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, None))
+    }
+
+    /// Sends a message with remote CQ data (`fi_senddata`).
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn senddata<B: Buffer>(&self, buffer: B, data: u64, dest: FiAddr) -> Result<Op, Rejected<B>> {
+        self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, Some(data)))
+    }
+
+    /// Sends a message, tagged or not, with all choices (`fi_sendmsg`, `fi_tsendmsg`).
+    ///
+    /// # Errors
+    /// As [`Node::send`]; `FI_EINVAL` for a range beyond the buffer, `FI_EBADFLAGS`.
+    pub fn sendmsg<B: Buffer>(&self, message: SendMsg<B>) -> Result<Op, Rejected<B>> {
+        let SendMsg { buffer, dest, tag, data, part, flags } = message;
+        let out = Outgoing { dest, tag, data, flags: flags | OpFlags::COMPLETION, call: Call::Msg };
+        self.post_send(buffer, part, out)
+    }
+
+    /// Sends a short message without completion (`fi_inject`): up to `tx_attr.inject_size` bytes, which the caller
+    /// keeps. If it fails later, a completion without [`op`](crate::Completion::op) says so.
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn inject(&self, bytes: &[u8], dest: FiAddr) -> Result<()> {
+        self.post_inject(bytes, Outgoing::plain(dest, None, None))
+    }
+
+    /// [`Node::inject`] with remote CQ data (`fi_injectdata`).
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn injectdata(&self, bytes: &[u8], data: u64, dest: FiAddr) -> Result<()> {
+        self.post_inject(bytes, Outgoing::plain(dest, None, Some(data)))
+    }
+
+    /// Posts a receive for an untagged message of anybody (`fi_recv`). A longer message fails it with `FI_ETRUNC`.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` when resources are short: poll, then try again.
+    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer))
+    }
+
+    /// Posts a receive for an untagged message of `source` (`FI_DIRECTED_RECV`).
+    ///
+    /// # Errors
+    /// As [`Node::recv`]; `FI_EOPNOTSUPP` without the capability, `FI_EINVAL` for an unknown peer.
+    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer).source(source))
+    }
+
+    /// Posts a receive, tagged or not, with all choices (`fi_recvmsg`, `fi_trecvmsg`).
+    ///
+    /// # Errors
+    /// As [`Node::recv_from`]; `FI_EINVAL` for a range beyond the buffer.
+    pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+        let RecvMsg { buffer, source, tag, part } = message;
+        if let Err(error) = self.check_source(source, tag.is_some()) {
+            return Err(Rejected { error, buffer });
+        }
+        // SAFETY: one receive into the memory of a `BufferMut`. The flags are given here whatever `rx_attr.op_flags`
+        // says, so it is no multi-receive, and ends with one completion.
+        unsafe {
+            self.transfer(buffer, part, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source, context, flags: OpFlags::COMPLETION, call: Call::Msg };
+                match tag {
+                    Some(tag) => endpoint.receive_tagged(&op, tag),
+                    None => endpoint.receive(&op),
+                }
+            })
+        }
+    }
+
+    /// Posts a buffer that takes one untagged message after the other (`FI_MULTI_RECV`), until less than
+    /// [`EpOption::MinMultiRecv`](crate::EpOption) bytes of it are free. Each message is a completion with its
+    /// [`range`](crate::Completion::range); the last has the buffer, as [`released`](crate::Completion::released).
+    ///
+    /// # Errors
+    /// As [`Node::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
+        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
+        // SAFETY: one multi-receive into the memory of a `BufferMut`.
+        unsafe {
+            self.transfer_multi(buffer, |endpoint, buf, context| {
+                endpoint.receive(&ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg })
+            })
+        }
+    }
+}
+
+impl Outgoing {
+    /// A call without flags of its own.
+    pub(super) const fn plain(dest: FiAddr, tag: Option<u64>, data: Option<u64>) -> Self {
+        Self { dest, tag, data, flags: OpFlags::empty(), call: Call::Plain }
+    }
+}

@@ -1,0 +1,263 @@
+//! Nodes: an endpoint with its completion queue and address vector, as one value.
+//!
+//! Followed: a call comes in at `message.rs`, `tagged.rs` or `rma.rs`, moves its buffer into a slot of the table of
+//! operations (`post.rs`), and goes to the raw endpoint; `queue.rs` reads the raw queue and gives the buffer back.
+
+mod builder;
+mod message;
+mod post;
+mod queue;
+mod rma;
+mod tagged;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use ofi_api::{
+    Address, AddressVector, CompletionQueue, Endpoint, EpOption, Errno, Error, FiAddr, Hints, Info, Result,
+    Statistic,
+};
+use ofi_core::lock::PolicyLock;
+
+pub use builder::NodeBuilder;
+
+use crate::any_buffer::AnyBuffer;
+use crate::domain::Domain;
+use crate::operations::{Op, Operations};
+use crate::threading::{Completion, Level, Safe};
+
+/// A reliable-datagram endpoint (`FI_EP_RDM`) with its completion queue and address vector.
+///
+/// Buffers move into operations and come back with their completions, so nothing that is in flight can be freed or
+/// touched. Dropping a node closes its endpoint, which ends all operations, and only then frees their buffers;
+/// forgetting it frees nothing.
+///
+/// ```
+/// use std::time::Duration;
+/// use ofi::{Hints, Node};
+///
+/// let hints = Hints::new().provider("shm");
+/// let (alice, bob) = (Node::open(&hints)?, Node::open(&hints)?);
+/// let to_bob = alice.insert(&bob.name()?)?;
+/// bob.recv(vec![0; 64])?;
+/// alice.send(b"hello, Bob".to_vec(), to_bob)?;
+/// let message = bob.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+/// assert_eq!(message.bytes(), b"hello, Bob");
+/// let sent = alice.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+/// assert_eq!(sent.bytes(), b"hello, Bob"); // the buffer is Alice's again
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// A `Node` (of level [`Safe`], `FI_THREAD_SAFE`) may be used by many threads at once. A `Node<Completion>`
+/// (`FI_THREAD_COMPLETION`) leaves the locks out; it may move from thread to thread, but the compiler keeps it to one
+/// at a time:
+///
+/// ```compile_fail,E0277
+/// use ofi::{Node, threading};
+/// fn share<T: Sync>() {}
+/// share::<Node<threading::Completion>>();
+/// ```
+///
+/// ```
+/// use ofi::{Node, threading};
+/// fn share<T: Sync>() {}
+/// fn give<T: Send>() {}
+/// share::<Node<threading::Safe>>();
+/// give::<Node<threading::Completion>>();
+/// ```
+///
+/// A buffer that was given to an operation cannot be used before its completion:
+///
+/// ```compile_fail,E0382
+/// # fn f(node: &ofi::Node, peer: ofi::FiAddr) -> ofi::Result<()> {
+/// let buffer = vec![1, 2, 3];
+/// node.send(buffer, peer)?;
+/// println!("{buffer:?}");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Nor may an operation borrow memory that could go away, or write memory that others share:
+///
+/// ```compile_fail,E0597
+/// # fn f(node: &ofi::Node, peer: ofi::FiAddr) -> ofi::Result<()> {
+/// let local = [1, 2, 3];
+/// node.send(&local[..], peer)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # fn f(node: &ofi::Node) -> ofi::Result<()> {
+/// let constant: &'static [u8] = b"read-only";
+/// node.recv(constant)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Node<L: Level = Safe> {
+    // Fields drop in order. The endpoint goes first: closing it ends what transports and peers do with the memory of
+    // operations in flight. It is the only handle, and never given out. `operations`, which owns that memory, is last.
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn CompletionQueue>,
+    av: Arc<dyn AddressVector>,
+    domain: Domain<L>,
+    /// Held while the queue is read and what was read is looked up, so that completions of one operation are looked
+    /// up in their order.
+    reading: PolicyLock<()>,
+    operations: PolicyLock<Operations>,
+    /// `Completion` makes the node `!Sync`.
+    _level: PhantomData<L>,
+}
+
+impl Node<Safe> {
+    /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own, with a queue that is polled.
+    /// Hints without capabilities get all that there are.
+    ///
+    /// # Errors
+    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints) -> Result<Self> {
+        Self::builder().hints(hints.clone()).open()
+    }
+
+    /// Begins to open a node with more choices.
+    #[must_use]
+    pub fn builder() -> NodeBuilder<Safe> {
+        NodeBuilder::new()
+    }
+}
+
+impl Node<Completion> {
+    /// As [`Node::open`], without locks: see [`threading::Completion`](crate::threading::Completion).
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_completion(hints: &Hints) -> Result<Self> {
+        Self::builder_completion().hints(hints.clone()).open()
+    }
+
+    /// As [`Node::builder`], for [`Node::open_completion`].
+    #[must_use]
+    pub fn builder_completion() -> NodeBuilder<Completion> {
+        NodeBuilder::new()
+    }
+}
+
+impl<L: Level> Node<L> {
+    /// The domain that it is open in: where memory is allocated and registered.
+    pub fn domain(&self) -> &Domain<L> {
+        &self.domain
+    }
+
+    /// What was negotiated.
+    pub fn info(&self) -> &Info {
+        self.domain.info()
+    }
+
+    /// Its address, to tell peers (`fi_getname`).
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn name(&self) -> Result<Address> {
+        self.endpoint.name()
+    }
+
+    /// Inserts a peer's address (`fi_av_insert`). Operations name the peer by the number.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address of another transport or format.
+    pub fn insert(&self, address: &Address) -> Result<FiAddr> {
+        let mut inserted = self.av.insert(std::slice::from_ref(address));
+        inserted.pop().unwrap_or_else(|| Err(Error::new(Errno::EINVAL)))
+    }
+
+    /// Inserts the address of `node` and `service` (`fi_av_insertsvc`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a name that does not resolve.
+    pub fn insert_service(&self, node: &str, service: &str) -> Result<FiAddr> {
+        self.av.insert_service(node, service)
+    }
+
+    /// Removes an address (`fi_av_remove`), once for each time that it was inserted.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there.
+    pub fn remove(&self, address: FiAddr) -> Result<()> {
+        self.av.remove(&[address])
+    }
+
+    /// The address of a number (`fi_av_lookup`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there.
+    pub fn lookup(&self, address: FiAddr) -> Result<Address> {
+        self.av.lookup(address)
+    }
+
+    /// The number of an address, if it was inserted.
+    pub fn reverse_lookup(&self, address: &Address) -> Option<FiAddr> {
+        self.av.reverse_lookup(address)
+    }
+
+    /// Reads an option of the endpoint (`fi_getopt`).
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that the transport does not have.
+    pub fn option(&self, option: EpOption) -> Result<usize> {
+        self.endpoint.option(option)
+    }
+
+    /// Sets an option of the endpoint (`fi_setopt`).
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that the transport does not have, `FI_EINVAL` out of range.
+    pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
+        self.endpoint.set_option(option, value)
+    }
+
+    /// The endpoint's counters, at this moment.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        self.endpoint.statistics()
+    }
+
+    /// How many operations are in flight, claimed messages included.
+    pub fn in_flight(&self) -> usize {
+        self.operations.lock().len()
+    }
+
+    /// Cancels a receive (`fi_cancel`). Its completion comes in any case: with its message, or with `FI_ECANCELED`.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` if it is no receive of this node that waits: it may have ended already.
+    pub fn cancel(&self, op: Op) -> Result<()> {
+        if !self.operations.lock().contains(op) {
+            return Err(Error::wanted(
+                Errno::ENOENT,
+                "the operation to cancel",
+                "one of this node that is in flight",
+                format!("{op:?}, which is not"),
+                "nothing: its completion has been read",
+            ));
+        }
+        self.endpoint.cancel(op.context())
+    }
+
+    /// Closes the endpoint. Operations in flight end without completions, and their buffers come back; those of
+    /// multi-receives live on in their ranges.
+    pub fn close(self) -> Vec<AnyBuffer> {
+        let Self { endpoint, operations, .. } = self;
+        drop(endpoint);
+        operations.lock().drain()
+    }
+}
+
+impl<L: Level> fmt::Debug for Node<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Node");
+        if let Ok(name) = self.name() {
+            debug.field("name", &name);
+        }
+        debug.field("domain", &self.domain).field("in_flight", &self.in_flight()).finish()
+    }
+}

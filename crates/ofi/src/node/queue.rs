@@ -1,0 +1,117 @@
+//! Completions: polling, and waiting for them.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use ofi_api::{CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
+
+use super::Node;
+use crate::completion::Completion;
+use crate::threading::Level;
+
+/// Entries of one read of the raw queue: 4 KiB of stack, and more than is there at once unless a program falls behind.
+const BATCH: usize = 64;
+
+impl<L: Level> Node<L> {
+    /// Drives progress, and gives the next completion if there is one. Operations that failed are completions too.
+    ///
+    /// # Errors
+    /// What the queue itself answers; no failed operation.
+    pub fn poll(&self) -> Result<Option<Completion>> {
+        let mut found = None;
+        self.read_entries::<1>(1, |completion| found = Some(completion))?;
+        Ok(found)
+    }
+
+    /// As [`Node::poll`], for up to `max` completions at once, which are appended to `into`. Answers how many.
+    ///
+    /// # Errors
+    /// As `poll`; what was read before it is in `into`.
+    pub fn poll_many(&self, into: &mut Vec<Completion>, max: usize) -> Result<usize> {
+        let before = into.len();
+        loop {
+            let left = max - (into.len() - before);
+            let count = self.read_entries::<BATCH>(left.min(BATCH), |completion| into.push(completion))?;
+            if count < BATCH || left <= BATCH {
+                return Ok(into.len() - before);
+            }
+        }
+    }
+
+    /// One read of the raw queue for up to `max` entries. Answers how many there were.
+    #[inline]
+    fn read_entries<const N: usize>(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize> {
+        let mut entries = [CqTaggedEntry::EMPTY; N];
+        let mut sources = [FiAddr::NOTAVAIL; N];
+        let _reading = self.reading.lock();
+        let mut buffer = CqBuffer::with_sources(&mut entries[..max], &mut sources);
+        match self.cq.read(&mut buffer) {
+            Ok(count) => {
+                let mut operations = self.operations.lock();
+                for (entry, source) in entries[..count].iter().zip(sources) {
+                    operations.complete(entry, source).into_iter().for_each(&mut take);
+                }
+                Ok(count)
+            }
+            Err(error) if error.is_again() => Ok(0),
+            Err(error) if error == Errno::EAVAIL => {
+                let error = self.cq.read_error()?;
+                let failed = self.operations.lock().fail(error, |number| self.cq.error_text(number));
+                failed.into_iter().for_each(take);
+                Ok(1)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the next completion, as the node's [wait object](crate::NodeBuilder::wait_obj) says. `None` if there
+    /// is none within `timeout` (which, if `None`, is for ever), or if [`Node::signal`] wakes the thread.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; what the queue answers.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>> {
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(completion) = self.poll()? {
+                return Ok(Some(completion));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // Only waits. What is there then is taken above, by this thread or another.
+            match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
+                Ok(_) => {}
+                Err(error) if error.is_again() => return self.poll(),
+                Err(error) if error == Errno::EAVAIL => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Wakes the threads that are in [`Node::wait`] (`fi_cq_signal`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`.
+    pub fn signal(&self) -> Result<()> {
+        self.cq.signal()
+    }
+
+    /// A descriptor for `poll` and the like, of a node that was opened with [`WaitObj::Fd`](crate::WaitObj::Fd). Block
+    /// on it only after [`Node::trywait`] said so.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        let fd: RawFd = self.cq.wait_fd()?;
+        // SAFETY: the queue has it open as long as it lives, which is longer than the borrow of the node.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether the caller may block on [`Node::wait_fd`] (`fi_trywait`): it becomes readable when there is something
+    /// to poll for.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a node without wait object.
+    pub fn trywait(&self) -> Result<bool> {
+        match self.cq.trywait() {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_again() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

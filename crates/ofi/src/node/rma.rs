@@ -1,0 +1,147 @@
+//! Reading and writing peers' memory.
+
+use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, RemotePiece, Result, RmaOp};
+
+use super::Node;
+use crate::buffer::{Buffer, BufferMut};
+use crate::operations::Op;
+use crate::remote::RemoteWindow;
+use crate::request::{Part, Rejected, RmaMsg};
+use crate::threading::Level;
+
+impl<L: Level> Node<L> {
+    /// Reads `remote`, which is memory of `peer`, into the buffer (`fi_read`). Both are equally long.
+    ///
+    /// # Errors
+    /// As [`Node::send`]; `FI_EINVAL` if the lengths differ. What the peer refuses fails the operation.
+    pub fn read<B: BufferMut>(
+        &self,
+        buffer: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Result<Op, Rejected<B>> {
+        self.post_read(RmaMsg::new(buffer, peer, remote), Call::Plain)
+    }
+
+    /// Reads with all choices (`fi_readmsg`).
+    ///
+    /// # Errors
+    /// As [`Node::read`]; `FI_EBADFLAGS`.
+    pub fn readmsg<B: BufferMut>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+        self.post_read(message, Call::Msg)
+    }
+
+    fn post_read<B: BufferMut>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, Rejected<B>> {
+        let (buffer, part, access) = Access::new(message, call);
+        // SAFETY: one read into the memory of a `BufferMut`, with one completion.
+        unsafe {
+            self.transfer(buffer, part, |endpoint, lent, context| {
+                access.post(lent, context, |op| endpoint.read(op))
+            })
+        }
+    }
+
+    /// Writes the buffer to `remote`, which is memory of `peer` (`fi_write`). Both are equally long.
+    ///
+    /// # Errors
+    /// As [`Node::read`].
+    pub fn write<B: Buffer>(&self, buffer: B, peer: FiAddr, remote: RemoteWindow) -> Result<Op, Rejected<B>> {
+        self.post_write(RmaMsg::new(buffer, peer, remote), Call::Plain)
+    }
+
+    /// Writes, and gives the peer a completion with `data` when the bytes are there (`fi_writedata`).
+    ///
+    /// # Errors
+    /// As [`Node::read`].
+    pub fn writedata<B: Buffer>(
+        &self,
+        buffer: B,
+        data: u64,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Result<Op, Rejected<B>> {
+        self.post_write(RmaMsg::new(buffer, peer, remote).data(data), Call::Plain)
+    }
+
+    /// Writes with all choices (`fi_writemsg`).
+    ///
+    /// # Errors
+    /// As [`Node::read`]; `FI_EBADFLAGS`.
+    pub fn writemsg<B: Buffer>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+        self.post_write(message, Call::Msg)
+    }
+
+    fn post_write<B: Buffer>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, Rejected<B>> {
+        let (buffer, part, access) = Access::new(message, call);
+        // SAFETY: one write, which reads the memory, with one completion.
+        unsafe {
+            self.transfer(buffer, part, |endpoint, lent, context| {
+                access.post(lent, context, |op| endpoint.write(op))
+            })
+        }
+    }
+
+    /// Writes a few bytes without completion (`fi_inject_write`): see [`Node::inject`].
+    ///
+    /// # Errors
+    /// As [`Node::read`].
+    pub fn inject_write(&self, bytes: &[u8], peer: FiAddr, remote: RemoteWindow) -> Result<()> {
+        self.post_inject_write(bytes, peer, remote, None)
+    }
+
+    /// [`Node::inject_write`] with remote CQ data (`fi_inject_writedata`).
+    ///
+    /// # Errors
+    /// As [`Node::read`].
+    pub fn inject_writedata(
+        &self,
+        bytes: &[u8],
+        data: u64,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Result<()> {
+        self.post_inject_write(bytes, peer, remote, Some(data))
+    }
+
+    fn post_inject_write(
+        &self,
+        bytes: &[u8],
+        peer: FiAddr,
+        remote: RemoteWindow,
+        data: Option<u64>,
+    ) -> Result<()> {
+        let pieces = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
+        // SAFETY: an injected write only reads the memory, and only until it returns.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        let access = Access { peer, remote, data, flags: OpFlags::empty(), call: Call::Inject };
+        access.post(lent, Context::NULL, |op| self.endpoint.write(op))
+    }
+}
+
+/// What a remote access is besides its local memory.
+struct Access {
+    peer: FiAddr,
+    remote: RemoteWindow,
+    data: Option<u64>,
+    flags: OpFlags,
+    call: Call,
+}
+
+impl Access {
+    fn new<B>(message: RmaMsg<B>, call: Call) -> (B, Part, Self) {
+        let RmaMsg { buffer, peer, remote, data, part, flags } = message;
+        (buffer, part, Self { peer, remote, data, flags, call })
+    }
+
+    fn post(
+        self,
+        buf: Lent<'_>,
+        context: Context,
+        post: impl FnOnce(&RmaOp<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Self { peer, remote, data, mut flags, call } = self;
+        let remote: [RemotePiece; 1] = [remote.piece()?];
+        flags |= data.map_or(OpFlags::empty(), |_| OpFlags::REMOTE_CQ_DATA);
+        post(&RmaOp { buf, remote: &remote, peer, context, data: data.unwrap_or(0), flags, call })
+    }
+}

@@ -1,0 +1,163 @@
+//! Tagged messages, and looking for them before receiving them.
+
+use ofi_api::{Call, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
+
+use super::Node;
+use super::message::Outgoing;
+use crate::buffer::{Buffer, BufferMut};
+use crate::multi_recv::MultiRecvBuffer;
+use crate::operations::{Claim, Op};
+use crate::request::{Part, RecvMsg, Rejected};
+use crate::threading::Level;
+
+impl<L: Level> Node<L> {
+    /// Sends a tagged message (`fi_tsend`).
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn tsend<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Result<Op, Rejected<B>> {
+        self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), None))
+    }
+
+    /// Sends a tagged message with remote CQ data (`fi_tsenddata`).
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn tsenddata<B: Buffer>(
+        &self,
+        buffer: B,
+        data: u64,
+        dest: FiAddr,
+        tag: u64,
+    ) -> Result<Op, Rejected<B>> {
+        self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), Some(data)))
+    }
+
+    /// Sends a short tagged message without completion (`fi_tinject`): see [`Node::inject`].
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn tinject(&self, bytes: &[u8], dest: FiAddr, tag: u64) -> Result<()> {
+        self.post_inject(bytes, Outgoing::plain(dest, Some(tag), None))
+    }
+
+    /// [`Node::tinject`] with remote CQ data (`fi_tinjectdata`).
+    ///
+    /// # Errors
+    /// As [`Node::send`].
+    pub fn tinjectdata(&self, bytes: &[u8], data: u64, dest: FiAddr, tag: u64) -> Result<()> {
+        self.post_inject(bytes, Outgoing::plain(dest, Some(tag), Some(data)))
+    }
+
+    /// Posts a receive for a tagged message of anybody, whose tag is `tag` in all bits but those of `ignore`
+    /// (`fi_trecv`).
+    ///
+    /// # Errors
+    /// As [`Node::recv`].
+    pub fn trecv<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer).tag(tag, ignore))
+    }
+
+    /// Posts a receive for a tagged message of `source`.
+    ///
+    /// # Errors
+    /// As [`Node::recv_from`].
+    pub fn trecv_from<B: BufferMut>(
+        &self,
+        buffer: B,
+        source: FiAddr,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+    }
+
+    /// Posts a buffer that takes one tagged message after the other: see [`Node::recv_multi`].
+    ///
+    /// # Errors
+    /// As [`Node::recv_multi`].
+    pub fn trecv_multi(
+        &self,
+        buffer: MultiRecvBuffer,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
+        // SAFETY: one multi-receive into the memory of a `BufferMut`.
+        unsafe {
+            self.transfer_multi(buffer, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+                endpoint.receive_tagged(&op, TagMatch { tag, ignore })
+            })
+        }
+    }
+
+    /// Looks for a tagged message that has arrived and that no receive waits for (`FI_PEEK`). The completion has its
+    /// tag, length, source and data, or fails with `FI_ENOMSG`.
+    ///
+    /// # Errors
+    /// As [`Node::recv`].
+    pub fn peek(&self, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK)
+    }
+
+    /// As [`Node::peek`], for messages of `source`.
+    ///
+    /// # Errors
+    /// As [`Node::recv_from`].
+    pub fn peek_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(false, source, TagMatch { tag, ignore }, OpFlags::PEEK)
+    }
+
+    /// As [`Node::peek`], and takes the message aside (`FI_PEEK | FI_CLAIM`): the completion has a
+    /// [`claim`](crate::Completion::claim) to it.
+    ///
+    /// # Errors
+    /// As [`Node::recv`].
+    pub fn peek_claim(&self, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(true, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK | OpFlags::CLAIM)
+    }
+
+    /// As [`Node::peek`], and drops the message (`FI_PEEK | FI_DISCARD`).
+    ///
+    /// # Errors
+    /// As [`Node::recv`].
+    pub fn discard(&self, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK | OpFlags::DISCARD)
+    }
+
+    fn look(&self, claim: bool, source: FiAddr, tag: TagMatch, flags: OpFlags) -> Result<Op> {
+        self.check_source(source, true)?;
+        self.search(claim, |endpoint, context| {
+            let op = ReceiveOp { buf: Lent::EMPTY, source, context, flags, call: Call::Msg };
+            endpoint.receive_tagged(&op, tag)
+        })
+    }
+
+    /// Receives a claimed message (`FI_CLAIM`).
+    ///
+    /// # Errors
+    /// As [`Node::recv`], with the claim and the buffer; `FI_EINVAL` for another node's claim.
+    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
+        let flags = OpFlags::CLAIM | OpFlags::COMPLETION;
+        // SAFETY: one receive into the memory of a `BufferMut`, with one completion.
+        unsafe {
+            self.transfer_claimed(claim, buffer, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+                endpoint.receive_tagged(&op, TagMatch::default())
+            })
+        }
+    }
+
+    /// Drops a claimed message (`FI_CLAIM | FI_DISCARD`).
+    ///
+    /// # Errors
+    /// As [`Node::claim`].
+    pub fn discard_claimed(&self, claim: Claim) -> Result<Op, Rejected<Claim>> {
+        let flags = OpFlags::CLAIM | OpFlags::DISCARD;
+        self.search_claimed(claim, |endpoint, context| {
+            let op = ReceiveOp { buf: Lent::EMPTY, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+            endpoint.receive_tagged(&op, TagMatch::default())
+        })
+    }
+}
