@@ -140,11 +140,12 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
     for (at, line) in lines.iter().enumerate() {
         eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);
         report.rows.push(report::measure(line, &policy, cores));
+        if let Some(path) = &options.json {
+            // After each line: a run that is stopped has given what it had.
+            let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
+            fs::write(path, json + "\n").map_err(Error::io(path.display().to_string()))?;
+        }
     }
     println!("{}", table::render(&report));
-    if let Some(path) = &options.json {
-        let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
-        fs::write(path, json + "\n").map_err(Error::io(path.display().to_string()))?;
-    }
     Ok(ExitCode::from(report.exit_code()))
 }

@@ -1,2 +1,79 @@
-//! Chores.
-fn main() {}
+//! `cargo xtask`: the chores of this repository. CI (`.ci/run`) calls the same commands.
+//!
+//! A command ends with 0 if everything passed, 1 if something failed, and 77 if nothing failed and something could
+//! not run on this machine; each such thing is a line `NOT RUN: what: why`.
+
+mod checks;
+mod docs;
+mod features;
+mod nightly;
+mod settings;
+mod step;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::step::{Outcome, Report};
+
+/// The chores of this repository.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Everything that must pass before a commit: format, lints, tests, doc tests, generated documents.
+    Test,
+    /// Writes the generated documents.
+    Docs {
+        /// Fail instead if one of them is not what would be written.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measures this stack beside libfabric and UCX. Arguments go to `ofi-benches`.
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Counts the instructions of the hot paths against docs/hot-path.md.
+    Budgets {
+        /// Write what was measured into the table.
+        #[arg(long)]
+        write: bool,
+    },
+    /// Checks the rings with loom: every interleaving of small cases.
+    Loom,
+    /// Runs the tests of what is unsafe under AddressSanitizer.
+    Asan,
+    /// Runs every fuzz target for a short time.
+    Fuzz {
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 10)]
+        seconds: u32,
+        /// Only this one.
+        target: Option<String>,
+    },
+    /// Compiles for aarch64.
+    Aarch64,
+}
+
+fn main() -> ExitCode {
+    let mut report = Report::default();
+    match Options::parse().command {
+        Command::Test => checks::test(&mut report),
+        Command::Docs { check } => report.add("documents", || docs::run(check)),
+        Command::Bench { args } => report.add("benches", || checks::bench(&args)),
+        Command::Budgets { write } => report.add("instruction budgets", || checks::budgets(write)),
+        Command::Loom => report.add("loom", checks::loom),
+        Command::Asan => report.add("AddressSanitizer", nightly::asan),
+        Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),
+        Command::Aarch64 => report.add("aarch64", checks::aarch64),
+    }
+    report.finish()
+}
+
+/// Shorthand for what a step answers.
+type StepResult = Result<Outcome, String>;

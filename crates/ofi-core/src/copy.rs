@@ -47,7 +47,50 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: see above.
         65..=128 => unsafe { ends::<[u64; 8]>(from, to, len) },
         // SAFETY: the caller's promise.
-        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+        _ => unsafe { long(from, to, len) },
+    }
+}
+
+/// From here on the string instruction is at least as fast as the C library's copy, and does not suffer when source and
+/// destination lie at the same place of their pages, as aligned buffers do: 26 GB/s against 17 to 20 for 1 MiB on a
+/// Zen 3.
+#[cfg(target_arch = "x86_64")]
+const STRING_COPY: usize = 32 << 10;
+
+/// Copies more than a few cache lines.
+///
+/// # Safety
+/// As [`bytes`].
+unsafe fn long(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if len >= STRING_COPY && std::arch::is_x86_feature_detected!("ermsb") {
+        // SAFETY: copies `len` bytes upwards, which the caller allows; the direction flag is clear, as the ABI says.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rdi") to => _,
+                inout("rsi") from => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from, to, len) };
+}
+
+/// Copies `len` bytes between ranges that may overlap.
+///
+/// # Safety
+/// `from` may be read and `to` written for `len` bytes.
+pub unsafe fn overlapping(from: *const u8, to: *mut u8, len: usize) {
+    if (from as usize).abs_diff(to as usize) >= len {
+        // SAFETY: they do not overlap.
+        unsafe { bytes(from, to, len) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy(from, to, len) };
     }
 }
 
@@ -100,10 +143,10 @@ mod tests {
 
     #[test]
     fn every_length_is_copied_exactly() {
-        let from: Vec<u8> = (0..300u32).map(|n| n as u8).collect();
-        for len in 0..=260 {
-            let mut to = vec![0xEEu8; 300];
-            // SAFETY: both vectors are 300 bytes long.
+        let from: Vec<u8> = (0..40_100u32).map(|n| n as u8).collect();
+        for len in (0..=260).chain([40_000]) {
+            let mut to = vec![0xEEu8; 40_100];
+            // SAFETY: both vectors are longer.
             unsafe { bytes(from.as_ptr(), to.as_mut_ptr(), len) };
             assert_eq!(to[..len], from[..len], "{len}");
             assert!(to[len..].iter().all(|&byte| byte == 0xEE), "{len}");

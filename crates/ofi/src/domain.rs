@@ -81,7 +81,6 @@ impl<L: Level> Domain<L> {
     }
 
     /// Begins to open a node in it.
-    #[must_use]
     pub fn node(&self) -> NodeBuilder<L> {
         NodeBuilder::in_domain(self.clone())
     }

@@ -67,6 +67,14 @@ impl Pair {
         self.next(side).failed()
     }
 
+    /// Waits until `count` operations of `side` with this context have succeeded.
+    #[track_caller]
+    pub fn all_done(&self, side: &Side, context: usize, count: usize) {
+        for number in 0..count {
+            self.drive(&format!("operation {number} of {count}"), || side.next_of(context)).done();
+        }
+    }
+
     /// Posts, and tries again while resources are short.
     #[track_caller]
     pub fn post(&self, mut post: impl FnMut() -> Result<()>) {

@@ -83,12 +83,16 @@ struct Handle {
 pub fn alloc(domain: &Arc<crate::ShmDomain>, len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>> {
     let pages = len.checked_next_multiple_of(if placement.huge { 2 << 20 } else { 4096 });
     let size = pages.ok_or_else(|| ofi_api::Error::new(ofi_api::Errno::ENOMEM))?;
-    let fd = sys::memfd(c"ofi-shm memory", size)?;
+    let fd = sys::empty_memfd(c"ofi-shm memory", size)?;
     let mapping = Mapping::new(fd.as_fd(), size, true)?;
-    sys::seal(&fd, false)?;
+    if let Some(node) = placement.node {
+        mapping.prefer_node(node)?;
+    }
     if placement.huge {
         mapping.advise_huge();
     }
+    sys::allocate(&fd, size)?;
+    sys::seal(&fd, false)?;
     let allocated = Arc::new(Allocated { mapping, len, key: sys::random().max(1), fd });
     let live = &domain.allocations;
     live.by_base

@@ -186,7 +186,7 @@ impl Lane {
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted, the grant holds now, and the
                     // local pieces are lent; a mapping of a peer's memory does not overlap private memory, and where
                     // both are the same shared memory the application asked for overlapping copies.
-                    unsafe { std::ptr::copy(from, to, part) };
+                    unsafe { copy::overlapping(from, to, part) };
                     skip += part;
                 }
             });

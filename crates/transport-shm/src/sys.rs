@@ -28,6 +28,16 @@ const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// # Errors
 /// `FI_ENOMEM`, `FI_EMFILE`.
 pub fn memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
+    let fd = empty_memfd(name, len)?;
+    allocate(&fd, len)?;
+    Ok(fd)
+}
+
+/// As [`memfd`], before [`allocate`].
+///
+/// # Errors
+/// `FI_EMFILE`.
+pub fn empty_memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: `name` is a C string.
     let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), flags) }, "memfd_create")?;
@@ -35,11 +45,19 @@ pub fn memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
     if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } < 0 {
         return Err(os_error("ftruncate"));
     }
+    Ok(fd)
+}
+
+/// Allocates the pages of a shared memory, so that no access can run out of memory later.
+///
+/// # Errors
+/// `FI_ENOMEM`, `FI_ENOSPC`.
+pub fn allocate(fd: &OwnedFd, len: usize) -> Result<()> {
     // SAFETY: takes no pointers.
     if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) } < 0 {
         return Err(os_error("fallocate"));
     }
-    Ok(fd)
+    Ok(())
 }
 
 /// Forbids changes of size for ever, and with `read_only` new writable mappings too.
@@ -141,6 +159,23 @@ impl Mapping {
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Prefers NUMA node `node` for pages that are allocated from now on.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a node that the host does not have.
+    pub fn prefer_node(&self, node: u32) -> Result<()> {
+        const MPOL_PREFERRED: libc::c_long = 1;
+        let mut mask = [0u64; 16];
+        let Some(word) = mask.get_mut(node as usize / 64) else {
+            return Err(Error::with(Errno::EINVAL, format!("NUMA node {node}: there are fewer than 1,024")));
+        };
+        *word = 1 << (node % 64);
+        let (base, bits) = (self.base.as_ptr(), mask.len() * 64 + 1);
+        // SAFETY: the range is this mapping, and the mask has as many bits as said.
+        let rc = unsafe { libc::syscall(libc::SYS_mbind, base, self.len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
+        if rc < 0 { Err(os_error("mbind")) } else { Ok(()) }
     }
 
     /// Asks for huge pages; does nothing where the system has none to give.

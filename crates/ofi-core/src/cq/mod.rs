@@ -272,7 +272,7 @@ impl Cq {
 
     fn yielding_read(&self, buffer: &mut CqBuffer<'_>, deadline: Option<Instant>) -> Result<usize> {
         loop {
-            match self.read_once(buffer) {
+            match self.read(buffer) {
                 Err(error) if error.errno() == Errno::EAGAIN => {}
                 other => return other,
             }

@@ -53,7 +53,8 @@ fn providers(options: &Options) -> Result<ExitCode> {
     let name = hints.map_or_else(String::new, |hints| hints.info.fabric_attr.prov_name);
     let hints = Hints::new().provider(name);
     let offers = explain(None, None, GetinfoFlags::PROV_ATTR_ONLY, Some(&hints))?;
-    let excluded: Vec<_> = offers.refusals.into_iter().filter(|refusal| BY_NAME.contains(&refusal.field)).collect();
+    let excluded: Vec<_> =
+        offers.refusals.into_iter().filter(|refusal| BY_NAME.contains(&refusal.field)).collect();
     let mut providers = ofi::provider_names();
     providers.retain(|(name, _)| excluded.iter().all(|refusal| refusal.provider != *name));
     if options.json {
@@ -101,7 +102,9 @@ fn nothing(refusals: usize, options: &Options) -> ExitCode {
     output::tell(&format!("fi_getinfo: -{} ({errno})", errno.get()));
     if !options.explain && !options.json && refusals > 0 {
         let what = if refusals == 1 { "the hint" } else { "each hint" };
-        output::tell(&format!("{refusals} refused; --explain shows {what}, what was wanted and what is offered"));
+        output::tell(&format!(
+            "{refusals} refused; --explain shows {what}, what was wanted and what is offered"
+        ));
     }
     ExitCode::from(failure::exit_code(errno.get()))
 }

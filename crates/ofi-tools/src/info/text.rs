@@ -100,7 +100,9 @@ mod tests {
         info.fabric_attr.prov_name = "shm".into();
         info.fabric_attr.prov_version = Version::new(2, 6);
         let text = short(&[info]);
-        assert!(text.starts_with("provider: shm\n    fabric: \n    domain: \n    version: 2.6\n    type: FI_EP_UNSPEC\n"));
+        assert!(text.starts_with(
+            "provider: shm\n    fabric: \n    domain: \n    version: 2.6\n    type: FI_EP_UNSPEC\n"
+        ));
         assert_eq!(text.lines().count(), 6);
     }
 

@@ -11,8 +11,12 @@ use crate::failure::Failure;
 /// # Errors
 /// When the system does not tell where this process may run.
 pub fn choose() -> Result<Option<[usize; 2]>, Failure> {
-    let allowed = sys::allowed_cores().map_err(|error| Failure::system("asking for the allowed cores", error))?;
-    Ok(pick(&allowed, |cpu| Place { package: topology(cpu, "physical_package_id"), core: topology(cpu, "core_id") }))
+    let allowed =
+        sys::allowed_cores().map_err(|error| Failure::system("asking for the allowed cores", error))?;
+    Ok(pick(&allowed, |cpu| Place {
+        package: topology(cpu, "physical_package_id"),
+        core: topology(cpu, "core_id"),
+    }))
 }
 
 /// Keeps this process on `core`.

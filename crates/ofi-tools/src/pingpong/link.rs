@@ -35,39 +35,18 @@ enum Stream {
 }
 
 impl Stream {
-    fn io(&self) -> (impl Read + '_, impl Write + '_) {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => (Either::A(stream), Either::A(stream)),
-            Stream::Unix(stream) => (Either::B(stream), Either::B(stream)),
-        }
-    }
-}
-
-/// Reads and writes either of two streams.
-enum Either<'a> {
-    A(&'a TcpStream),
-    B(&'a UnixStream),
-}
-
-impl Read for Either<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Either::A(stream) => stream.read(buffer),
-            Either::B(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Either<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Either::A(stream) => stream.write(bytes),
-            Either::B(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+            Stream::Unix(stream) => (&*stream).read(buffer),
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write(bytes),
+            Stream::Unix(stream) => (&*stream).write(bytes),
+        }
     }
 }
 
@@ -103,7 +82,7 @@ impl Link {
         let mut rest = &line[..];
         let since = Instant::now();
         while !rest.is_empty() {
-            match self.stream.io().1.write(rest) {
+            match self.stream.write(rest) {
                 Ok(0) => return Err(gone()),
                 Ok(count) => rest = &rest[count..],
                 Err(error) if is_later(&error) => nap(since, "sending on the control connection")?,
@@ -174,7 +153,7 @@ impl Link {
     /// Takes in what has arrived. The end of the connection is an error only once all lines are read.
     fn take_in(&mut self) -> Result<()> {
         let mut buffer = [0; 4096];
-        match self.stream.io().0.read(&mut buffer) {
+        match self.stream.read(&mut buffer) {
             Ok(0) if self.arrived.contains(&b'\n') => Ok(()),
             Ok(0) => Err(gone()),
             Ok(count) => {

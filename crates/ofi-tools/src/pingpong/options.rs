@@ -177,7 +177,8 @@ impl Options {
         };
         if self.rma && part != Part::Both {
             return Err(Failure::Usage(
-                "--rma is part of a run of both sides: leave out --server and C's options, or add --self".into(),
+                "--rma is part of a run of both sides: leave out --server and C's options, or add --self"
+                    .into(),
             ));
         }
         let cores = if part == Part::Both { 2 } else { 1 };

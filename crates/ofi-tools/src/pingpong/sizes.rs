@@ -10,20 +10,8 @@ pub enum Choice {
 }
 
 /// Of a run of both sides.
-pub const DEFAULT: [usize; 12] = [
-    0,
-    1,
-    8,
-    64,
-    256,
-    1 << 10,
-    4 << 10,
-    16 << 10,
-    64 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-];
+pub const DEFAULT: [usize; 12] =
+    [0, 1, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// Of a client, as in C (fi_pingpong(1), "Defaults").
 pub const DEFAULT_OF_C: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];

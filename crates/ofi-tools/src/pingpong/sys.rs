@@ -75,7 +75,9 @@ fn reuse_address(socket: &impl AsFd) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
     // SAFETY: `on` has as many readable bytes as the call is told.
-    let rc = unsafe { libc::setsockopt(fd, level, option, (&raw const on).cast(), size_of_val(&on) as libc::socklen_t) };
+    let rc = unsafe {
+        libc::setsockopt(fd, level, option, (&raw const on).cast(), size_of_val(&on) as libc::socklen_t)
+    };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -1,6 +1,7 @@
 //! Opening a node.
 
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
     Address, AvAttr, BindFlags, CqAttr, CqFormat, Errno, Error, GetinfoFlags, Hints, MrMode, Result, WaitObj,
@@ -127,6 +128,8 @@ impl<L: Level> NodeBuilder<L> {
             reading: PolicyLock::new(L::serialization(), ()),
             operations: PolicyLock::new(L::serialization(), Operations::new()),
             domain,
+            yields: self.wait_obj == WaitObj::Yield,
+            signaled: AtomicBool::new(false),
             _level: PhantomData,
         })
     }

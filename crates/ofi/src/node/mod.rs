@@ -13,6 +13,7 @@ mod tagged;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
     Address, AddressVector, CompletionQueue, Endpoint, EpOption, Errno, Error, FiAddr, Hints, Info, Result,
@@ -106,6 +107,9 @@ pub struct Node<L: Level = Safe> {
     /// up in their order.
     reading: PolicyLock<()>,
     operations: PolicyLock<Operations>,
+    /// The wait object is `FI_WAIT_YIELD`: waiting is polling, and `signaled` ends it.
+    yields: bool,
+    signaled: AtomicBool,
     /// `Completion` makes the node `!Sync`.
     _level: PhantomData<L>,
 }
@@ -121,7 +125,6 @@ impl Node<Safe> {
     }
 
     /// Begins to open a node with more choices.
-    #[must_use]
     pub fn builder() -> NodeBuilder<Safe> {
         NodeBuilder::new()
     }
@@ -137,7 +140,6 @@ impl Node<Completion> {
     }
 
     /// As [`Node::builder`], for [`Node::open_completion`].
-    #[must_use]
     pub fn builder_completion() -> NodeBuilder<Completion> {
         NodeBuilder::new()
     }

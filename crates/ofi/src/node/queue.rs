@@ -1,6 +1,7 @@
 //! Completions: polling, and waiting for them.
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ofi_api::{CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
@@ -75,22 +76,34 @@ impl<L: Level> Node<L> {
             if let Some(completion) = self.poll()? {
                 return Ok(Some(completion));
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // Only waits. What is there then is taken above, by this thread or another.
-            match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
-                Ok(_) => {}
-                Err(error) if error.is_again() => return self.poll(),
-                Err(error) if error == Errno::EAVAIL => {}
-                Err(error) => return Err(error),
+            if !self.wait_ready(deadline)? {
+                return self.poll();
             }
         }
     }
 
-    /// Wakes the threads that are in [`Node::wait`] (`fi_cq_signal`).
+    /// Waits until it is worth to poll. `false` after the deadline and after a signal.
+    fn wait_ready(&self, deadline: Option<Instant>) -> Result<bool> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if self.yields {
+            std::thread::yield_now();
+            let late = left.is_some_and(|left| left.is_zero());
+            return Ok(!late && !self.signaled.swap(false, Ordering::Relaxed));
+        }
+        // Takes nothing: what is there then is polled for, by this thread or another.
+        match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
+            Err(error) if error.is_again() => Ok(false),
+            Err(error) if error != Errno::EAVAIL => Err(error),
+            _ => Ok(true),
+        }
+    }
+
+    /// Wakes a thread that is in [`Node::wait`], or the next that goes there (`fi_cq_signal`).
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`.
     pub fn signal(&self) -> Result<()> {
+        self.signaled.store(true, Ordering::Relaxed);
         self.cq.signal()
     }
 

@@ -179,5 +179,5 @@ pub fn many_outstanding_large_messages_arrive(kit: &dyn Kit) {
         pair.drive("a receive", || pair.b.next_of(2)).done();
         into.check(LEN, number as u8);
     }
-    (0..COUNT).for_each(|_| drop(pair.drive("a send", || pair.a.next_of(1)).done()));
+    pair.all_done(&pair.a, 1, COUNT);
 }

@@ -239,6 +239,6 @@ pub fn messages_keep_their_order(kit: &dyn Kit) {
             assert_eq!((entry.data, entry.len), (number as u64, len), "posted {posted}");
             into[number].check(len, number as u8);
         }
-        lengths.iter().for_each(|_| drop(pair.drive("a send", || pair.a.next_of(1)).done()));
+        pair.all_done(&pair.a, 1, lengths.len());
     }
 }

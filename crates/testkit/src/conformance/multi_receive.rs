@@ -114,7 +114,7 @@ pub fn large_messages_go_into_the_buffer_too(kit: &dyn Kit) {
         for &(offset, len, data) in &parts {
             buffer.slice(offset..offset + len).check(data as u8);
         }
-        lengths.iter().for_each(|_| drop(pair.drive("a send", || pair.a.next_of(1)).done()));
+        pair.all_done(&pair.a, 1, lengths.len());
     }
 }
 

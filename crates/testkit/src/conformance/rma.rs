@@ -318,14 +318,14 @@ pub fn many_accesses_at_once(kit: &dyn Kit) {
             let (at, there) = (number * LEN, [remote_at(&region, number * LEN, LEN)]);
             pair.post(|| pair.a.out(pair.to_b, from.slice(at..at + LEN)).context(1).write(&there));
         }
-        (0..COUNT).for_each(|_| drop(pair.drive("a write", || pair.a.next_of(1)).done()));
+        pair.all_done(&pair.a, 1, COUNT);
         memory.check(COUNT * LEN, 3);
         let back = Memory::new(COUNT * LEN);
         for number in 0..COUNT {
             let (at, there) = (number * LEN, [remote_at(&region, number * LEN, LEN)]);
             pair.post(|| pair.a.out(pair.to_b, back.slice(at..at + LEN)).context(1).read(&there));
         }
-        (0..COUNT).for_each(|_| drop(pair.drive("a read", || pair.a.next_of(1)).done()));
+        pair.all_done(&pair.a, 1, COUNT);
         back.check(COUNT * LEN, 3);
     }
 }

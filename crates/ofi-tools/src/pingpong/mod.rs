@@ -1,0 +1,72 @@
+//! `fi_pingpong`: how fast messages and remote accesses are, between two processes.
+//!
+//! `here` runs both sides by itself, `remote` is C's client and server. Both are a client that leads and a server that
+//! follows ([`jobs`]), joined by a control connection ([`link`]) and measured on the raw layer ([`node`]).
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure;
+
+mod check;
+mod cores;
+mod here;
+mod jobs;
+#[allow(unsafe_code)]
+mod lent;
+mod link;
+mod measure;
+mod message;
+mod node;
+mod options;
+mod progress;
+mod pump;
+mod remote;
+mod sides;
+mod sizes;
+#[allow(unsafe_code)]
+mod sys;
+mod table;
+
+use message::Setup;
+use options::{Options, Part};
+
+/// The program.
+pub fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return failure::usage(&error),
+    };
+    let result = options.part().and_then(|part| match part {
+        Part::Both => here::run(&options),
+        Part::Peer => here::peer(),
+        Part::Server => pin(&options).and_then(|()| remote::server(&options)),
+        Part::Client(address) => pin(&options).and_then(|()| remote::client(&options, address)),
+    });
+    match (result, options.peer) {
+        // The process that started this one was told over the control connection, and tells the user.
+        (Err(failure), true) => ExitCode::from(failure.code()),
+        (result, _) => failure::end("fi_pingpong", result),
+    }
+}
+
+/// Keeps a server or client on the core that was asked for.
+fn pin(options: &Options) -> failure::Result<()> {
+    options.cores.first().map_or(Ok(()), |&core| cores::pin(core))
+}
+
+/// What the options say about the endpoint.
+fn setup(options: &Options) -> Setup {
+    let name = |name: &Option<String>| name.clone().unwrap_or_default();
+    Setup {
+        names: [name(&options.provider), name(&options.fabric), name(&options.domain)],
+        source: options.source.clone(),
+        ep_type: options.ep_type().as_c(),
+        kind: options.kind.unwrap_or_default(),
+        rma: options.rma,
+        threading: Some(options.threading),
+        core: None,
+        crowded: sys::allowed_cores().is_ok_and(|cores| cores.len() == 1),
+    }
+}

@@ -1,0 +1,12 @@
+//! Every operation of the safe layer over shared memory, and what must hold when programs do the wrong thing.
+#![forbid(unsafe_code)]
+
+mod safe {
+    pub mod ending;
+    pub mod messages;
+    pub mod multi;
+    pub mod remote_memory;
+    pub mod support;
+    pub mod tagged;
+    pub mod threads;
+}

@@ -1,0 +1,373 @@
+//! Sleeping until a queue has something (fi_cq(3), fi_poll(3), fi_trywait).
+
+use std::os::fd::RawFd;
+
+use crate::prelude::*;
+
+/// Long enough to tell a time-out from no time-out, on a busy machine.
+const SHORT: Duration = Duration::from_millis(50);
+/// No wake-up may take so long.
+const LONG: Duration = Duration::from_secs(5);
+
+/// Blocks on `fd`. Whether it became readable.
+fn readable(fd: RawFd, timeout: Duration) -> bool {
+    // SAFETY: makes a descriptor.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    assert!(set >= 0);
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: both descriptors are open, and the event is read during the call.
+    let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    assert_eq!(added, 0, "a wait descriptor goes into an epoll set");
+    // SAFETY: room for one event, as said.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout.as_millis() as i32) };
+    // SAFETY: `set` was made above.
+    unsafe { libc::close(set) };
+    found == 1
+}
+
+/// Blocks as fi_trywait(3) says until `side`'s receive queue says something.
+fn next_by_fd(side: &Side) -> Event {
+    let fd = side.rx.wait_fd().expect("FI_WAIT_FD has a descriptor");
+    let start = Instant::now();
+    loop {
+        side.poll();
+        if let Some(event) = side.next() {
+            return event;
+        }
+        assert!(start.elapsed() < LONG, "nothing came\n{}", side.report());
+        if side.rx.trywait().is_ok() {
+            assert!(readable(fd, LONG), "blocked for ever after fi_trywait said so\n{}", side.report());
+        }
+    }
+}
+
+/// Blocks in `read_wait` until something comes.
+fn next_by_wait(side: &Side) -> CqTaggedEntry {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let start = Instant::now();
+    loop {
+        match side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG)) {
+            Ok(1) => return entry[0],
+            Err(error) if error.is_again() => assert!(start.elapsed() < LONG, "nothing came\n{}", side.report()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What `side` needs so that a thread can block on it while another sends.
+fn sides(kit: &dyn Kit, wait_obj: WaitObj) -> Pair {
+    kit.pair_with(|opening| opening.wait_obj(wait_obj))
+}
+
+pub fn without_a_wait_object_nothing_blocks(kit: &dyn Kit) {
+    let side = kit.opening().wait_obj(WaitObj::None).open();
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let error = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SHORT)).unwrap_err();
+    assert_eq!(error.errno(), Errno::EINVAL, "{error}");
+    assert_eq!(side.rx.signal().unwrap_err().errno(), Errno::EINVAL);
+    assert!(side.rx.wait_fd().is_none());
+}
+
+pub fn an_unspecified_wait_object_has_no_descriptor(kit: &dyn Kit) {
+    let side = kit.opening().wait_obj(WaitObj::Unspec).open();
+    assert!(side.rx.wait_fd().is_none());
+    assert!(kit.opening().wait_obj(WaitObj::Fd).open().rx.wait_fd().is_some());
+}
+
+pub fn a_deprecated_wait_object_is_refused(kit: &dyn Kit) {
+    let side = kit.side();
+    for wait_obj in [WaitObj::Set, WaitObj::MutexCond] {
+        let error = side.domain.open_cq(&CqAttr { wait_obj, ..CqAttr::default() }).err().unwrap();
+        assert_eq!(error.errno(), Errno::ENOSYS, "{error}");
+        assert!(error.detail().is_some());
+    }
+}
+
+pub fn a_blocking_read_times_out(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+        let side = kit.opening().wait_obj(wait_obj).open();
+        let mut entry = [CqTaggedEntry::EMPTY];
+        for timeout in [Duration::ZERO, SHORT] {
+            let start = Instant::now();
+            let error = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(timeout)).unwrap_err();
+            assert_eq!(error.errno(), Errno::EAGAIN);
+            assert!(start.elapsed() >= timeout, "{wait_obj}: returned after {:?}", start.elapsed());
+            assert!(start.elapsed() < timeout + LONG, "{wait_obj}: returned after {:?}", start.elapsed());
+        }
+    }
+}
+
+pub fn a_blocking_read_answers_what_is_there_at_once(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+        let pair = sides(kit, wait_obj);
+        pair.warm_up();
+        pair.b.receive(()).context(2).post().unwrap();
+        wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+        assert_eq!(next_by_wait(&pair.b).op_context, Context(2), "{wait_obj}");
+    }
+}
+
+pub fn a_signal_ends_a_blocking_read(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+        let side = kit.opening().wait_obj(wait_obj).open();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let start = Instant::now();
+                let mut entry = [CqTaggedEntry::EMPTY];
+                let answer = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG));
+                (answer, start.elapsed())
+            });
+            // Again and again: the waiter may not have begun yet.
+            while !waiter.is_finished() {
+                side.rx.signal().unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (answer, waited) = waiter.join().unwrap();
+            assert_eq!(answer.unwrap_err().errno(), Errno::EAGAIN, "{wait_obj}");
+            assert!(waited < LONG, "{wait_obj}");
+        });
+    }
+}
+
+pub fn a_message_ends_a_blocking_read(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+        let pair = sides(kit, wait_obj);
+        pair.warm_up();
+        for round in 0..30 {
+            pair.b.receive(()).context(round + 1).post().unwrap();
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| next_by_wait(&pair.b).op_context);
+                // Now and then the waiter sleeps already, now and then it does not.
+                std::thread::sleep(Duration::from_micros(200 * (round as u64 % 5)));
+                wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+                assert_eq!(waiter.join().unwrap(), Context(round + 1), "{wait_obj}");
+            });
+        }
+    }
+}
+
+pub fn an_error_ends_a_blocking_read(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+        let pair = sides(kit, wait_obj);
+        pair.warm_up();
+        pair.b.receive(()).context(2).post().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut entry = [CqTaggedEntry::EMPTY];
+                pair.b.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG))
+            });
+            std::thread::sleep(Duration::from_millis(2));
+            let from = Memory::new(10);
+            wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, &from).inject().send().ok());
+            assert_eq!(waiter.join().unwrap().unwrap_err().errno(), Errno::EAVAIL, "{wait_obj}");
+        });
+        assert_eq!(pair.b.rx.read_error().unwrap().err, Errno::ETRUNC);
+    }
+}
+
+pub fn a_cancellation_by_another_thread_ends_a_blocking_read(kit: &dyn Kit) {
+    for wait_obj in [WaitObj::Unspec, WaitObj::Fd] {
+        let side = kit.opening().wait_obj(wait_obj).open();
+        side.receive(()).context(2).post().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut entry = [CqTaggedEntry::EMPTY];
+                side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG))
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            side.cancel(2).unwrap();
+            assert_eq!(waiter.join().unwrap().unwrap_err().errno(), Errno::EAVAIL, "{wait_obj}");
+        });
+    }
+}
+
+pub fn trywait_says_again_while_something_waits(kit: &dyn Kit) {
+    let pair = sides(kit, WaitObj::Fd);
+    pair.warm_up();
+    pair.poll();
+    wait::until("an idle queue", || pair.b.rx.trywait().is_ok());
+    pair.b.receive(()).context(2).post().unwrap();
+    wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+    // The message is in, or on its way; once it is in, blocking must not be allowed.
+    wait::until("word of the message", || pair.b.rx.trywait().is_err());
+    assert_eq!(pair.b.rx.trywait().unwrap_err().errno(), Errno::EAGAIN);
+    assert_eq!(pair.done(&pair.b).op_context, Context(2));
+}
+
+pub fn the_descriptor_becomes_readable_for_every_event(kit: &dyn Kit) {
+    let pair = sides(kit, WaitObj::Fd);
+    pair.warm_up();
+    let memory = Memory::new(64);
+    let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+    let events: [(&str, &(dyn Fn() -> Result<()> + Sync)); 4] = [
+        ("a message", &|| pair.a.out(pair.to_b, ()).inject().send()),
+        ("a truncated message", &|| pair.a.out(pair.to_b, &memory).inject().send()),
+        ("a remote write", &|| pair.a.out(pair.to_b, &memory).data(1).inject().write(&[remote(&region)])),
+        ("a large message", &|| pair.a.out(pair.to_b, ()).inject().send()),
+    ];
+    for (what, post) in events {
+        for _ in 0..5 {
+            pair.b.receive(()).context(2).post().unwrap();
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| next_by_fd(&pair.b));
+                std::thread::sleep(Duration::from_micros(300));
+                wait::drive(&[&pair.a], what, || post().ok());
+                // A write may need its initiator's progress until the target has taken it.
+                wait::drive(&[&pair.a], what, || waiter.is_finished().then_some(()));
+                waiter.join().unwrap();
+            });
+            let _ = pair.b.cancel(2);
+            pair.b.poll();
+            while pair.b.next().is_some() {}
+        }
+    }
+}
+
+pub fn a_sender_can_sleep_until_its_large_message_is_gone(kit: &dyn Kit) {
+    let pair = sides(kit, WaitObj::Fd);
+    let (from, into) = (Memory::patterned(3_000_000, 5), Memory::new(3_000_000));
+    for wait_first in [false, true] {
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                if wait_first {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                pair.b.receive(&into).context(2).post().unwrap();
+                next_by_fd(&pair.b).done()
+            });
+            wait::drive(&[], "room", || pair.a.out(pair.to_b, &from).context(1).send().ok());
+            assert_eq!(next_by_fd(&pair.a).done().op_context, Context(1));
+            assert_eq!(receiver.join().unwrap().len, 3_000_000);
+        });
+        into.check(3_000_000, 5);
+        into.fill(0);
+    }
+}
+
+pub fn sleeping_both_ends_serves_remote_accesses(kit: &dyn Kit) {
+    let pair = sides(kit, WaitObj::Fd);
+    let (memory, target) = (Memory::patterned(1_000_000, 5), Memory::new(1_000_000));
+    let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| next_by_fd(&pair.b)); // ends with the message behind the accesses
+        pair.b.receive(()).context(9).post().unwrap();
+        wait::drive(&[], "room", || pair.a.out(pair.to_b, &memory).context(1).write(&[remote(&region)]).ok());
+        assert_eq!(next_by_fd(&pair.a).done().op_context, Context(1));
+        let back = Memory::new(1_000_000);
+        wait::drive(&[], "room", || pair.a.out(pair.to_b, &back).context(2).read(&[remote(&region)]).ok());
+        assert_eq!(next_by_fd(&pair.a).done().op_context, Context(2));
+        back.check(1_000_000, 5);
+        wait::drive(&[], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+        assert_eq!(server.join().unwrap().done().op_context, Context(9));
+    });
+}
+
+pub fn no_wake_up_is_lost_in_a_long_ping_pong(kit: &dyn Kit) {
+    const ROUNDS: usize = 3_000;
+    let pair = sides(kit, WaitObj::Fd);
+    pair.warm_up();
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            for round in 0..ROUNDS {
+                assert_eq!(next_by_fd(&pair.b).done().data, round as u64);
+                pair.b.receive(()).context(2).post().unwrap();
+                wait::drive(&[], "room", || pair.b.out(pair.to_a, ()).data(round as u64).inject().send().ok());
+            }
+        });
+        pair.a.receive(()).context(1).post().unwrap();
+        for round in 0..ROUNDS {
+            wait::drive(&[], "room", || pair.a.out(pair.to_b, ()).data(round as u64).inject().send().ok());
+            if round == 0 {
+                pair.b.receive(()).context(2).post().unwrap();
+            }
+            assert_eq!(next_by_fd(&pair.a).done().data, round as u64);
+            pair.a.receive(()).context(1).post().unwrap();
+        }
+        echo.join().unwrap();
+    });
+}
+
+pub fn no_wake_up_is_lost_between_blocking_reads(kit: &dyn Kit) {
+    const ROUNDS: usize = 2_000;
+    for wait_obj in [WaitObj::Unspec, WaitObj::Yield] {
+        let pair = sides(kit, wait_obj);
+        pair.warm_up();
+        pair.a.receive(()).context(1).post().unwrap();
+        pair.b.receive(()).context(2).post().unwrap();
+        std::thread::scope(|scope| {
+            let echo = scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    assert_eq!(next_by_wait(&pair.b).data, round as u64);
+                    pair.b.receive(()).context(2).post().unwrap();
+                    wait::drive(&[], "room", || {
+                        pair.b.out(pair.to_a, ()).data(round as u64).inject().send().ok()
+                    });
+                }
+            });
+            for round in 0..ROUNDS {
+                wait::drive(&[], "room", || pair.a.out(pair.to_b, ()).data(round as u64).inject().send().ok());
+                assert_eq!(next_by_wait(&pair.a).data, round as u64);
+                pair.a.receive(()).context(1).post().unwrap();
+            }
+            echo.join().unwrap();
+        });
+    }
+}
+
+pub fn an_idle_queue_sleeps(kit: &dyn Kit) {
+    let pair = sides(kit, WaitObj::Fd);
+    pair.warm_up();
+    wait::drive_through(Duration::from_millis(5), &[&pair.a, &pair.b]);
+    // After what happened before has been dealt with, a block lasts.
+    let fd = pair.b.rx.wait_fd().unwrap();
+    let lasted = (0..20).any(|_| {
+        pair.b.poll();
+        pair.b.rx.trywait().is_ok() && !readable(fd, SHORT)
+    });
+    assert!(lasted, "the descriptor of an idle queue stays readable");
+    let before = thread_time();
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let wait = kit.opening().wait_obj(WaitObj::Unspec).open();
+    let _ = wait.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_millis(200)));
+    let used = thread_time() - before;
+    assert!(used < Duration::from_millis(20), "an idle blocking read used {used:?} of 200 ms");
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
+    let hub = kit.opening().wait_obj(WaitObj::Fd).open();
+    let others: Vec<Side> = (0..4).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
+    let sender = kit.side();
+    let to: Vec<FiAddr> = others.iter().map(|side| sender.insert(side)).collect();
+    for round in 0..40 {
+        let which = round * 7 % 4;
+        others[which].receive(()).context(which + 1).post().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| next_by_fd(&hub).done().op_context);
+            std::thread::sleep(Duration::from_micros(100));
+            wait::drive(&[&sender], "room", || sender.out(to[which], ()).inject().send().ok());
+            assert_eq!(waiter.join().unwrap(), Context(which + 1));
+        });
+    }
+}
+
+pub fn an_endpoint_that_comes_later_wakes_a_sleeper_too(kit: &dyn Kit) {
+    let hub = kit.opening().wait_obj(WaitObj::Unspec).open();
+    let sender = kit.side();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| next_by_wait(&hub).op_context);
+        std::thread::sleep(Duration::from_millis(10));
+        let late = kit.opening().beside(&hub).queue(&hub.rx).open();
+        let to = sender.insert(&late);
+        late.receive(()).context(5).post().unwrap();
+        wait::drive(&[&sender], "room", || sender.out(to, ()).inject().send().ok());
+        assert_eq!(waiter.join().unwrap(), Context(5));
+    });
+}

@@ -1,0 +1,154 @@
+//! Ways in for the fuzz targets (`fuzz/`): what a hostile peer can send. Not part of the interface.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Address, Result};
+use ofi_ring::record::Producer;
+
+use crate::control::{self, Introduction, Message};
+use crate::layout::{LINE, doorbell, endpoint, pair};
+use crate::sys::{self, ControlSocket, Mapping};
+
+/// Lines of the rings for commands and for large payloads.
+const LINES: usize = 256;
+
+/// A control datagram: what parses encodes back to the same bytes.
+///
+/// # Panics
+/// If it does not.
+pub fn control_datagram(bytes: &[u8]) {
+    if let Some(message) = Message::parse(bytes) {
+        assert_eq!(message.encode(), bytes, "{message:?}");
+    }
+}
+
+/// Which of its rings a hostile peer writes to.
+#[derive(Clone, Copy, Debug)]
+pub enum Ring {
+    /// Commands.
+    Commands,
+    /// Replies.
+    Replies,
+    /// Parts of large payloads.
+    Bulk,
+}
+
+/// A peer that greets as it should and then writes into its own memory what it likes.
+pub struct Hostile {
+    socket: ControlSocket,
+    victim: Vec<u8>,
+    /// Held while the victim has them: it reads from the mappings.
+    rings: Option<Rings>,
+}
+
+struct Rings {
+    commands: Producer,
+    replies: Producer,
+    bulk: Producer,
+    pair: Mapping,
+    bulk_memory: Mapping,
+}
+
+fn memory(len: usize) -> Result<(OwnedFd, Mapping)> {
+    let fd = sys::memfd(c"ofi-shm fuzz", len)?;
+    let mapping = Mapping::new(fd.as_fd(), len, true)?;
+    sys::seal(&fd, false)?;
+    Ok((fd, mapping))
+}
+
+impl Hostile {
+    /// A peer of the endpoint at `victim`.
+    ///
+    /// # Errors
+    /// What sockets answer.
+    pub fn new(victim: &Address) -> Result<Self> {
+        let name = format!("ofi-shm/n/hostile:{:016x}", sys::random());
+        let socket = ControlSocket::bind(name.as_bytes())?;
+        Ok(Self { socket, victim: crate::name::socket_name(victim)?, rings: None })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Address {
+        Address::from_text(&format!("fi_shm://hostile:{}", self.suffix()))
+    }
+
+    fn suffix(&self) -> String {
+        let name = self.socket.name();
+        String::from_utf8_lossy(name.rsplit(|&byte| byte == b':').next().unwrap_or_default()).into_owned()
+    }
+
+    /// Greets the victim as a new incarnation, with empty rings, and waits until it has answered.
+    ///
+    /// # Errors
+    /// What system calls answer; `FI_EAGAIN` if the victim is silent for a second.
+    pub fn greet(&mut self) -> Result<()> {
+        let incarnation = sys::random();
+        let (pair_fd, pair) = memory(pair::size(LINES))?;
+        let (endpoint_fd, _endpoint) = memory(endpoint::SIZE)?;
+        let (doorbell_fd, _doorbell) = memory(doorbell::SIZE)?;
+        let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE)?;
+        let who = Introduction { incarnation, command_lines: LINES as u32, hint: 0, wakes: false };
+        let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd()];
+        self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;
+        let bulk = Message::Bulk { incarnation, lines: 4 * LINES as u32 };
+        self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
+        // The answer to this comes after what was sent before has been taken in.
+        let last = Message::Request { incarnation, key: u64::MAX, write: false };
+        self.socket.send(&self.victim, &last.encode(), &[])?;
+        self.await_grant()?;
+        let head = pair.word(0); // a word that stays 0: these rings are filled once
+        let lines = |memory: &Mapping, offset, count| crate::pair::lines(memory, offset, count);
+        // SAFETY (each): the lines lie in mappings that stay beside the producers, and there is no other producer.
+        let commands = unsafe { Producer::new(lines(&pair, pair::COMMANDS, LINES)?, head) };
+        // SAFETY: as above.
+        let replies = unsafe { Producer::new(lines(&pair, pair::REPLIES, pair::REPLY_LINES)?, head) };
+        // SAFETY: as above.
+        let bulk = unsafe { Producer::new(lines(&bulk_memory, 0, 4 * LINES)?, head) };
+        self.rings = Some(Rings { commands, replies, bulk, pair, bulk_memory });
+        Ok(())
+    }
+
+    fn await_grant(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let mut buffer = [0; control::MAX_BYTES];
+        loop {
+            match self.socket.receive(&mut buffer) {
+                Some(datagram) => {
+                    let bytes = &buffer[..datagram.len.min(control::MAX_BYTES)];
+                    if let Some(Message::Grant { .. }) = Message::parse(bytes) {
+                        return Ok(());
+                    }
+                }
+                None if Instant::now() < deadline => std::thread::yield_now(),
+                None => return Err(ofi_api::Error::AGAIN),
+            }
+        }
+    }
+
+    /// Publishes a record, if it fits.
+    pub fn record(&mut self, ring: Ring, high: u32, body: &[u8]) {
+        let Some(rings) = &mut self.rings else { return };
+        let producer = match ring {
+            Ring::Commands => &mut rings.commands,
+            Ring::Replies => &mut rings.replies,
+            Ring::Bulk => &mut rings.bulk,
+        };
+        if let Ok(mut slot) = producer.reserve(body.len()) {
+            // SAFETY: as many bytes were reserved.
+            unsafe { slot.body().copy_from_nonoverlapping(body.as_ptr(), body.len()) };
+            slot.publish(high);
+        }
+    }
+
+    /// Writes anything anywhere into the memory behind a ring.
+    pub fn scribble(&mut self, ring: Ring, offset: usize, bytes: &[u8]) {
+        let Some(rings) = &self.rings else { return };
+        let memory = if matches!(ring, Ring::Bulk) { &rings.bulk_memory } else { &rings.pair };
+        for (index, &byte) in bytes.iter().enumerate() {
+            let at: *const std::sync::atomic::AtomicU8 = memory.word((offset + index) % memory.len());
+            // SAFETY: inside the mapping; the victim may be reading it, as it may with a real peer.
+            unsafe { &*at }.store(byte, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Documents that are written from the code, so that they cannot lie.
+
+use std::fs;
+
+use crate::step::{Outcome, root};
+use crate::{StepResult, features, settings};
+
+/// Where the table of features goes in the README.
+const FEATURES: [&str; 2] = ["<!-- features:begin -->", "<!-- features:end -->"];
+/// Where the program goes in the README.
+const PROGRAM: [&str; 2] = ["<!-- program:begin -->", "<!-- program:end -->"];
+/// The program: an example, so that it compiles and runs.
+const EXAMPLE: &str = "crates/ofi/examples/hello.rs";
+
+/// Writes the documents, or checks that they are as they would be written.
+///
+/// # Errors
+/// When one is missing or not fresh, or lacks the marks between which a part belongs.
+pub fn run(check: bool) -> StepResult {
+    let readme = read("README.md")?;
+    let readme = replaced(&readme, FEATURES, &features::table())?;
+    let readme = replaced(&readme, PROGRAM, &format!("```rust\n{}```\n", read(EXAMPLE)?))?;
+    let documents = [("README.md", readme), ("docs/settings.md", settings::document())];
+    let mut stale = Vec::new();
+    for (path, text) in documents {
+        if fs::read_to_string(root().join(path)).is_ok_and(|old| old == text) {
+            continue;
+        }
+        if check {
+            stale.push(path);
+        } else {
+            fs::write(root().join(path), text).map_err(|error| format!("{path}: {error}"))?;
+            println!("wrote {path}");
+        }
+    }
+    match stale.is_empty() {
+        true => Ok(Outcome::Passed),
+        false => Err(format!("not fresh: {} (cargo xtask docs)", stale.join(", "))),
+    }
+}
+
+fn read(path: &str) -> Result<String, String> {
+    fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// `text` with `part` between the two marks.
+fn replaced(text: &str, [begin, end]: [&str; 2], part: &str) -> Result<String, String> {
+    let missing = |mark| format!("README.md has no {mark}");
+    let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
+    let (_, after) = rest.split_once(end).ok_or_else(|| missing(end))?;
+    Ok(format!("{before}{begin}\n\n{part}\n{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_replaced_between_its_marks_alone() {
+        let text = format!("a\n{}\nold\n{}\nb\n", PROGRAM[0], PROGRAM[1]);
+        let new = replaced(&text, PROGRAM, "new\n").unwrap();
+        assert_eq!(new, format!("a\n{}\n\nnew\n\n{}\nb\n", PROGRAM[0], PROGRAM[1]));
+        assert_eq!(replaced(&new, PROGRAM, "new\n").unwrap(), new);
+        assert!(replaced("nothing", PROGRAM, "").is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! What needs a nightly toolchain: sanitizers and fuzzing.
+
+use std::process::Command;
+
+use crate::StepResult;
+use crate::step::{Outcome, Report, answers, command, not_run, root, run, run_tests, target_dir};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The packages with unsafe code and the tests that drive it.
+const SANITIZED: [&str; 5] = ["ofi-ring", "ofi-core", "transport-shm", "ofi", "ofi-tests"];
+
+/// As `cargo fuzz` has them: coverage for libFuzzer, AddressSanitizer, and every check of a debug build.
+const FUZZ_FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1";
+
+const NO_NIGHTLY: &str = "no nightly toolchain (rustup toolchain install nightly)";
+
+fn has_nightly() -> bool {
+    answers("rustup", &["run", "nightly", "cargo", "--version"])
+}
+
+/// `cargo` of the nightly toolchain, with a build folder of its own.
+fn cargo(kind: &str, flags: &str, args: &[&str]) -> Command {
+    let mut cargo = command("rustup");
+    cargo.args(["run", "nightly", "cargo"]).args(args);
+    // What the stable cargo that runs this left in the environment is not for the nightly one.
+    for name in
+        ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO_ENCODED_RUSTFLAGS", "LD_LIBRARY_PATH"]
+    {
+        cargo.env_remove(name);
+    }
+    cargo.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target_dir(kind));
+    cargo
+}
+
+/// The tests of what is unsafe, under AddressSanitizer.
+pub fn asan() -> StepResult {
+    if !has_nightly() {
+        return not_run("AddressSanitizer", NO_NIGHTLY);
+    }
+    let mut tests = cargo("asan", "-Zsanitizer=address", &["test", "--target", TARGET, "--no-fail-fast"]);
+    tests.args(["--lib", "--tests", "--quiet"]);
+    for package in SANITIZED {
+        tests.args(["--package", package]);
+    }
+    // A forked child and a killed one leave memory behind on purpose.
+    tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
+    run_tests(&mut tests)
+}
+
+/// Runs the targets of `fuzz/`, for `seconds` each, from the committed corpus on.
+pub fn fuzz(report: &mut Report, seconds: u32, only: Option<&str>) {
+    let missing = match (has_nightly(), answers("c++", &["--version"])) {
+        (true, true) => None,
+        (false, _) => Some(NO_NIGHTLY),
+        (_, false) => Some("no C++ compiler for libFuzzer (apt-get install g++)"),
+    };
+    if let Some(missing) = missing {
+        return report.add("fuzzing", || not_run("fuzzing (the corpus was replayed by the tests)", missing));
+    }
+    let targets = match targets() {
+        Ok(targets) => targets,
+        Err(why) => return report.add("fuzzing", || Err(why)),
+    };
+    let args = ["build", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", TARGET];
+    let mut built = false;
+    report.add("building the fuzz targets", || {
+        let outcome = run(&mut cargo("fuzz", FUZZ_FLAGS, &args))?;
+        built = true;
+        Ok(outcome)
+    });
+    let chosen = targets.iter().filter(|target| only.is_none_or(|only| only == *target));
+    for target in chosen.filter(|_| built) {
+        report.add(&format!("fuzzing {target}"), || fuzz_one(target, seconds));
+    }
+}
+
+fn fuzz_one(target: &str, seconds: u32) -> StepResult {
+    let folder = target_dir("fuzz");
+    let found = folder.join("found").join(target);
+    std::fs::create_dir_all(&found).map_err(|error| error.to_string())?;
+    let mut fuzzer = command(folder.join(TARGET).join("release").join(target));
+    // New inputs go to the first folder; the committed corpus is only read.
+    fuzzer.arg(&found).arg(root().join("fuzz/corpus").join(target));
+    fuzzer.arg(format!("-max_total_time={seconds}")).args([
+        "-max_len=4096",
+        "-print_final_stats=1",
+        "-verbosity=0",
+    ]);
+    fuzzer.arg(format!("-artifact_prefix={}/crash-", found.display()));
+    run(&mut fuzzer).map(|_| Outcome::Passed)
+}
+
+/// One for each file of `fuzz/fuzz_targets`.
+fn targets() -> Result<Vec<String>, String> {
+    let entries = std::fs::read_dir(root().join("fuzz/fuzz_targets")).map_err(|error| error.to_string())?;
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(str::to_owned)).collect();
+    names.sort_unstable();
+    Ok(names)
+}

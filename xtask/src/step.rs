@@ -1,0 +1,140 @@
+//! Steps, what became of them, and the commands that they run.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::StepResult;
+
+/// The exit code for "nothing failed, but something could not run", as in automake.
+const NOT_RUN: u8 = 77;
+
+/// What became of a step that did not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it ran, and passed.
+    Passed,
+    /// It passed, but for these, each `what: why`.
+    NotRun(Vec<String>),
+}
+
+/// The steps of one command.
+#[derive(Debug, Default)]
+pub struct Report {
+    failed: Vec<String>,
+    not_run: Vec<String>,
+}
+
+impl Report {
+    /// Runs a step and takes note of what became of it.
+    pub fn add(&mut self, name: &str, step: impl FnOnce() -> StepResult) {
+        eprintln!("--- {name}");
+        let begin = Instant::now();
+        let result = step();
+        let seconds = begin.elapsed().as_secs_f64();
+        match result {
+            Ok(Outcome::Passed) => eprintln!("--- {name}: passed, {seconds:.1} s"),
+            Ok(Outcome::NotRun(what)) => {
+                eprintln!("--- {name}: {} not run, {seconds:.1} s", what.len());
+                self.not_run.extend(what);
+            }
+            Err(why) => {
+                eprintln!("--- {name}: FAILED, {seconds:.1} s: {why}");
+                self.failed.push(format!("{name}: {why}"));
+            }
+        }
+    }
+
+    /// Prints what did not pass, and how the process should end.
+    pub fn finish(self) -> ExitCode {
+        self.not_run.iter().for_each(|what| println!("NOT RUN: {what}"));
+        self.failed.iter().for_each(|what| println!("FAILED: {what}"));
+        match (self.failed.is_empty(), self.not_run.is_empty()) {
+            (true, true) => ExitCode::SUCCESS,
+            (true, false) => NOT_RUN.into(),
+            (false, _) => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// A step that cannot run here.
+pub fn not_run(what: &str, why: &str) -> StepResult {
+    Ok(Outcome::NotRun(vec![format!("{what}: {why}")]))
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Where the build of `kind` goes: beside the usual one, so that builds with other flags do not replace each other.
+pub fn target_dir(kind: &str) -> PathBuf {
+    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    base.join(kind)
+}
+
+/// A command in the repository.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// `cargo`, the same that runs this.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut cargo = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(args);
+    cargo
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it cannot be started, or fails.
+pub fn run(command: &mut Command) -> StepResult {
+    let status = command.status().map_err(|error| cannot_start(command, &error))?;
+    if status.success() {
+        Ok(Outcome::Passed)
+    } else {
+        Err(format!("{} ended with {status}", shown(command)))
+    }
+}
+
+/// Runs tests. What they print of skipped cases (`skipped NAME: WHY`) counts as not run.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_tests(command: &mut Command) -> StepResult {
+    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+    let mut skipped = Vec::new();
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(|error| error.to_string())?;
+        println!("{line}");
+        if let Some(what) = line.trim_start().strip_prefix("skipped ") {
+            skipped.push(what.to_owned());
+        }
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if !status.success() {
+        return Err(format!("{} ended with {status}", shown(command)));
+    }
+    Ok(if skipped.is_empty() { Outcome::Passed } else { Outcome::NotRun(skipped) })
+}
+
+/// Whether a command answers `--version`.
+pub fn answers(program: &str, args: &[&str]) -> bool {
+    let status = command(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn cannot_start(command: &Command, error: &std::io::Error) -> String {
+    format!("{} cannot be started: {error}", shown(command))
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
