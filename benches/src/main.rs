@@ -30,7 +30,7 @@ struct Options {
     #[arg(long)]
     longest_bounce: Option<f64>,
     /// Drop pairs in which the kernel took a core away more often than this in a second.
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, default_value_t = 250.0)]
     preemptions: f64,
     /// Wait before each pair for the cores to be idle, at most this many seconds.
     #[arg(long, default_value_t = 20)]

@@ -14,7 +14,7 @@ const SANITIZED: [&str; 5] = ["ofi-ring", "ofi-core", "transport-shm", "ofi", "o
 const FUZZ_FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
-    -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1";
+    -Cdebug-assertions -Coverflow-checks";
 
 const NO_NIGHTLY: &str = "no nightly toolchain (rustup toolchain install nightly)";
 

@@ -7,11 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ofi_api::{Address, AddressVector, AddrFormat, AvAttr, Errno, Error, FiAddr, Inserted, Result};
 
+use crate::domain::DomainId;
 use crate::peers::{AddressTable, Removed, UserIds, names};
 use crate::transport::Transport;
 
 /// The core's address vector.
 pub struct Av {
+    domain: DomainId,
     table: RwLock<AddressTable>,
     format: AddrFormat,
     removals: AtomicU32,
@@ -22,8 +24,9 @@ pub struct Av {
 
 impl Av {
     /// Opens a vector of addresses of transport `T`, in `format`.
-    pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat) -> Arc<Self> {
+    pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat, domain: DomainId) -> Arc<Self> {
         Arc::new(Self {
+            domain,
             table: RwLock::new(AddressTable::new(format, attr.count, UserIds::default())),
             format,
             removals: AtomicU32::new(0),
@@ -31,6 +34,11 @@ impl Av {
             normalize: T::normalize,
             resolve: T::resolve,
         })
+    }
+
+    /// The domain that it was opened in.
+    pub fn domain(&self) -> DomainId {
+        self.domain
     }
 
     fn read(&self) -> RwLockReadGuard<'_, AddressTable> {

@@ -1,6 +1,7 @@
 //! Fabrics and domains: what endpoints, queues, vectors and registrations are opened in.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
     AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno, Error, Fabric,
@@ -17,6 +18,7 @@ use crate::transport::Transport;
 
 /// A domain, shared by everything that is open in it.
 pub struct DomainCore<T: Transport> {
+    id: DomainId,
     /// As it was opened.
     pub info: Info,
     /// Who serialises calls.
@@ -27,6 +29,24 @@ pub struct DomainCore<T: Transport> {
     pub transport: T::Domain,
     /// Who drives it.
     pub progress: Progress,
+}
+
+/// Tells domains of a process apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainId(u64);
+
+impl DomainId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl<T: Transport> DomainCore<T> {
+    /// Which domain this is.
+    pub fn id(&self) -> DomainId {
+        self.id
+    }
 }
 
 struct DomainHandle<T: Transport>(Arc<DomainCore<T>>);
@@ -69,6 +89,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         let addressing = if virtual_addresses { Addressing::Virtual } else { Addressing::Offset };
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         Ok(Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
+            id: DomainId::next(),
             info: info.clone(),
             // A progress thread calls too: then there is no leaving out locks.
             serialization: if automatic { Serialization::LIBRARY } else { serialization },
@@ -98,11 +119,11 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
-        Ok(Cq::open(attr, self.0.serialization)?)
+        Ok(Cq::open(attr, self.0.serialization, self.0.id)?)
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {
-        Ok(Av::open::<T>(attr, self.0.info.addr_format))
+        Ok(Av::open::<T>(attr, self.0.info.addr_format, self.0.id))
     }
 
     fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn MemoryRegion>> {

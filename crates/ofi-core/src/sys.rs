@@ -98,3 +98,17 @@ pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
     let ready = unsafe { libc::ppoll(polls.as_mut_ptr(), 2, time_ptr, std::ptr::null()) };
     ready > 0
 }
+
+/// Asks for huge pages under memory that is going to be used at random. Does nothing for less than two of them, or where
+/// the system gives none.
+pub fn advise_huge<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
+    const HUGE: usize = 2 << 20;
+    let (base, len) = (memory.as_mut_ptr().addr(), size_of_val(memory));
+    let start = base.next_multiple_of(HUGE);
+    let end = (base + len) / HUGE * HUGE;
+    if end > start + HUGE {
+        let first = memory.as_mut_ptr().cast::<u8>().wrapping_add(start - base);
+        // SAFETY: the range lies inside `memory`, and the advice does not change what it holds.
+        unsafe { libc::madvise(first.cast(), end - start, libc::MADV_HUGEPAGE) };
+    }
+}

@@ -218,6 +218,9 @@ pub trait Host<T: Transport> {
     /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
 
+    /// A peer is gone: this end's operations to it end with `error`.
+    fn fail_outgoing(&mut self, peer: Peer, error: Errno);
+
     /// A peer is gone: everything outstanding with it ends with `error`; payloads that lay there are lost, and their
     /// receives, posted later, end with `error` too.
     fn fail_peer(&mut self, peer: Peer, error: Errno);

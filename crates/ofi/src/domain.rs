@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    EpType, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece, Placement,
-    Result, Version,
+    Caps, EpType, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece,
+    Placement, Result, Version,
 };
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
@@ -17,6 +17,10 @@ use crate::registered::Registered;
 use crate::request::Rejected;
 use crate::threading::{Completion, Level, Safe};
 use crate::window::Window;
+
+/// Capabilities that change what a program sees, or cost much, and so are not for programs that name none:
+/// `FI_SOURCE_ERR` makes errors of messages from strangers.
+const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
 
 /// What nodes and memory keep of a domain.
 pub struct Opened {
@@ -37,7 +41,8 @@ pub struct Domain<L: Level = Safe> {
 }
 
 impl Domain<Safe> {
-    /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes.
+    /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes. Hints without capabilities
+    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`.
     ///
     /// # Errors
     /// Those of [`getinfo`](crate::getinfo) and of opening.
@@ -72,8 +77,15 @@ impl<L: Level> Domain<L> {
         wanted.domain_attr.threading = L::THREADING;
         // What this layer does by itself. It lists what is possible; the provider takes what it needs.
         wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY;
-        let infos = crate::getinfo(Version::API, node, service, flags, Some(&hints))?;
-        let info = infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))?;
+        let first = |hints: &Hints| {
+            let infos = crate::getinfo(Version::API, node, service, flags, Some(hints))?;
+            infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))
+        };
+        let mut info = first(&hints)?;
+        if hints.info.caps.is_empty() && info.caps.intersects(UNASKED) {
+            hints.info.caps = info.caps - UNASKED;
+            info = first(&hints.provider(info.fabric_attr.prov_name))?;
+        }
         let fabric = crate::open_fabric(&info)?;
         let raw = fabric.open_domain(&info, L::serialization())?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);

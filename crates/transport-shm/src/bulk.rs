@@ -41,6 +41,13 @@ pub struct BulkIn {
     _memory: Mapping,
 }
 
+impl BulkOut {
+    /// Whether another part fits.
+    pub fn has_room(&mut self) -> bool {
+        self.producer.reserve(PART_HEADER + PART).is_ok()
+    }
+}
+
 impl BulkIn {
     /// Whether a part waits.
     pub fn has_input(&mut self) -> bool {
@@ -292,8 +299,11 @@ impl Lane {
                 bulk.consumer.advance(&record);
             }
         }
-        if taken && let Some(bulk) = &mut self.bulk_in {
-            bulk.consumer.flush();
+        if taken {
+            if let Some(bulk) = &mut self.bulk_in {
+                bulk.consumer.flush();
+            }
+            self.ring(common); // the peer may sleep until there is room
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Result};
 use ofi_ring::record::Producer;
 
+use crate::command::kind;
 use crate::control::{self, Introduction, Message};
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, ControlSocket, Mapping};
@@ -23,6 +24,22 @@ pub fn control_datagram(bytes: &[u8]) {
     }
 }
 
+/// Every kind of record that there is.
+pub const KINDS: [u32; 12] = [
+    kind::MESSAGE,
+    kind::ANNOUNCE,
+    kind::WRITE,
+    kind::WRITE_LONG,
+    kind::READ,
+    kind::NOTICE,
+    kind::DONE,
+    kind::SEND,
+    kind::DATA,
+    kind::MESSAGE_PART,
+    kind::WRITE_PART,
+    kind::READ_PART,
+];
+
 /// Which of its rings a hostile peer writes to.
 #[derive(Clone, Copy, Debug)]
 pub enum Ring {
@@ -35,13 +52,16 @@ pub enum Ring {
 }
 
 /// A peer that greets as it should and then writes into its own memory what it likes.
+#[derive(Debug)]
 pub struct Hostile {
+    name: String,
     socket: ControlSocket,
     victim: Vec<u8>,
     /// Held while the victim has them: it reads from the mappings.
     rings: Option<Rings>,
 }
 
+#[derive(Debug)]
 struct Rings {
     commands: Producer,
     replies: Producer,
@@ -63,19 +83,14 @@ impl Hostile {
     /// # Errors
     /// What sockets answer.
     pub fn new(victim: &Address) -> Result<Self> {
-        let name = format!("ofi-shm/n/hostile:{:016x}", sys::random());
-        let socket = ControlSocket::bind(name.as_bytes())?;
-        Ok(Self { socket, victim: crate::name::socket_name(victim)?, rings: None })
+        let name = format!("{}hostile:{:016x}", crate::name::SCHEME, sys::random());
+        let socket = ControlSocket::bind(&crate::name::socket_name(&Address::from_text(&name))?)?;
+        Ok(Self { name, socket, victim: crate::name::socket_name(victim)?, rings: None })
     }
 
     /// Its address.
     pub fn address(&self) -> Address {
-        Address::from_text(&format!("fi_shm://hostile:{}", self.suffix()))
-    }
-
-    fn suffix(&self) -> String {
-        let name = self.socket.name();
-        String::from_utf8_lossy(name.rsplit(|&byte| byte == b':').next().unwrap_or_default()).into_owned()
+        Address::from_text(&self.name)
     }
 
     /// Greets the victim as a new incarnation, with empty rings, and waits until it has answered.
@@ -107,6 +122,12 @@ impl Hostile {
         let bulk = unsafe { Producer::new(lines(&bulk_memory, 0, 4 * LINES)?, head) };
         self.rings = Some(Rings { commands, replies, bulk, pair, bulk_memory });
         Ok(())
+    }
+
+    /// Takes what the victim has sent, so that its datagrams do not pile up.
+    pub fn drain(&self) {
+        let mut buffer = [0; control::MAX_BYTES];
+        while self.socket.receive(&mut buffer).is_some() {}
     }
 
     fn await_grant(&self) -> Result<()> {

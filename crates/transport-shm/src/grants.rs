@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{Errno, Error, MrAccess, MrAttr, Result};
+use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
 use ofi_core::domain::DomainCore;
 use ofi_ring::membarrier;
 
@@ -91,6 +91,9 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
             Ok(fd) => (terms, Some(Arc::new(fd))),
             Err(_) => refused,
         };
+    }
+    if !shared.serves(Caps::REMOTE_READ) || !shared.serves(Caps::REMOTE_WRITE) {
+        return refused; // the owner decides on each access
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };
     let region = granted.region();

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,12 @@ struct Late {
     what: Outgoing,
 }
 
+impl Late {
+    fn same_way(&self, other: &Self) -> bool {
+        self.to == other.to && self.endpoint.ptr_eq(&other.endpoint)
+    }
+}
+
 /// A process that peers live in.
 struct Process {
     watch: Option<OwnedFd>,
@@ -63,6 +69,8 @@ struct State {
 pub struct Helper {
     state: Mutex<State>,
     wake: OwnedFd,
+    /// Times that the thread has gone round.
+    rounds: AtomicU64,
 }
 
 /// The running helper, if an endpoint needs one. A forked child has none of its parent's threads: its number differs.
@@ -82,7 +90,11 @@ impl Helper {
         {
             return Ok(helper);
         }
-        let helper = Arc::new(Self { state: Mutex::new(State::default()), wake: ofi_core::sys::eventfd()? });
+        let helper = Arc::new(Self {
+            state: Mutex::new(State::default()),
+            wake: ofi_core::sys::eventfd()?,
+            rounds: AtomicU64::new(0),
+        });
         let weak = Arc::downgrade(&helper);
         let clone = helper.wake.try_clone().map_err(|_| sys::os_error("dup"))?;
         let thread = std::thread::Builder::new().name("ofi-shm-helper".into());
@@ -105,10 +117,22 @@ impl Helper {
         self.poke();
     }
 
-    /// Stops serving an endpoint.
+    /// Stops serving an endpoint. When it returns, the thread no longer holds on to it, so that its name is free as
+    /// soon as the caller lets go.
     pub fn remove(&self, endpoint: &Shared) {
         self.state().endpoints.remove(&endpoint.socket.fd());
+        let round = self.rounds.load(Ordering::Acquire);
         self.poke();
+        let deadline = Instant::now() + Duration::from_millis(100);
+        // Two rounds: the one that is under way may have begun before.
+        while self.rounds.load(Ordering::Acquire) < round + 2 && Instant::now() < deadline {
+            self.poke();
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    fn serves(&self, endpoint: &Weak<Shared>) -> bool {
+        self.state().endpoints.values().any(|other| other.ptr_eq(endpoint))
     }
 
     /// Greets `to`, now or as soon as its socket takes it.
@@ -124,9 +148,17 @@ impl Helper {
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
-        state.attempt(late);
+        // Datagrams to one peer go out in order: what follows an introduction means nothing without it.
+        if state.late.iter().any(|other| other.same_way(&late)) {
+            state.late.push(late);
+        } else {
+            state.attempt(late);
+        }
+        let waits = !state.late.is_empty() || !state.unanswered.is_empty();
         drop(state);
-        self.poke();
+        if waits {
+            self.poke();
+        }
     }
 }
 
@@ -210,10 +242,10 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         let (mut polls, endpoints, timeout) = {
             let Some(helper) = helper.upgrade() else { return };
             let state = helper.state();
-            let endpoints: Vec<Arc<Shared>> = state.endpoints.values().filter_map(Weak::upgrade).collect();
             let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut polls = vec![readable(wake.as_raw_fd())];
-            polls.extend(endpoints.iter().map(|endpoint| readable(endpoint.socket.fd())));
+            polls.extend(state.endpoints.keys().map(|&fd| readable(fd)));
+            let endpoints: Vec<Weak<Shared>> = state.endpoints.values().cloned().collect();
             let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
             polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
             let swept = state.processes.values().any(|process| process.watch.is_none());
@@ -232,8 +264,12 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
         ofi_core::sys::drain_eventfd(wake.as_raw_fd());
         let Some(helper) = helper.upgrade() else { return };
+        helper.rounds.fetch_add(1, Ordering::AcqRel);
         for (endpoint, poll) in endpoints.iter().zip(&polls[1..]) {
-            if poll.revents != 0 {
+            if poll.revents != 0
+                && helper.serves(endpoint)
+                && let Some(endpoint) = &endpoint.upgrade()
+            {
                 while let Some(datagram) = endpoint.socket.receive(&mut buffer) {
                     let bytes = &buffer[..datagram.len.min(buffer.len())];
                     helper.handle(endpoint, bytes, datagram);
@@ -247,11 +283,15 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         {
             let mut state = helper.state();
             for late in std::mem::take(&mut state.late) {
-                state.attempt(late);
+                if state.late.iter().any(|other| other.same_way(&late)) {
+                    state.late.push(late);
+                } else {
+                    state.attempt(late);
+                }
             }
             state.chase();
         }
-        for endpoint in &endpoints {
+        for endpoint in endpoints.iter().filter_map(Weak::upgrade) {
             endpoint.retry();
         }
     }
@@ -276,11 +316,15 @@ impl Helper {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;
                 match endpoint.meet(peer.clone(), &who, greeted, &mut datagram.fds) {
-                    Ok(own) => {
+                    Ok((own, event)) => {
                         self.watch(endpoint, &peer, who.incarnation, credentials.pid);
+                        // Before the endpoint knows, so that nothing it posts goes out earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
                             self.send(endpoint, peer, Outgoing::Introduce { own, welcome: true, since });
+                        }
+                        if let Some(event) = event {
+                            endpoint.tell(event);
                         }
                     }
                     Err(error) => {

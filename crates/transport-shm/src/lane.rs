@@ -96,6 +96,10 @@ pub struct Lane {
     pub peer: Peer,
     pub socket: Vec<u8>,
     pub link: Option<Link>,
+    /// The peer has ended. What it sent is still taken; then the lane is given up.
+    pub gone: bool,
+    /// A post found the ring of commands full.
+    pub starved: bool,
     /// Something is under way: set when it begins, reset by the poll that finds nothing left.
     pub busy: bool,
     /// Operations of this lane that have not ended.
@@ -115,6 +119,8 @@ pub struct Lane {
     pub writes: Slots<ServedWrite>,
     pub grants: FxHashMap<u64, Grant>,
     pub parked: VecDeque<Parked>,
+    /// How many of them are accesses of this end: later operations must not overtake them.
+    pub parked_accesses: usize,
     /// Reads and writes of this end that the peer serves.
     pub commanded: usize,
     /// Polls since a command came; the endpoint's `cold.rs` uses it.
@@ -144,6 +150,8 @@ impl Lane {
             peer,
             socket,
             link: None,
+            gone: false,
+            starved: false,
             busy: false,
             outstanding: 0,
             serving: 0,
@@ -158,6 +166,7 @@ impl Lane {
             writes: Slots::default(),
             grants: FxHashMap::default(),
             parked: VecDeque::new(),
+            parked_accesses: 0,
             commanded: 0,
             idle: 0,
         }
@@ -258,7 +267,9 @@ impl Lane {
     /// `FI_EAGAIN` if the ring is full.
     pub fn command(&mut self, common: &mut Common, high: u32, words: &[u64]) -> Result<()> {
         let Some(link) = &mut self.link else { return Err(Error::AGAIN) };
-        let mut slot = link.commands.reserve(words.len() * 8).map_err(|error| full(common, error))?;
+        let reserved = link.commands.reserve(words.len() * 8);
+        self.starved = reserved.is_err();
+        let mut slot = reserved.map_err(|error| full(common, error))?;
         // SAFETY: as many words were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         words.iter().for_each(|&word| body.word(word));
@@ -321,6 +332,7 @@ impl Lane {
             if let Some(Link { up: Some(up), .. }) = &mut self.link {
                 up.commands.flush();
             }
+            self.ring(common); // the peer may sleep until there is room
         }
         if self.busy {
             self.poll_slow(common, host)?;
@@ -331,6 +343,7 @@ impl Lane {
     /// Whether something is under way.
     fn is_busy(&self) -> bool {
         self.outstanding != 0
+            || self.gone
             || self.wished
             || self.serving != 0
             || !self.pulls.is_empty()
@@ -340,12 +353,20 @@ impl Lane {
             || !self.kept.is_empty()
     }
 
-    /// Whether the peer has put something into a ring that this end reads.
+    /// Whether a poll would move something: the peer has put something into a ring, or made room that was waited for.
     pub fn has_input(&mut self) -> bool {
         let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
-        let Some(Link { up: Some(up), .. }) = &mut self.link else { return false };
+        let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
+        let (starved, backlog) = (self.starved, !self.backlog.is_empty());
+        let Some(Link { up: Some(up), commands, replies, .. }) = &mut self.link else { return false };
         let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
-        bulk || some(&mut up.commands) || some(&mut up.replies) || up.wish() == wish::CLOSED
+        bulk || room
+            || some(&mut up.commands)
+            || some(&mut up.replies)
+            || up.wish() == wish::CLOSED
+            || self.gone
+            || (starved && commands.reserve(0).is_ok())
+            || (backlog && replies.reserve(24).is_ok())
     }
 
     #[inline(never)]
@@ -364,11 +385,40 @@ impl Lane {
         if self.wished && host.may_hold(self.peer, common.eager) {
             self.wish(wish::NONE);
         }
-        if self.up().is_some_and(|up| up.wish() == wish::CLOSED) && !self.has_commands() {
-            return Err(Broken);
+        if self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED) {
+            self.end(common, host);
+            if self.is_drained() {
+                return Err(Broken);
+            }
         }
         self.busy = self.is_busy();
         Ok(())
+    }
+
+    /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
+    fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+        self.gone = true;
+        if self.outstanding > 0 {
+            host.fail_outgoing(self.peer, Errno::ECONNRESET);
+        }
+        (self.outstanding, self.commanded, self.parked_accesses) = (0, 0, 0);
+        self.unconfirmed.clear();
+        self.streams.clear();
+        self.parked.clear();
+        self.backlog.clear();
+        for id in self.kept.ids(|_| true) {
+            common.kept -= self.kept.remove(id).map_or(0, |bytes| bytes.len());
+        }
+        if !self.bulk_in.as_mut().is_some_and(BulkIn::has_input) {
+            // What it was writing when it ended stays unfinished, and holds up nothing behind it.
+            self.writes = Slots::default();
+            self.serving = 0;
+        }
+    }
+
+    /// Whether everything that an ended peer sent has been taken.
+    fn is_drained(&mut self) -> bool {
+        !self.has_commands() && !self.bulk_in.as_mut().is_some_and(BulkIn::has_input)
     }
 
     /// Whether commands wait that were sent before the peer closed.
@@ -437,8 +487,11 @@ impl Lane {
                 up.replies.advance(&record);
             }
         }
-        if taken && let Some(Link { up: Some(up), .. }) = &mut self.link {
-            up.replies.flush();
+        if taken {
+            if let Some(Link { up: Some(up), .. }) = &mut self.link {
+                up.replies.flush();
+            }
+            self.ring(common);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ofi_api::{Address, AddrFormat, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted};
@@ -36,6 +36,8 @@ const AWAKE: u32 = 4096;
 pub struct ShmLanes {
     common: Common,
     inbox: mpsc::Receiver<Event>,
+    /// Events that wait for a lane to be drained.
+    postponed: Vec<Event>,
     format: AddrFormat,
     by_socket: FxHashMap<Vec<u8>, Peer>,
     lanes: Vec<Lane>,
@@ -55,7 +57,7 @@ pub struct ShmLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, strict: bool },
+    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, caps: Caps, strict: bool },
     Open(Box<ShmLanes>),
 }
 
@@ -64,7 +66,7 @@ impl State {
     pub fn new(domain: &Arc<DomainCore<Shm>>, info: &Info) -> Self {
         let order = info.tx_attr.msg_order;
         let strict = order.intersects(MsgOrder::WAS | MsgOrder::RAS);
-        Self::Closed { domain: Arc::clone(domain), format: info.addr_format, strict }
+        Self::Closed { domain: Arc::clone(domain), format: info.addr_format, caps: info.caps, strict }
     }
 
     #[inline]
@@ -80,12 +82,13 @@ impl ShmLanes {
     fn new(
         domain: &Arc<DomainCore<Shm>>,
         format: AddrFormat,
+        caps: Caps,
         strict: bool,
         name: Option<&Address>,
     ) -> Result<Self> {
         let barrier = membarrier::register();
         let helper = Helper::get()?;
-        let (shared, inbox) = Shared::open(domain, name, format, barrier)?;
+        let (shared, inbox) = Shared::open(domain, name, format, caps, barrier)?;
         helper.add(&shared);
         // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
         let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
@@ -102,6 +105,7 @@ impl ShmLanes {
         Ok(Self {
             common,
             inbox,
+            postponed: Vec::new(),
             format,
             by_socket: FxHashMap::default(),
             lanes: Vec::new(),
@@ -132,11 +136,21 @@ impl ShmLanes {
     /// Takes what the helper has to say.
     #[cold]
     fn take_events<H: Host<Shm>>(&mut self, host: &mut H) {
+        let mut events = std::mem::take(&mut self.postponed);
         while let Some(event) = self.inbox.pop() {
+            events.push(event);
+        }
+        for event in events {
             match event {
                 Event::Attached { peer, own, parts } => {
                     let Some(peer) = self.meet(host, &peer) else { continue };
                     let lane = &mut self.lanes[peer as usize];
+                    if lane.gone && lane.has_commands() {
+                        // The successor of an ended peer waits until all that its predecessor sent has been taken.
+                        let peer = lane.socket.clone();
+                        self.postponed.push(Event::Attached { peer, own, parts });
+                        continue;
+                    }
                     if lane.up().is_some() {
                         lane.lose(&mut self.common, host, Errno::ECONNRESET);
                         self.drop_from_lists(peer);
@@ -147,6 +161,8 @@ impl ShmLanes {
                         lane.lose(&mut self.common, host, Errno::EINVAL);
                         continue;
                     }
+                    // What was sent before the peer was there rang no bell, and the peer may have looked, and slept, since.
+                    lane.ring(&mut self.common);
                     lane.confirm(host);
                     lane.move_parked(&mut self.common, host);
                     if self.hinted.len() <= hint {
@@ -164,7 +180,7 @@ impl ShmLanes {
                 }
                 Event::Gone { peer, incarnation } => {
                     if let Some(peer) = self.known(&peer, incarnation) {
-                        self.bury(host, peer);
+                        self.bury(peer);
                     }
                 }
                 Event::Bulk { peer, incarnation, lines, memory } => {
@@ -191,16 +207,11 @@ impl ShmLanes {
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// A peer is gone: what it sent before is still taken, the rest ends.
-    fn bury<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
+    /// A peer is gone. Its lane ends when what it sent has been taken.
+    fn bury(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
-        // It sends nothing any more, so this ends; a receiver that is out of room loses nothing that it had room for.
-        while lane.has_commands() && host.hungry() {
-            if lane.poll(&mut self.common, host).is_err() || lane.serving > 0 {
-                break;
-            }
-        }
-        self.give_up(host, peer, Errno::ECONNRESET);
+        (lane.gone, lane.busy) = (true, true);
+        self.warm_up(peer); // a cold lane is not polled
     }
 
     #[cold]
@@ -229,7 +240,8 @@ impl ShmLanes {
 
     #[cold]
     fn break_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
-        let closed = self.lanes[peer as usize].up().is_some_and(|up| up.wish() == wish::CLOSED);
+        let lane = &self.lanes[peer as usize];
+        let closed = lane.gone || lane.up().is_some_and(|up| up.wish() == wish::CLOSED);
         if !closed {
             self.common.counts.corrupt += 1;
             tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");
@@ -344,7 +356,7 @@ impl ShmLanes {
                 self.sleeper.disarm();
             }
         }
-        if self.common.shared.take_news() {
+        if self.common.shared.take_news() || !self.postponed.is_empty() {
             self.take_events(host);
         }
         if !self.cold.is_empty() {
@@ -356,7 +368,7 @@ impl ShmLanes {
             }
             self.cool_down(host);
         }
-        self.rare = self.polls_awake.is_some() || !self.cold.is_empty() || self.hot.len() > HOT;
+        self.rare = self.polls_awake.is_some() || !self.postponed.is_empty() || !self.cold.is_empty() || self.hot.len() > HOT;
     }
 
     /// Whether a peer whose lane is hot has sent something.
@@ -398,7 +410,6 @@ impl ShmLanes {
 impl Drop for ShmLanes {
     fn drop(&mut self) {
         let shared = &self.common.shared;
-        self.common.helper.remove(shared);
         // Peers learn of it from their mappings, and those that sleep from the datagram.
         for lane in &self.lanes {
             if let Some(link) = &lane.link {
@@ -410,15 +421,16 @@ impl Drop for ShmLanes {
             // A socket that is full belongs to a process that does not run; it will see the word.
             let _ = shared.socket.send(&peer, &bye, &[]);
         }
+        self.common.helper.remove(shared);
     }
 }
 
 impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, format, strict } = self else {
+        let Self::Closed { domain, format, caps, strict } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = ShmLanes::new(domain, *format, *strict, name)?;
+        let lanes = ShmLanes::new(domain, *format, *caps, *strict, name)?;
         let address = lanes.common.shared.address.clone();
         *self = Self::Open(Box::new(lanes));
         Ok(address)

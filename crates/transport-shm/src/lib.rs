@@ -8,6 +8,8 @@
 mod bulk;
 mod command;
 mod control;
+#[doc(hidden)]
+pub mod fuzz;
 mod grants;
 mod helper;
 mod lane;

@@ -118,6 +118,8 @@ impl Lane {
         const SLOW: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::FENCE);
         if out.len > common.eager
             || out.flags.intersects(SLOW)
+            || self.parked_accesses > 0
+            || self.gone
             || self.up().is_none_or(|up| up.wish() != wish::NONE)
         {
             return self.send_slow(common, host, out);
@@ -140,7 +142,10 @@ impl Lane {
         let words = usize::from(op.is_some()) + usize::from(out.tagged) + usize::from(has_data);
         let mut slot = match link.commands.reserve(words * 8 + out.len) {
             Ok(slot) => slot,
-            Err(error) => return Err(full(common, error)),
+            Err(error) => {
+                self.starved = true;
+                return Err(full(common, error));
+            }
         };
         // SAFETY: `words` words and the payload were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
@@ -163,6 +168,7 @@ impl Lane {
             many => drop(unsafe { copy::gather(many, 0, body.rest(), out.len) }),
         }
         slot.publish(high);
+        self.starved = false;
         common.counts.eager += 1;
         self.ring(common);
         Ok(())
@@ -179,10 +185,16 @@ impl Lane {
         if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
             return Err(Error::AGAIN);
         }
+        if self.parked_accesses > 0 || self.gone {
+            // It must not overtake an access that waits for a grant. And a peer that has ended makes way for its
+            // successor when all that it sent has been taken.
+            return Err(Error::AGAIN);
+        }
         self.connect(common)?;
         let (up, peer_wish) = self.up().map_or((false, wish::NONE), |up| (true, up.wish()));
         let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
         if peer_wish == wish::CLOSED {
+            self.busy = true;
             return Err(Error::AGAIN); // the next poll gives the lane up, and the try after it a new peer a chance
         }
         if out.len <= common.eager && peer_wish == wish::NONE {

@@ -158,9 +158,23 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let format = match (hinted, given) {
             (AddrFormat::Unspec, Some(address)) => address.format(),
             (AddrFormat::Unspec, None) => AddrFormat::Str,
-            (AddrFormat::Sockaddr | AddrFormat::SockaddrIp, _) => AddrFormat::SockaddrIn,
-            (format, _) => format,
+            (AddrFormat::Sockaddr | AddrFormat::SockaddrIp, Some(address)) => address.format(),
+            (AddrFormat::Sockaddr | AddrFormat::SockaddrIp, None) => AddrFormat::SockaddrIn,
+            (format @ (AddrFormat::Str | AddrFormat::SockaddrIn | AddrFormat::SockaddrIn6), _) => format,
+            (other, _) => {
+                let offered = "FI_ADDR_STR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR, FI_SOCKADDR_IP";
+                return Err(refusal("addr_format", other.to_string(), offered));
+            }
         };
+        let hinted = request.hints.map(|hints| (&hints.info.src_addr, &hints.info.dest_addr));
+        if let Some((source, destination)) = hinted {
+            for (field, address) in [("src_addr", source), ("dest_addr", destination)] {
+                if let Some(address) = address.as_ref().filter(|address| address.format() != format) {
+                    let offered = format!("an address of {format}, the format of all others");
+                    return Err(refusal(field, format!("{address} of {}", address.format()), offered));
+                }
+            }
+        }
         return Ok((format, None));
     }
     if !scheme && !is_asked_for(request.hints) {

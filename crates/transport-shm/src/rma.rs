@@ -3,7 +3,7 @@
 //! An owner checks key, bounds and rights at each copy. A direct access waits for what the peer still has to execute,
 //! so that accesses of one endpoint to one peer stay in order whichever way they go.
 
-use ofi_api::{Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result};
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Posted};
@@ -13,7 +13,7 @@ use crate::bulk::{Stream, remote_runs};
 use crate::command::{Words, Writer, flag, kind};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Flow, Lane, full};
-use crate::layout::{LINE, pair};
+use crate::layout::{LINE, pair, wish};
 use crate::message::{Op, Payload, Token};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
@@ -69,8 +69,16 @@ impl Lane {
         if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
             return Err(Error::AGAIN);
         }
-        if self.up().is_none() {
-            self.connect(common)?;
+        if self.gone {
+            return Err(Error::AGAIN);
+        }
+        match self.up() {
+            None => self.connect(common)?,
+            Some(up) if up.wish() == wish::CLOSED => {
+                self.busy = true;
+                return Err(Error::AGAIN);
+            }
+            Some(_) => {}
         }
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
         if self.parked.is_empty() {
@@ -123,6 +131,7 @@ impl Lane {
         let id = host.open(self.peer, out.ticket, Op::Parked);
         (self.outstanding, self.busy) = (self.outstanding + 1, true);
         self.parked.push_back(Parked::Rma { id, access });
+        self.parked_accesses += 1;
         self.move_parked(common, host);
         Ok(Posted::Pending)
     }
@@ -220,7 +229,12 @@ impl Lane {
         let inside = write && words * 8 + len <= common.eager;
         let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
         let payload = if inside { len } else { 0 };
-        let mut slot = link.commands.reserve(words * 8 + payload).map_err(|error| full(common, error))?;
+        let reserved = link.commands.reserve(words * 8 + payload);
+        if let Err(error) = reserved {
+            self.starved = true;
+            return Err(full(common, error));
+        }
+        let mut slot = reserved.map_err(|error| full(common, error))?;
         // SAFETY: words and payload were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         body.word(id.to_wire());
@@ -266,6 +280,7 @@ impl Lane {
                         self.parked.push_front(Parked::Rma { id, access });
                         return;
                     }
+                    self.parked_accesses -= 1;
                 }
             }
         }
@@ -336,7 +351,9 @@ impl Lane {
             return Err(Broken);
         }
         let mut remote = Vec::with_capacity(count as usize);
-        let mut total = Ok(0usize);
+        // What the endpoint was not opened for is refused like a right that the region does not have.
+        let needs = if access == MrAccess::REMOTE_WRITE { Caps::REMOTE_WRITE } else { Caps::REMOTE_READ };
+        let mut total = if common.shared.serves(needs) { Ok(0usize) } else { Err(Errno::EACCES) };
         for _ in 0..count {
             let mut next = || words.next().ok_or(Broken);
             let (addr, len, key) = (next()?, next()?, next()?);

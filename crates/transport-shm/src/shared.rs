@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::{Address, Errno, Error, Result};
+use ofi_api::{Address, Caps, Errno, Error, Result};
 use ofi_core::domain::DomainCore;
 use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
@@ -67,6 +67,8 @@ pub struct Shared {
     pub event: OwnedFd,
     /// The domain, whose registrations the helper may grant.
     pub domain: Arc<DomainCore<Shm>>,
+    /// What the endpoint was opened for.
+    pub caps: Caps,
     /// Whether the process has the barrier that spares senders a fence.
     pub barrier: Support,
     /// Counters.
@@ -90,6 +92,7 @@ impl Shared {
         domain: &Arc<DomainCore<Shm>>,
         wanted: Option<&Address>,
         format: ofi_api::AddrFormat,
+        caps: Caps,
         barrier: Support,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
         let mut bound = Err(Error::new(Errno::EADDRNOTAVAIL));
@@ -121,6 +124,7 @@ impl Shared {
             doorbell_fd,
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
+            caps,
             barrier,
             counts: HelperCounts::default(),
             inbox,
@@ -174,7 +178,8 @@ impl Shared {
         self.socket.send(peer, &message.encode(), &fds)
     }
 
-    /// Takes a peer's introduction. Answers this end of the pair if the peer has to be welcomed.
+    /// Takes a peer's introduction. Answers this end of the pair if the peer has to be welcomed, and what to tell the
+    /// endpoint after that.
     ///
     /// # Errors
     /// What mapping its memories answers.
@@ -184,8 +189,9 @@ impl Shared {
         who: &Introduction,
         greeted: bool,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<Option<Arc<OwnPair>>> {
+    ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
         let mut pairs = self.pairs();
+        let mut event = None;
         let known = pairs.get(&peer).and_then(|entry| entry.peer);
         if known != Some(who.incarnation) {
             let parts = Box::new(PeerParts::map(who, fds)?);
@@ -197,18 +203,19 @@ impl Shared {
                 entry.peer = Some(who.incarnation);
                 entry.memory = Some(Arc::clone(&parts.pair));
                 let own = Arc::clone(&entry.own);
-                self.tell(Event::Attached { peer: peer.clone(), own, parts });
+                event = Some(Event::Attached { peer: peer.clone(), own, parts });
             }
         }
         let own = pairs.get(&peer).map(|entry| Arc::clone(&entry.own));
-        Ok(match own {
+        let welcome = match own {
             Some(own) if greeted => Some(own),
             Some(own) => {
                 own.delivered(); // a welcome says that our greeting arrived
                 None
             }
             None => None,
-        })
+        };
+        Ok((welcome, event))
     }
 
     /// Forgets a pair whose peer is gone. `incarnation`: only if it is this one.
@@ -227,6 +234,12 @@ impl Shared {
     /// The incarnation of a met peer.
     pub fn incarnation_of(&self, peer: &[u8]) -> Option<u64> {
         self.pairs().get(peer).and_then(|entry| entry.peer)
+    }
+
+    /// Whether the endpoint lets peers do what capability `needs` says.
+    pub fn serves(&self, needs: Caps) -> bool {
+        let directions = self.caps & Caps::RMA_DIRECTIONS;
+        self.caps.contains(Caps::RMA) && (directions.is_empty() || directions.contains(needs))
     }
 
     /// Whether a peer is copying through grant slot `slot`.

@@ -17,6 +17,7 @@ use ofi_api::{
 pub use bell::Bell;
 pub use outbox::{Credit, Credits, Entry, Outbox};
 
+use crate::domain::DomainId;
 use crate::lock::PolicyLock;
 use crate::sys::{self, WaitSet};
 use crate::transport::Arm;
@@ -77,6 +78,7 @@ struct Waiting {
 
 /// The core's completion queue.
 pub struct Cq {
+    domain: DomainId,
     format: CqFormat,
     wait_obj: WaitObj,
     reader: PolicyLock<Reader>,
@@ -92,7 +94,7 @@ impl Cq {
     ///
     /// # Errors
     /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
-    pub fn open(attr: &CqAttr, serialization: Serialization) -> Result<Arc<Self>> {
+    pub fn open(attr: &CqAttr, serialization: Serialization, domain: DomainId) -> Result<Arc<Self>> {
         let waiting = match attr.wait_obj {
             WaitObj::None | WaitObj::Yield => None,
             WaitObj::Unspec | WaitObj::Fd => {
@@ -112,6 +114,7 @@ impl Cq {
         };
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
         Ok(Arc::new(Self {
+            domain,
             format,
             wait_obj: attr.wait_obj,
             reader: PolicyLock::new(serialization, Reader::default()),
@@ -120,6 +123,11 @@ impl Cq {
             waiting,
             signaled: AtomicBool::new(false),
         }))
+    }
+
+    /// The domain that it was opened in.
+    pub fn domain(&self) -> DomainId {
+        self.domain
     }
 
     fn change(&self, change: Change) {

@@ -144,6 +144,12 @@ impl<T: Transport> Ep<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
         let mut tx = TxSide::new();
         tx.op_flags = info.tx_attr.op_flags;
+        let caps = info.caps;
+        let (messages, accesses) = (caps & Caps::MSG_DIRECTIONS, caps & Caps::RMA_DIRECTIONS);
+        let message = |kind, way| caps.contains(kind) && (messages.is_empty() || messages.contains(way));
+        let access = |way| caps.contains(Caps::RMA) && (accesses.is_empty() || accesses.contains(way));
+        tx.may_send = [message(Caps::MSG, Caps::SEND), message(Caps::TAGGED, Caps::SEND)];
+        (tx.may_read, tx.may_write) = (access(Caps::READ), access(Caps::WRITE));
         tx.limits = Limits {
             message: info.ep_attr.max_msg_size,
             tagged: info.ep_attr.max_msg_size,
@@ -160,6 +166,7 @@ impl<T: Transport> Ep<T> {
             hash_seed: None,
         });
         rx.op_flags = info.rx_attr.op_flags;
+        rx.may_receive = [message(Caps::MSG, Caps::RECV), message(Caps::TAGGED, Caps::RECV)];
         rx.report_source = info.caps.contains(Caps::SOURCE);
         rx.source_errors = info.caps.contains(Caps::SOURCE_ERR);
         rx.directed = info.caps.contains(Caps::DIRECTED_RECV);
@@ -194,10 +201,23 @@ fn foreign(what: &str) -> Error {
     )
 }
 
+fn of_another_domain(what: &str) -> Error {
+    Error::wanted(
+        Errno::EDOMAIN,
+        what,
+        "one opened in the endpoint's domain",
+        "one of another domain, whose addresses and locks may differ",
+        "open it with the domain of the endpoint",
+    )
+}
+
 impl<T: Transport> Endpoint for Ep<T> {
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
         let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
+        if cq.domain() != self.core.domain.id() {
+            return Err(of_another_domain("the completion queue"));
+        }
         let directions = BindFlags::TRANSMIT | BindFlags::RECV;
         if !flags.intersects(directions) || !(directions | BindFlags::SELECTIVE_COMPLETION).contains(flags) {
             return Err(Error::wanted(
@@ -238,6 +258,9 @@ impl<T: Transport> Endpoint for Ep<T> {
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(av) as _;
         let Ok(av) = any.downcast::<Av>() else { return Err(foreign("the address vector")) };
+        if av.domain() != self.core.domain.id() {
+            return Err(of_another_domain("the address vector"));
+        }
         let mut guard = self.core.state.lock();
         if guard.lanes.is_some() {
             return Err(bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"));

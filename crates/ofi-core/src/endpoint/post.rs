@@ -6,7 +6,7 @@ use ofi_api::{
 };
 
 use super::receive::{self, Buffer, Filling, Held, MultiBuffer, Posted};
-use super::transmit::{bad_flags, many_len, null_piece, send_flags, success};
+use super::transmit::{bad_flags, many_len, not_opened_for, null_piece, send_flags, success};
 use super::{EpCore, State};
 use crate::copy;
 use crate::cq::Credit;
@@ -87,6 +87,10 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if !state.tx.may_send[usize::from(TAGGED)] {
+            let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
+            return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
+        }
         let (flags, signal) = state.tx.flags(op.call, op.flags)?;
         let len = state.tx.message_len(op, flags, TAGGED)?;
         let peer = state.peer(op.dest)?;
@@ -116,6 +120,10 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if !(if write { state.tx.may_write } else { state.tx.may_read }) {
+            let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
+            return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
+        }
         let (flags, signal) = state.tx.flags(op.call, op.flags)?;
         if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
@@ -152,6 +160,10 @@ impl<T: Transport> EpCore<T> {
         let state = &mut *guard;
         if state.lanes.is_none() {
             return Err(not_enabled());
+        }
+        if !state.rx.may_receive[usize::from(TAGGED)] {
+            let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
+            return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
         }
         let flags = if op.call == Call::Msg { op.flags } else { state.rx.op_flags | op.flags };
         let directed = if TAGGED { state.rx.tagged_directed } else { state.rx.directed };

@@ -132,6 +132,8 @@ pub struct RxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
+    /// What the endpoint was opened for: untagged and tagged receives.
+    pub may_receive: [bool; 2],
     /// `FI_SOURCE`: completions say from whom.
     pub report_source: bool,
     /// `FI_SOURCE_ERR`: completions from whom the address vector does not know are errors.
@@ -152,6 +154,7 @@ impl<T: Transport> RxSide<T> {
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
+            may_receive: [false; 2],
             report_source: false,
             source_errors: false,
             directed: false,

@@ -46,6 +46,10 @@ pub struct TxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
+    /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
+    pub may_send: [bool; 2],
+    pub may_read: bool,
+    pub may_write: bool,
     pub limits: Limits,
     pub counts: Counts,
 }
@@ -69,6 +73,9 @@ impl<T: Transport> TxSide<T> {
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
+            may_send: [false; 2],
+            may_read: false,
+            may_write: false,
             limits: Limits::default(),
             counts: Counts::default(),
         }
@@ -183,6 +190,17 @@ pub fn null_piece(len: usize) -> Error {
         "memory",
         format!("a null pointer with a length of {len}"),
         "give the buffer, or a length of 0",
+    )
+}
+
+#[cold]
+pub fn not_opened_for(call: &str, caps: &str) -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        call.to_string(),
+        format!("an endpoint opened with {caps}"),
+        "one without it in fi_info.caps",
+        "ask getinfo for the capability",
     )
 }
 

@@ -204,10 +204,14 @@ impl<T: Transport> Host<T> for Upcalls<'_, T> {
         Some(op.op)
     }
 
-    fn fail_peer(&mut self, peer: Peer, error: Errno) {
+    fn fail_outgoing(&mut self, peer: Peer, error: Errno) {
         for id in self.tx.ops.ids(|op| op.peer == peer) {
             self.finish(peer, id, Err(error));
         }
+    }
+
+    fn fail_peer(&mut self, peer: Peer, error: Errno) {
+        self.fail_outgoing(peer, error);
         for id in self.rx.filling.ids(|filling| filling.arrived.peer == peer) {
             self.received(id, Err(error));
         }

@@ -64,6 +64,14 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
     fn grow(&mut self) {
         let index = self.slots.len();
         assert!(index < NIL as usize, "more than 2^32 slots");
+        if index == self.slots.capacity() {
+            // Into memory that was never touched, so that it can come in huge pages: with a hundred thousand
+            // receives, half of a random match's misses are those of address translation.
+            let mut larger = Vec::with_capacity((index * 2).max(16));
+            crate::sys::advise_huge(larger.spare_capacity_mut());
+            larger.append(&mut self.slots);
+            self.slots = larger;
+        }
         let links = [Links { next: NIL, prev: NIL }; LISTS];
         self.slots.push(Slot { links, generation: 0, key: K::default(), value: None });
         self.free = index as u32;

@@ -39,8 +39,11 @@ pub fn settings(settings: &[Listed], filter: Option<&str>) -> String {
     let mut out = String::new();
     for setting in settings.iter().filter(|setting| contains(&setting.env, filter)) {
         let _ = writeln!(out, "# {}: {}", setting.env, type_name(setting));
-        let default = if setting.default.is_empty() { "none" } else { &setting.default };
-        let _ = writeln!(out, "# {}: {} (default: {default})", setting.provider, setting.help);
+        let default = match &setting.default[..] {
+            "" => String::new(),
+            default => format!(" (default: {default})"),
+        };
+        let _ = writeln!(out, "# {}: {}{default}", setting.provider, setting.help);
         if let Some(problem) = &setting.problem {
             let _ = writeln!(out, "# {problem}; the default is used");
         } else if setting.is_set {

@@ -37,9 +37,8 @@ pub fn run(options: &Options) -> Result<()> {
     let bar = Progress::new(infos.len() * plan.steps(options));
     let mut results = Vec::new();
     for info in &infos {
-        let name = |text: &str| text.to_owned();
-        let names = [&info.fabric_attr.prov_name, &info.fabric_attr.name, &info.domain_attr.name]
-            .map(|text| name(text));
+        let (fabric, domain) = (&info.fabric_attr, &info.domain_attr);
+        let names = [&fabric.prov_name, &fabric.name, &domain.name].map(String::clone);
         let mine = Setup { names, core: pair.map(|[core, _]| core), ..base.clone() };
         let (mut peer, mut link) = Peer::start(&Setup { core: pair.map(|[_, core]| core), ..mine.clone() })?;
         let run = Run { options, plan: &plan, bar: &bar, pair };

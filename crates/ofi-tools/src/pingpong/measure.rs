@@ -1,9 +1,10 @@
 //! From jobs to figures: how often each is repeated, and what becomes of its batches.
 //!
 //! A measurement is split into batches and the median is reported, so that the moments in which the system takes a
-//! core away do not count. How many rounds a batch has follows from a short run before it, which also warms up.
+//! core away do not count. How many rounds a batch has follows from a short run before it, which also warms up. On a
+//! busy machine a measurement ends early, with fewer batches.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -20,8 +21,12 @@ pub const WINDOW: usize = 64;
 /// Most memory that a window may take on each side; a window of larger messages is shorter.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// Batches of a measurement.
-const BATCHES: u64 = 16;
+/// Batches of a measurement: so many jobs, of so many batches each.
+const JOBS: u64 = 4;
+const BATCHES: u64 = 4;
+
+/// Times its budget, that a measurement may take before it starts no more jobs.
+const OVERTIME: u32 = 2;
 
 /// Messages at once, and rounds, of a checked pass.
 const CHECK_WINDOW: usize = 8;
@@ -135,14 +140,10 @@ impl Bench<'_> {
     /// As [`Bench::latency`], and for data that is not what was sent.
     pub fn check(&mut self, size: usize, memory: Memory) -> Result<u64> {
         let (rounds, batches) = (if size < 1 << 20 { 8 } else { 2 }, 1);
-        let window = CHECK_WINDOW.min(self.window_limit(size));
+        let window = CHECK_WINDOW.min(window(size));
         let job = Job { task: Task::Check, rounds, batches, window, ..job(size, memory) };
         jobs::lead(self.node, self.link, &job)?;
         Ok(2 * job.total() * job.window as u64)
-    }
-
-    fn window_limit(&self, size: usize) -> usize {
-        (WINDOW_BYTES / size.max(1)).clamp(1, WINDOW)
     }
 
     /// Seconds that one round of `job` takes: a short run to warm up and to see how long, then a long one.
@@ -150,18 +151,29 @@ impl Bench<'_> {
         let trial = Job { batches: 8, rounds: trial_rounds(&job), ..job };
         let guess = median(jobs::lead(self.node, self.link, &trial)?) / trial.rounds as f64;
         let rounds = match self.iterations {
-            Some(count) => (count / BATCHES).max(1),
-            None => (budget.as_secs_f64() / BATCHES as f64 / guess.max(1e-9)) as u64,
+            Some(count) => count / (JOBS * BATCHES),
+            None => (budget.as_secs_f64() / (JOBS * BATCHES) as f64 / guess) as u64,
         };
-        let job = Job { batches: BATCHES, rounds: rounds.clamp(1, 10_000_000), ..job };
-        let times = jobs::lead(self.node, self.link, &job)?;
+        let job = Job { batches: BATCHES, rounds: rounds.max(1), ..job };
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        for _ in 0..JOBS {
+            times.extend(jobs::lead(self.node, self.link, &job)?);
+            if self.iterations.is_none() && begin.elapsed() > budget * OVERTIME {
+                break;
+            }
+        }
         Ok(median(times) / job.rounds as f64)
     }
 }
 
 fn job(size: usize, memory: Memory) -> Job {
-    let window = (WINDOW_BYTES / size.max(1)).clamp(1, WINDOW);
+    let window = window(size);
     Job { task: Task::PingPong, size, batches: 1, rounds: 1, window, memory, shown: false }
+}
+
+/// As many messages in flight as [`WINDOW_BYTES`] allow.
+fn window(size: usize) -> usize {
+    (WINDOW_BYTES / size.max(1)).clamp(1, WINDOW)
 }
 
 /// About a megabyte in each batch, or a thousand rounds.

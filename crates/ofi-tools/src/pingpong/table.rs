@@ -41,7 +41,9 @@ fn figure(value: f64) -> String {
         large if large >= 100.0 => format!("{large:.0}"),
         middle if middle >= 10.0 => format!("{middle:.1}"),
         small if small >= 1.0 => format!("{small:.2}"),
-        tiny => format!("{tiny:.3}"),
+        tenths if tenths >= 0.1 => format!("{tenths:.3}"),
+        hundredths if hundredths >= 0.01 => format!("{hundredths:.4}"),
+        tiny => format!("{tiny:.5}"),
     }
 }
 
@@ -151,7 +153,7 @@ mod tests {
             checked: Some(64),
         };
         assert_eq!(row(&line).len(), head(true).len());
-        assert_eq!(row(&line), "   4 MiB           123       0.012              51.5       64 ok\n");
+        assert_eq!(row(&line), "   4 MiB           123      0.0123              51.5       64 ok\n");
         let line = AccessRow {
             bytes: 1,
             memory: Memory::Library,

@@ -116,7 +116,7 @@ pub struct Node<L: Level = Safe> {
 
 impl Node<Safe> {
     /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own, with a queue that is polled.
-    /// Hints without capabilities get all that there are.
+    /// See [`Domain::open`] for what hints may leave open.
     ///
     /// # Errors
     /// Those of [`getinfo`](crate::getinfo) and of opening.

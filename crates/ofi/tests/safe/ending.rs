@@ -1,11 +1,11 @@
 //! Cancelling, dropping and forgetting.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofi::{Errno, MrAccess, MultiRecvBuffer, Node};
 
-use super::support::{hints, pair, pattern};
+use super::support::{LONG, hints, pair, pattern};
 
 #[test]
 fn cancelling_gives_the_buffer_back_and_only_once() {
@@ -88,25 +88,30 @@ fn a_receiver_that_goes_away_fails_or_frees_every_send() {
     pair.b.recv(vec![0; 300_000]).unwrap();
     pair.b.poll().unwrap();
     drop(pair.b);
-    let mut ended = 0;
+    let (mut ended, mut sent) = (0, 0);
     while ended < 5 {
-        let completion = pair.a.wait(super::support::LONG).unwrap().expect("an end for each");
-        assert!(completion.result.is_err() && completion.buffer.is_some());
+        let completion = pair.a.wait(LONG).unwrap().expect("an end for each");
+        // The one that was asked for may have been on its way to the last byte, and counts as sent.
+        sent += usize::from(completion.result.is_ok());
+        assert!(completion.buffer.is_some());
         ended += 1;
     }
+    assert!(sent <= 1);
     assert_eq!((Arc::strong_count(&watch), pair.a.in_flight()), (1, 0));
 }
 
 #[test]
 fn everything_at_once_is_dropped_in_any_order() {
+    let (long, longer) = (Arc::<[u8]>::from(pattern(400_000)), Arc::<[u8]>::from(pattern(500_000)));
     for order in 0..6 {
         let pair = pair();
-        let window = pair.b.domain().alloc_window(500_000, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+        let window =
+            pair.b.domain().alloc_window(500_000, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
         for step in 0..30 {
             let _ = pair.b.recv(vec![0; 400_000]);
-            let _ = pair.a.send(pattern(400_000), pair.to_b);
+            let _ = pair.a.send(Arc::clone(&long), pair.to_b);
             let _ = pair.a.tsend(pattern(100), pair.to_b, 1);
-            let _ = pair.a.write(pattern(500_000), pair.to_b, window.remote());
+            let _ = pair.a.write(Arc::clone(&longer), pair.to_b, window.remote());
             let _ = pair.a.read(vec![0; 500_000], pair.to_b, window.remote());
             let _ = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 50_000]));
             if step % 3 == order % 3 {
@@ -129,7 +134,14 @@ fn a_node_opens_again_under_its_name_after_it_was_dropped() {
     let name: ofi::Address = format!("fi_shm://safe-again-{}", std::process::id()).parse().unwrap();
     for _ in 0..3 {
         let builder = || Node::builder().hints(hints()).name(name.clone());
-        let node = builder().open().unwrap();
+        // The helper thread of `shm` may hold the socket for a moment longer.
+        let until = Instant::now() + LONG;
+        let node = loop {
+            match builder().open() {
+                Err(error) if error == Errno::EADDRINUSE && Instant::now() < until => std::thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
         node.recv(vec![0; 10]).unwrap();
         assert_eq!(builder().open().unwrap_err(), Errno::EADDRINUSE);
         assert!(node.wait(Duration::from_millis(1)).unwrap().is_none());

@@ -76,7 +76,10 @@ fn data_ranges_and_completion_levels() {
     let flags = OpFlags::DELIVERY_COMPLETE;
     pair.a.sendmsg(SendMsg::new(pattern(100), pair.to_b).range(10..=14).data(1).flags(flags)).unwrap();
     let (sent, mut got) = pair.both();
-    assert_eq!((sent.bytes(), got.bytes(), got.data), (&pattern(100)[10..15], &pattern(100)[10..15], Some(1)));
+    assert_eq!(
+        (sent.bytes(), got.bytes(), got.data),
+        (&pattern(100)[10..15], &pattern(100)[10..15], Some(1))
+    );
     let whole = got.take_buffer::<Vec<u8>>().unwrap();
     assert_eq!((&whole[..2], &whole[7..]), (&b".."[..], &b"."[..]));
 }
@@ -102,7 +105,8 @@ fn injected_messages_borrow_and_complete_only_at_the_peer() {
 fn a_directed_receive_takes_its_source_only() {
     let pair = pair();
     let c = Node::open(&hints()).unwrap();
-    let (to_b, from_c) = (c.insert(&pair.b.name().unwrap()).unwrap(), pair.b.insert(&c.name().unwrap()).unwrap());
+    let (to_b, from_c) =
+        (c.insert(&pair.b.name().unwrap()).unwrap(), pair.b.insert(&c.name().unwrap()).unwrap());
     let from_c = pair.b.recv_from(vec![0; 8], from_c).unwrap();
     pair.a.send(b"of a".to_vec(), pair.to_b).unwrap();
     assert!(pair.of_a().result.is_ok());
@@ -184,8 +188,17 @@ fn the_source_is_none_for_strangers_and_addresses_can_be_looked_up() {
     assert_eq!(pair.b.remove(pair.to_a).unwrap_err(), Errno::EINVAL);
     pair.b.recv(vec![0; 4]).unwrap();
     pair.a.send(b"anon".to_vec(), pair.to_b).unwrap();
-    assert_eq!(pair.both().1.source, None);
-    let by_name = Node::builder().hints(hints()).name("fi_shm://safe-test-name".parse().unwrap()).open().unwrap();
+    assert_eq!(pair.both().1.ok().unwrap().source, None);
+    let picky = pair_with(&hints().caps(Caps::MSG | Caps::SOURCE_ERR));
+    picky.b.remove(picky.to_a).unwrap();
+    picky.b.recv(vec![0; 4]).unwrap();
+    picky.a.send(b"anon".to_vec(), picky.to_b).unwrap();
+    let unknown = picky.both().1;
+    let error = unknown.result.clone().unwrap_err();
+    assert_eq!((error.errno(), unknown.bytes()), (Errno::EADDRNOTAVAIL, &b"anon"[..]));
+    assert_eq!(error.err_data(), picky.a.name().unwrap().bytes());
+    let by_name =
+        Node::builder().hints(hints()).name("fi_shm://safe-test-name".parse().unwrap()).open().unwrap();
     let to = pair.a.insert_service("fi_shm://safe-test-name", "").unwrap();
     assert_eq!(pair.a.lookup(to).unwrap(), by_name.name().unwrap());
     assert!(!pair.a.statistics().is_empty() && format!("{:?}", pair.a).contains("in_flight"));

@@ -39,7 +39,9 @@ fn ranges_of_one_buffer_outlive_the_node() {
 #[test]
 fn an_open_buffer_is_kept_by_its_ranges_and_freed_with_them() {
     let pair = pair();
-    pair.b.recv_multi(MultiRecvBuffer::new(pair.b.domain().alloc(100_000, Default::default()).unwrap())).unwrap();
+    pair.b
+        .recv_multi(MultiRecvBuffer::new(pair.b.domain().alloc(100_000, Default::default()).unwrap()))
+        .unwrap();
     pair.a.send(pattern(40_000), pair.to_b).unwrap();
     let range = pair.both().1.range.unwrap();
     assert!(pair.b.close().is_empty(), "the memory is the range's");

@@ -10,7 +10,10 @@ fn write_and_read(pair: &Pair, remote: RemoteWindow, see: impl Fn(usize) -> Vec<
         let part = remote.slice(..len as u64).unwrap();
         let op = pair.a.write(pattern(len), pair.to_b, part).unwrap();
         let done = well(pair.of_a(), op);
-        assert!(done.flags.contains(CompletionFlags::RMA | CompletionFlags::WRITE) && done.bytes() == pattern(len));
+        assert!(
+            done.flags.contains(CompletionFlags::RMA | CompletionFlags::WRITE)
+                && done.bytes() == pattern(len)
+        );
         assert!(see(len) == pattern(len));
         let op = pair.a.read(vec![0; len], pair.to_b, part).unwrap();
         let mut done = well(pair.of_a(), op);

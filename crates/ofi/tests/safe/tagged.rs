@@ -100,7 +100,12 @@ fn messages_are_discarded_with_and_without_claim() {
 fn a_claim_outlives_a_full_endpoint() {
     let small = hints().rx_size(1);
     let (a, b) = (Node::open(&hints()).unwrap(), Node::open(&small).unwrap());
-    let pair = Pair { to_b: a.insert(&b.name().unwrap()).unwrap(), to_a: b.insert(&a.name().unwrap()).unwrap(), a, b };
+    let pair = Pair {
+        to_b: a.insert(&b.name().unwrap()).unwrap(),
+        to_a: b.insert(&a.name().unwrap()).unwrap(),
+        a,
+        b,
+    };
     unexpected(&pair, 1, &pattern(20));
     let op = pair.b.peek_claim(1, 0).unwrap();
     let claim = search(&pair, op).claim.unwrap();

@@ -33,6 +33,28 @@ fn a_waiting_thread_sleeps_until_a_message_or_its_time() {
     }
 }
 
+/// Before the sender knows the receiver's memory, it cannot see that the receiver sleeps.
+#[test]
+fn the_first_message_of_a_stranger_wakes_a_sleeper() {
+    for _ in 0..30 {
+        let b = Node::builder().hints(hints()).wait_obj(WaitObj::Unspec).open().unwrap();
+        let a = Node::open(&hints()).unwrap();
+        let to_b = a.insert(&b.name().unwrap()).unwrap();
+        b.recv(vec![0; 8]).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let start = Instant::now();
+                (b.wait(LONG).unwrap().unwrap(), start.elapsed())
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            a.send(b"hello".to_vec(), to_b).unwrap();
+            assert!(a.wait(LONG).unwrap().unwrap().result.is_ok());
+            let (got, slept) = waiting.join().unwrap();
+            assert_eq!((got.ok().unwrap().bytes(), slept < LONG / 2), (&b"hello"[..], true));
+        });
+    }
+}
+
 #[test]
 fn a_signal_wakes_and_a_polled_node_cannot_wait() {
     for wait_obj in [WaitObj::Yield, WaitObj::Unspec] {
@@ -123,7 +145,11 @@ fn four_threads_share_a_node() {
                     sent.fetch_add(usize::from(pair.a.poll().unwrap().is_some()), Ordering::Relaxed);
                     let Some(mut done) = pair.b.poll().unwrap() else { continue };
                     let bytes = done.bytes();
-                    assert!(done.result.is_ok() && !bytes.is_empty() && bytes.iter().all(|byte| *byte == bytes[0]));
+                    assert!(
+                        done.result.is_ok()
+                            && !bytes.is_empty()
+                            && bytes.iter().all(|byte| *byte == bytes[0])
+                    );
                     ranges.fetch_add(usize::from(done.range.take().is_some()), Ordering::Relaxed);
                     got.fetch_add(1, Ordering::Relaxed);
                     if done.released.take().is_some() {

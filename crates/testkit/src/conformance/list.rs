@@ -155,7 +155,6 @@ macro_rules! for_each_case {
             }
             flow {
                 a_full_sender_says_again_and_recovers
-                at_least_tx_size_operations_can_be_outstanding
                 a_full_transmit_context_says_again
                 unread_completions_are_never_lost
                 remote_data_without_room_is_held_back_not_lost

@@ -121,11 +121,12 @@ mod tests {
         let mut all = Vec::new();
         for (module, cases) in CASES {
             let text = std::fs::read_to_string(format!("{folder}/{module}.rs")).unwrap();
-            let written: Vec<&str> = text
+            let written: Vec<String> = text
                 .lines()
                 .filter_map(|line| line.strip_prefix("pub fn ")?.strip_suffix("(kit: &dyn Kit) {"))
+                .map(str::to_string)
                 .collect();
-            assert_eq!(&written, cases, "the list of {module} in list.rs, in the order of the file");
+            assert_eq!(written, *cases, "the list of {module} in list.rs, in the order of the file");
             all.extend(written);
         }
         let files = std::fs::read_dir(folder).unwrap().count();

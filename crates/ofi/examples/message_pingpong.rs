@@ -1,0 +1,80 @@
+//! Two processes send messages back and forth: a buffer moves into a send, comes back with its completion, and is
+//! posted again.
+//!
+//! `cargo run --release --example message_pingpong`
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ofi::{Completion, CompletionFlags, FiAddr, Hints, Node, threading};
+use support::{LIMIT, Outcome};
+
+const SIZES: [usize; 6] = [0, 8, 64, 4 << 10, 64 << 10, 1 << 20];
+const ROUNDS: usize = 1000;
+
+/// One thread uses the node, so it does without locks. The compiler would object to a second.
+type Local = Node<threading::Completion>;
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let node = Node::open_completion(&Hints::new().provider("shm"))?;
+        match std::env::args().nth(1) {
+            None => ping(&node),
+            Some(peer) => pong(&node, &peer),
+        }
+    })
+}
+
+fn ping(node: &Local) -> Outcome {
+    let (other, address) = support::second_process(&[&node.name()?.to_string()])?;
+    let peer = node.insert(&address)?;
+    for size in SIZES {
+        let sent: Vec<u8> = (0..size).map(|at| (at * 31 + size) as u8).collect();
+        let (mut out, mut back) = (sent.clone(), vec![0; size]);
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            (out, back) = exchange(node, peer, out, back)?;
+        }
+        let half = start.elapsed() / (2 * ROUNDS as u32);
+        if back != sent {
+            return Err(format!("{size} bytes came back changed").into());
+        }
+        println!("{size:>8} bytes: {half:>9.2?} one way");
+    }
+    other.finish()?;
+    println!("{} messages each way, all as they were sent", ROUNDS * SIZES.len());
+    Ok(())
+}
+
+/// Sends one buffer and receives into the other. Both come back.
+fn exchange(node: &Local, peer: FiAddr, out: Vec<u8>, back: Vec<u8>) -> Outcome<(Vec<u8>, Vec<u8>)> {
+    node.recv(back)?;
+    node.send(out, peer)?;
+    let (first, second) = (support::next(node)?, support::next(node)?);
+    let is_receive = |done: &Completion| done.flags.contains(CompletionFlags::RECV);
+    let (mut sent, mut received) = if is_receive(&first) { (second, first) } else { (first, second) };
+    Ok((sent.take_buffer().ok_or("no buffer")?, received.take_buffer().ok_or("no buffer")?))
+}
+
+fn pong(node: &Local, peer: &str) -> Outcome {
+    let peer = node.insert(&peer.parse()?)?;
+    let largest = SIZES[SIZES.len() - 1];
+    let mut buffer = vec![0; largest];
+    node.recv(buffer)?;
+    println!("{}", node.name()?); // ready
+    for round in 0..ROUNDS * SIZES.len() {
+        let mut received = support::next(node)?;
+        let len = received.len;
+        buffer = received.take_buffer().ok_or("no buffer")?;
+        node.sendmsg(ofi::SendMsg::new(buffer, peer).range(..len))?;
+        let mut sent = node.wait(LIMIT)?.ok_or("the answer did not go out")?.ok()?;
+        buffer = sent.take_buffer().ok_or("no buffer")?;
+        if round + 1 < ROUNDS * SIZES.len() {
+            node.recv(std::mem::take(&mut buffer))?;
+        }
+    }
+    Ok(())
+}

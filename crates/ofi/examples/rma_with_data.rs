@@ -1,0 +1,115 @@
+//! One process lets another write and read its memory. Remote CQ data tells it that bytes have come, and a word in the
+//! window counts them.
+//!
+//! `cargo run --release --example rma_with_data`
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ofi::{CompletionFlags, Hints, MrAccess, Node, RemoteWindow};
+use support::Outcome;
+
+const CHUNK: usize = 256 << 10;
+const CHUNKS: usize = 16;
+/// Behind the chunks is a word in which the writer counts them.
+const COUNT_AT: usize = CHUNK * CHUNKS;
+const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let node = Node::open(&Hints::new().provider("shm"))?;
+        match std::env::args().nth(1) {
+            None => owner(&node),
+            Some(peer) => writer(&node, &peer),
+        }
+    })
+}
+
+/// What chunk `number` holds.
+fn chunk(number: usize) -> Vec<u8> {
+    (0..CHUNK).map(|at| (at + at / 256 + number * 3) as u8).collect()
+}
+
+fn owner(node: &Node) -> Outcome {
+    let (other, _) = support::second_process(&[&node.name()?.to_string()])?;
+    let peer = support::meet(node)?;
+
+    // Memory of the library: the peer maps it, and its writes are plain copies.
+    let window = node.domain().alloc_window(COUNT_AT + 8, BOTH)?;
+    node.inject(&window.remote().to_bytes(), peer)?;
+
+    let start = Instant::now();
+    for nth in 1..=CHUNKS {
+        let told = support::next(node)?;
+        let number = told.data.ok_or("a completion without data")? as usize;
+        if !told.flags.contains(CompletionFlags::REMOTE_WRITE) || told.len != CHUNK {
+            return Err(format!("no notice of a chunk: {told:?}").into());
+        }
+        // The notice comes after the bytes. Until the window is withdrawn they are copied out, as the peer may write.
+        let mut bytes = vec![0; CHUNK];
+        window.read_into(number * CHUNK, &mut bytes)?;
+        if bytes != chunk(number) {
+            return Err(format!("chunk {number} is not what was written").into());
+        }
+        if nth == CHUNKS {
+            println!("{CHUNKS} chunks of {CHUNK} bytes written and checked in {:.1?}", start.elapsed());
+        }
+    }
+    node.recv(vec![0; 4])?;
+    support::next(node)?; // the writer has counted
+    println!("the writer's word says {} chunks", window.load_u64(COUNT_AT)?);
+    if window.load_u64(COUNT_AT)? != CHUNKS as u64 {
+        return Err("the count is wrong".into());
+    }
+
+    // Once its rights are withdrawn, the memory is plain bytes again, and the peer's next access fails.
+    let memory = window.withdraw()?;
+    if memory[..CHUNK] != chunk(0) {
+        return Err("the memory changed when it was withdrawn".into());
+    }
+    node.inject(b"gone", peer)?;
+    node.recv(vec![0; 256])?;
+    let error = support::next(node)?;
+    println!(
+        "after it was withdrawn, the writer's read ends with {}",
+        String::from_utf8_lossy(error.bytes())
+    );
+    node.inject(b"bye!", peer)?;
+    other.finish()
+}
+
+fn writer(node: &Node, peer: &str) -> Outcome {
+    println!("{}", node.name()?);
+    let peer = support::greet(node, &peer.parse()?)?;
+    node.recv(vec![0; RemoteWindow::BYTES])?;
+    let remote = RemoteWindow::from_bytes(support::next(node)?.bytes())?;
+
+    for number in 0..CHUNKS {
+        let place = (number * CHUNK) as u64;
+        node.writedata(chunk(number), number as u64, peer, remote.slice(place..place + CHUNK as u64)?)?;
+    }
+    for _ in 0..CHUNKS {
+        support::next(node)?;
+    }
+    let count = remote.slice(COUNT_AT as u64..)?;
+    node.write((CHUNKS as u64).to_ne_bytes().to_vec(), peer, count)?;
+    support::next(node)?;
+    node.read(vec![0; 8], peer, count)?;
+    if support::next(node)?.bytes() != (CHUNKS as u64).to_ne_bytes() {
+        return Err("the count does not read back".into());
+    }
+    node.recv(vec![0; 4])?;
+    node.inject(b"done", peer)?;
+    support::next(node)?; // "gone"
+
+    node.read(vec![0; 8], peer, count)?;
+    let refused = node.wait(support::LIMIT)?.ok_or("no answer to a read")?;
+    let Err(error) = refused.result else { return Err("a withdrawn window was read".into()) };
+    node.recv(vec![0; 4])?;
+    node.inject(error.errno().name().as_bytes(), peer)?;
+    support::next(node)?; // "bye!": until then this process must be there
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! How tags choose receives: exact tags, ignored bits, the order of receives, one source only, and looking for a message
+//! before receiving it.
+//!
+//! `cargo run --release --example tagged_matching`
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::ExitCode;
+
+use ofi::{Completion, Errno, Hints, Node, Op};
+use support::{LIMIT, Outcome};
+
+/// The upper half of a tag says what a message is, the lower half which one: so runs this program's convention.
+const fn tag(kind: u32, number: u32) -> u64 {
+    (kind as u64) << 32 | number as u64
+}
+const ANY_NUMBER: u64 = 0xFFFF_FFFF;
+const ORDER: u32 = 1;
+const NOTE: u32 = 2;
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let node = Node::open(&Hints::new().provider("shm"))?;
+        match std::env::args().nth(1) {
+            None => receiver(&node),
+            Some(peer) => sender(&node, &peer),
+        }
+    })
+}
+
+fn sender(node: &Node, peer: &str) -> Outcome {
+    println!("{}", node.name()?);
+    let receiver = support::greet(node, &peer.parse()?)?;
+    for (kind, number, text) in [
+        (NOTE, 1, "first note"),
+        (ORDER, 7, "seven"),
+        (ORDER, 8, "eight"),
+        (NOTE, 2, "second note"),
+        (ORDER, 9, "nine"),
+    ] {
+        node.tinject(text.as_bytes(), receiver, tag(kind, number))?;
+    }
+    node.recv(vec![0; 1])?;
+    support::next(node)?; // "done": until then this process must be there
+    Ok(())
+}
+
+fn receiver(node: &Node) -> Outcome {
+    let (other, _) = support::second_process(&[&node.name()?.to_string()])?;
+    let sender = support::meet(node)?;
+
+    // Receives are posted in this order; each message takes the first that matches it.
+    let eight = node.trecv(vec![0; 32], tag(ORDER, 8), 0)?;
+    let any_order = node.trecv(vec![0; 32], tag(ORDER, 0), ANY_NUMBER)?;
+    let from_sender = node.trecv_from(vec![0; 32], sender, tag(ORDER, 0), ANY_NUMBER)?;
+    let mut got = [support::next(node)?, support::next(node)?, support::next(node)?];
+    got.sort_by_key(|done| done.tag);
+    expect(&got[0], any_order, "seven", "seven matches no exact receive, so it takes the first wildcard")?;
+    expect(&got[1], eight, "eight", "eight takes its exact receive")?;
+    expect(&got[2], from_sender, "nine", "nine takes what is left: a wildcard for one source")?;
+
+    // The notes came without a receive, and wait.
+    let found = look(node, || node.peek(tag(NOTE, 2), 0))?;
+    println!("peek: note 2 is here, {} bytes from {:?}; it stays where it is", found.len, found.source);
+    let mut found = look(node, || node.peek_claim(tag(NOTE, 0), ANY_NUMBER))?;
+    let claim = found.claim.take().ok_or("nothing was claimed")?;
+    println!(
+        "peek and claim: the oldest note is {:?} and now nobody else's",
+        found.tag.map(|tag| tag as u32)
+    );
+    let second = node.trecv(vec![0; 32], tag(NOTE, 0), ANY_NUMBER)?;
+    expect(
+        &support::next(node)?,
+        second,
+        "second note",
+        "a receive for any note passes the claimed one over",
+    )?;
+    let first = node.claim(claim, vec![0; found.len])?;
+    expect(&support::next(node)?, first, "first note", "the claimed note is received with its claim")?;
+
+    // A receive that will never match.
+    let never = node.trecv(vec![0; 32], tag(9, 9), 0)?;
+    node.cancel(never)?;
+    let ended = node.wait(LIMIT)?.ok_or("no end")?;
+    let why = ended.result.as_ref().err().ok_or("it was not cancelled")?;
+    if ended.op != Some(never) || *why != Errno::ECANCELED || ended.buffer.is_none() {
+        return Err("a cancelled receive gives its buffer back".into());
+    }
+    println!("cancel: {why}, and the buffer is back");
+
+    node.inject(b"!", sender)?;
+    other.finish()?;
+    println!("all as expected");
+    Ok(())
+}
+
+fn expect(done: &Completion, op: Op, text: &str, why: &str) -> Outcome {
+    let got = String::from_utf8_lossy(done.bytes());
+    if done.op != Some(op) || got != text {
+        return Err(format!("{why}: wanted {text:?}, got {got:?}").into());
+    }
+    println!("{why}");
+    Ok(())
+}
+
+/// Searches until the message is there.
+fn look(node: &Node, search: impl Fn() -> ofi::Result<Op>) -> Outcome<Completion> {
+    let until = std::time::Instant::now() + LIMIT;
+    loop {
+        search()?;
+        let found = node.wait(LIMIT)?.ok_or("no answer to a search")?;
+        match &found.result {
+            Err(error) if *error == Errno::ENOMSG && std::time::Instant::now() < until => {}
+            _ => return Ok(found.ok()?),
+        }
+    }
+}

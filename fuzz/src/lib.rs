@@ -1,0 +1,141 @@
+//! What the fuzz targets do with an input. A test of the workspace (`xtask/tests/corpus.rs`) includes this file too, and
+//! replays the committed corpus with it on the stable toolchain.
+//!
+//! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
+//! the protocol. `hints`: what applications ask for.
+
+mod lane;
+
+pub use lane::lane;
+
+use ofi::raw::{
+    AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags, Progress, Request,
+    Threading, Version,
+};
+use ofi_ring::memory::Lines;
+use ofi_ring::record::Consumer;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Takes an input apart.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// The next `len` bytes, or what is left.
+    pub fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// The next byte; 0 at the end.
+    pub fn byte(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    /// The next two bytes.
+    pub fn short(&mut self) -> usize {
+        usize::from(self.byte()) | usize::from(self.byte()) << 8
+    }
+
+    /// The next eight bytes.
+    pub fn word(&mut self) -> u64 {
+        let mut word = [0; 8];
+        let bytes = self.bytes(8);
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+}
+
+/// A control datagram: what parses encodes back to the same bytes.
+pub fn control(input: &[u8]) {
+    transport_shm::fuzz::control_datagram(input);
+}
+
+/// Bytes of the ring of `record`.
+const RING: usize = 1024;
+
+#[repr(align(64))]
+struct Memory([AtomicU64; RING / 8]);
+
+/// A ring whose lines hold anything, and change while they are read: every record lies inside.
+pub fn record(input: &[u8]) {
+    let mut input = Input(input);
+    let memory = Memory(std::array::from_fn(|_| AtomicU64::new(0)));
+    for word in &memory.0 {
+        word.store(input.word(), Ordering::Relaxed);
+    }
+    let base = NonNull::from(&memory).cast::<u8>();
+    // SAFETY: the memory outlives the consumer and is aligned; it is accessed atomically here, between its reads.
+    let lines = unsafe { Lines::new(base, RING / 64) }.expect("sixteen aligned lines");
+    let head = AtomicU64::new(0);
+    // SAFETY: the one consumer of these lines; `head` outlives it.
+    let mut consumer = unsafe { Consumer::new(lines, &raw const head) };
+    let inside = base.addr().get()..=base.addr().get() + RING;
+    for _ in 0..256 {
+        match consumer.peek() {
+            Ok(Some(record)) => {
+                let begin = record.body.addr();
+                assert!(inside.contains(&begin) && inside.contains(&(begin + record.body_len)), "{record:?}");
+                for at in 0..record.body_len {
+                    // SAFETY: just checked.
+                    std::hint::black_box(unsafe { record.body.add(at).read_volatile() });
+                }
+                consumer.advance(&record);
+            }
+            Ok(None) => consumer.flush(),
+            Err(_) if input.0.is_empty() => return,
+            Err(_) => {}
+        }
+        if input.0.is_empty() {
+            continue;
+        }
+        let at = usize::from(input.byte()) % memory.0.len();
+        memory.0[at].store(input.word(), Ordering::Relaxed);
+    }
+}
+
+/// Hints of an application, and addresses from anywhere: an answer or a refusal, and what is granted is what was asked.
+pub fn hints(input: &[u8]) {
+    let mut input = Input(input);
+    let caps = Caps::from_bits_retain(input.word());
+    let format = AddrFormat::from_c(u32::from(input.byte()) % 20).unwrap_or_default();
+    let mut hints = Hints::new()
+        .caps(caps)
+        .mode(Mode::from_bits_retain(input.word()))
+        .addr_format(format)
+        .ep_type(EpType::from_c(u32::from(input.byte()) % 5).unwrap_or_default())
+        .mr_mode(MrMode::from_bits_retain(u32::from_le_bytes([input.byte(), input.byte(), 0, 0]).into()))
+        .msg_order(MsgOrder::from_bits_retain(input.word()))
+        .tx_op_flags(OpFlags::from_bits_retain(input.word()))
+        .rx_op_flags(OpFlags::from_bits_retain(input.word()))
+        .threading(Threading::from_c(u32::from(input.byte()) % 7).unwrap_or_default())
+        .progress(Progress::from_c(u32::from(input.byte()) % 5).unwrap_or_default())
+        .tx_size(input.short())
+        .rx_size(input.word() as usize)
+        .inject_size(input.short())
+        .max_msg_size(input.word() as usize)
+        .mem_tag_format(input.word());
+    hints.info.domain_attr.av_type = AvType::from_c(u32::from(input.byte()) % 4).unwrap_or_default();
+    let (flags, len) = (GetinfoFlags::from_bits_retain(input.word()), input.short());
+    let bytes = input.bytes(len);
+    let address = Address::new(format, bytes);
+    std::hint::black_box((address.to_string(), format!("{address:?}"), address.to_socket_addr(), address.text()));
+    if input.byte() % 2 == 1 {
+        hints = hints.dest_addr(address);
+    }
+    let text = String::from_utf8_lossy(input.0);
+    let (provider, node) = text.split_once(' ').unwrap_or(("", &text));
+    hints = hints.provider(provider);
+    // Names of hosts would be looked up in the network.
+    let node = node.starts_with("fi_shm://").then_some(node);
+    let request = Request { version: Version::API, node, service: None, flags, hints: Some(&hints) };
+    let Ok(offers) = ofi::explain(&request) else { return };
+    for info in offers.infos {
+        let primary = caps & Caps::PRIMARY;
+        assert!(info.caps.contains(primary), "granted {} of {caps}", info.caps);
+        assert!(info.tx_attr.size >= hints.info.tx_attr.size && info.tx_attr.inject_size >= hints.info.tx_attr.inject_size);
+        std::hint::black_box(info.to_string());
+    }
+    offers.refusals.iter().for_each(|refusal| drop(std::hint::black_box(refusal.to_string())));
+}

@@ -1,0 +1,141 @@
+//! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors.
+
+use ofi_tests::{Naming, open, parse, resident_kib};
+use testkit::leftovers::open_files;
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(hub, crowd);
+
+const PEERS: usize = 4_096;
+/// Endpoints in each of the peers' processes.
+const EACH: usize = 256;
+/// Descriptors of the hub's process.
+const DESCRIPTORS: u64 = 1_024;
+/// Thousands of first contacts take their time in a debug build on two cores.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Sets how many descriptors this process may have; 0 for as many as it is allowed.
+fn limit_descriptors(limit: u64) {
+    let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut current) };
+    current = match limit {
+        0 => libc::rlimit { rlim_cur: current.rlim_max, ..current },
+        limit => libc::rlimit { rlim_cur: limit, rlim_max: limit },
+    };
+    // SAFETY: reads the structure.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const current) };
+    assert_eq!(set, 0, "setrlimit to {limit}");
+}
+
+/// One endpoint that everybody talks to: takes a message of each, answers each, and says what it cost.
+fn hub(line: &mut Line, _arguments: &[String]) {
+    limit_descriptors(DESCRIPTORS);
+    let side = open(Naming::Names);
+    let memory = resident_kib();
+    line.say(side.name());
+    let mut peers = vec![FiAddr::NOTAVAIL; PEERS];
+    for peer in &mut peers {
+        *peer = side.insert_address(&parse(&line.hear()));
+    }
+    line.say("inserted");
+    let start = Instant::now();
+    let (mut posted, mut taken) = (0, 0);
+    let mut seen = vec![false; PEERS];
+    wait::drive_for(BOUND, &[&side], "a message of each", || {
+        while posted < PEERS && posted < taken + 512 {
+            side.receive(()).context(1).tag_ignoring(0, u64::MAX).post().unwrap();
+            posted += 1;
+        }
+        while let Some(event) = side.next() {
+            let Event::Done(entry, source) = event else { panic!("{event:?}") };
+            let number = entry.tag as usize;
+            assert_eq!(source, peers[number], "the message of peer {number}");
+            assert!(!std::mem::replace(&mut seen[number], true), "peer {number} twice");
+            taken += 1;
+        }
+        (taken == PEERS).then_some(())
+    });
+    for (number, &peer) in peers.iter().enumerate() {
+        let out = side.out(peer, ()).tag(number as u64).inject();
+        wait::drive_for(BOUND, &[&side], "room", || match out.send() {
+            Ok(()) => Some(()),
+            Err(error) => {
+                assert!(error.is_again(), "{error}");
+                None
+            }
+        });
+    }
+    line.say("answered");
+    let elapsed = start.elapsed();
+    let memory = resident_kib() - memory;
+    // Still there, until all answers are in.
+    wait::drive_for(BOUND, &[&side], "the end", || line.has_news().then_some(()));
+    line.expect("end");
+    line.say(format!("{} descriptors, {memory} KiB, {} ms", open_files(), elapsed.as_millis()));
+}
+
+/// Endpoints `first..first + EACH`: each sends its number to the hub, and waits for the answer.
+fn crowd(line: &mut Line, arguments: &[String]) {
+    limit_descriptors(0);
+    let hub = parse(&arguments[0]);
+    let first: usize = arguments[1].parse().unwrap();
+    let leader = open(Naming::Names);
+    let opening = || Opening::new(ofi_tests::hints(Naming::Names)).beside(&leader).queue(&leader.rx);
+    let sides: Vec<Side> = (0..EACH).map(|_| opening().open()).collect();
+    for side in &sides {
+        line.say(side.name());
+    }
+    line.expect("go");
+    for (number, side) in sides.iter().enumerate() {
+        let tag = (first + number) as u64;
+        let to = side.insert_address(&hub);
+        side.receive(()).context(number + 1).tag(tag).post().unwrap();
+        wait::drive_for(BOUND, &[&leader], "room", || side.out(to, ()).tag(tag).inject().send().ok());
+    }
+    let mut answered = vec![false; EACH];
+    let mut count = 0;
+    wait::drive_for(BOUND, &[&leader], "all answers", || {
+        while let Some(event) = leader.next() {
+            let entry = event.done();
+            assert!(!std::mem::replace(&mut answered[entry.op_context.0 - 1], true));
+            count += 1;
+        }
+        (count == EACH).then_some(())
+    });
+    line.say("done");
+    line.expect("end");
+}
+
+#[test]
+fn four_thousand_peers_with_a_thousand_descriptors() {
+    let mut hub = Child::start("hub", &[]);
+    let address = hub.line.hear();
+    let start = Instant::now();
+    let mut crowds: Vec<Child> = (0..PEERS / EACH)
+        .map(|number| Child::start("crowd", &[&address, &(number * EACH).to_string()]))
+        .collect();
+    for crowd in &mut crowds {
+        for _ in 0..EACH {
+            let name = crowd.line.hear();
+            hub.line.say(name);
+        }
+    }
+    hub.line.expect("inserted");
+    println!("{PEERS} endpoints opened and inserted in {:?}", start.elapsed());
+    crowds.iter_mut().for_each(|crowd| crowd.line.say("go"));
+    hub.line.expect("answered");
+    for crowd in &mut crowds {
+        crowd.line.expect("done");
+    }
+    hub.line.say("end");
+    let cost = hub.line.hear();
+    println!("{PEERS} peers of one endpoint: {cost}");
+    let words: Vec<u64> = cost.split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert!(words[0] < DESCRIPTORS, "{cost}");
+    assert!(words[1] < 1 << 20, "a gigabyte and more for {PEERS} idle peers: {cost}");
+    crowds.iter_mut().for_each(|crowd| crowd.line.say("end"));
+    crowds.into_iter().for_each(Child::finish);
+    hub.finish();
+}

@@ -1,0 +1,109 @@
+//! What only shared memory does: when it offers itself, and what its addresses are.
+
+use ofi_tests::{Naming, hints, open};
+use testkit::prelude::*;
+
+fn getinfo(node: Option<&str>, service: Option<&str>, flags: GetinfoFlags, hints: &Hints) -> Result<Vec<Info>> {
+    ofi::getinfo(Version::API, node, service, flags, Some(hints))
+}
+
+#[test]
+fn it_claims_local_communication_only() {
+    let info = getinfo(None, None, GetinfoFlags::empty(), &hints(Naming::Names)).unwrap().remove(0);
+    assert!(info.caps.contains(Caps::LOCAL_COMM) && !info.caps.contains(Caps::REMOTE_COMM));
+    assert_eq!(info.domain_attr.caps & (Caps::LOCAL_COMM | Caps::REMOTE_COMM), Caps::LOCAL_COMM);
+    assert_eq!(info.ep_attr.protocol, Protocol::SHM);
+    let error = getinfo(None, None, GetinfoFlags::empty(), &hints(Naming::Names).caps(Caps::MSG | Caps::REMOTE_COMM));
+    assert_eq!(error.unwrap_err().errno(), Errno::ENODATA);
+}
+
+#[test]
+fn it_keeps_out_of_the_way_of_network_programs() {
+    let plain = Hints::new().caps(Caps::MSG);
+    let served = |hints: &Hints, node: Option<&str>, service: Option<&str>| {
+        getinfo(node, service, GetinfoFlags::empty(), hints)
+            .is_ok_and(|infos| infos.iter().any(|info| info.fabric_attr.prov_name == "shm"))
+    };
+    assert!(!served(&plain, Some("127.0.0.1"), Some("5000")), "a program that names a host wants the network");
+    assert!(served(&plain.clone().provider("shm"), Some("127.0.0.1"), Some("5000")));
+    assert!(served(&plain.clone().caps(Caps::MSG | Caps::LOCAL_COMM), Some("127.0.0.1"), Some("5000")));
+    assert!(served(&plain, Some("fi_shm://somebody"), None), "a name of its own");
+    assert!(!served(&plain.clone().provider("shm"), Some("203.0.113.7"), Some("5000")), "not on this host");
+}
+
+#[test]
+fn node_and_service_become_the_source_or_the_destination() {
+    let hints = hints(Naming::Ports);
+    let there = getinfo(Some("127.0.0.1"), Some("5001"), GetinfoFlags::empty(), &hints).unwrap().remove(0);
+    assert_eq!(there.dest_addr.unwrap().to_socket_addr().unwrap().port(), 5001);
+    assert_eq!(there.src_addr, None);
+    let here = getinfo(Some("localhost"), Some("5001"), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
+    assert_eq!(here.src_addr.unwrap().to_socket_addr().unwrap().port(), 5001);
+    assert_eq!(here.dest_addr, None);
+    let name = getinfo(Some("fi_shm://x"), None, GetinfoFlags::empty(), &ofi_tests::hints(Naming::Names)).unwrap();
+    assert_eq!(name[0].dest_addr.as_ref().unwrap().text(), Some("fi_shm://x"));
+}
+
+#[test]
+fn a_server_and_a_client_as_in_the_manual() {
+    // The server names its side, the client the server's; the client's peer is its info's destination.
+    let port = open(Naming::Ports).name().to_socket_addr().unwrap().port().to_string();
+    let hints = hints(Naming::Ports);
+    let server = getinfo(Some("127.0.0.1"), Some(&port), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
+    let mut server_hints = hints.clone();
+    server_hints.info.src_addr = server.src_addr;
+    let mut opened = None;
+    wait::until("the port, which was in use a moment ago", || {
+        opened = Opening::new(server_hints.clone()).try_open().ok();
+        opened.is_some()
+    });
+    let server = opened.unwrap();
+    let info = getinfo(Some("localhost"), Some(&port), GetinfoFlags::empty(), &hints).unwrap().remove(0);
+    let client = Opening::new(hints).open();
+    let to = client.insert_address(&info.dest_addr.unwrap());
+    server.receive(()).context(2).post().unwrap();
+    wait::drive(&[&client, &server], "room", || client.out(to, ()).inject().send().ok());
+    wait::drive(&[&client, &server], "the message", || server.next_of(2)).done();
+}
+
+#[test]
+fn port_zero_is_chosen_and_told() {
+    let any = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let sides: Vec<Side> = (0..50).map(|_| Opening::new(hints(Naming::Ports)).name(&any).open()).collect();
+    let mut ports: Vec<u16> = sides.iter().map(|side| side.name().to_socket_addr().unwrap().port()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 50);
+    assert!(!ports.contains(&0));
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let side = open(Naming::Names);
+    let long = format!("fi_shm://{}", "x".repeat(200));
+    for text in ["fi_shm://", "fi_sm2://x", "x", "", long.as_str()] {
+        let error = side.av.insert(&[Address::from_text(text)]).remove(0).unwrap_err();
+        assert_eq!(error.errno(), Errno::EINVAL, "{text:?}: {error}");
+        let bare = Opening::new(hints(Naming::Names)).open_disabled().unwrap();
+        let error = bare.ep.set_name(&Address::from_text(text)).unwrap_err();
+        assert_eq!(error.errno(), Errno::EINVAL, "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn endpoints_with_names_and_with_ports_do_not_mix_by_accident() {
+    let (names, ports) = (open(Naming::Names), open(Naming::Ports));
+    assert_eq!(names.av.insert(&[ports.name()]).remove(0).unwrap_err().errno(), Errno::EINVAL);
+    assert_eq!(ports.av.insert(&[names.name()]).remove(0).unwrap_err().errno(), Errno::EINVAL);
+}
+
+#[test]
+fn ipv6_ports_work_too() {
+    let hints = hints(Naming::Ports).addr_format(AddrFormat::SockaddrIn6);
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this host has no IPv6");
+        return;
+    }
+    let pair = Pair::of(Opening::new(hints.clone()).open(), Opening::new(hints).open());
+    pair.warm_up();
+}

@@ -1,0 +1,258 @@
+//! Two processes on one host: messages and remote accesses over every way that shared memory has, found by name and by
+//! port.
+
+use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(echo, check_stream, target, name_owner);
+
+/// The tag that tells an echo to end.
+const STOP: u64 = u64::MAX;
+/// The longest message.
+const LONGEST: usize = 8 << 20;
+
+/// Opens an endpoint, tells its address and hears the other's.
+fn meet(line: &mut Line, naming: Naming) -> (Side, FiAddr) {
+    let side = open(naming);
+    line.say(side.name());
+    let to = side.insert_address(&parse(&line.hear()));
+    (side, to)
+}
+
+/// The parent's half of [`meet`].
+fn start(role: &str, naming: Naming) -> (Child, Side, FiAddr) {
+    let mut child = Child::start(role, &[naming.as_str()]);
+    let side = open(naming);
+    let to = side.insert_address(&parse(&child.line.hear()));
+    child.line.say(side.name());
+    (child, side, to)
+}
+
+/// Sends back what comes, until told to stop.
+fn echo(line: &mut Line, arguments: &[String]) {
+    let (side, to) = meet(line, Naming::from_argument(&arguments[0]));
+    let buffer = Memory::new(LONGEST);
+    loop {
+        side.receive(&buffer).context(1).tag_ignoring(0, u64::MAX).post().unwrap();
+        let entry = wait::drive(&[&side], "a message", || side.next_of(1)).done();
+        if entry.tag == STOP {
+            return;
+        }
+        let out = side.out(to, buffer.slice(..entry.len)).context(2).tag(entry.tag).data(entry.data);
+        wait::drive(&[&side], "room", || out.send().ok());
+        wait::drive(&[&side], "the echo", || side.next_of(2)).done();
+    }
+}
+
+fn ping_pong(naming: Naming) {
+    let (child, side, to) = start("echo", naming);
+    let lengths = [0, 1, 63, 64, 65, 4_096, 8_160, 8_192, 16_384, 16_385, 100_000, 1 << 20, LONGEST];
+    for round in 0..3_u8 {
+        for (number, len) in lengths.into_iter().enumerate() {
+            let tag = (number * 1_000 + usize::from(round)) as u64;
+            let (from, into) = (Memory::patterned(len, round), Memory::new(len));
+            side.receive(&into).context(1).tag(tag).from(to).post().unwrap();
+            let out = side.out(to, &from).context(2).tag(tag).data(tag + 7);
+            wait::drive(&[&side], "room", || out.send().ok());
+            let event = wait::drive(&[&side], "the echo", || side.next_of(1));
+            let Event::Done(entry, source) = event else { panic!("{event:?}") };
+            assert_eq!((entry.len, entry.data, source), (len, tag + 7, to));
+            into.check(len, round);
+            wait::drive(&[&side], "the send", || side.next_of(2)).done();
+        }
+    }
+    wait::drive(&[&side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
+    child.finish();
+}
+
+#[test]
+fn ping_pong_by_name() {
+    ping_pong(Naming::Names);
+}
+
+#[test]
+fn ping_pong_by_port() {
+    ping_pong(Naming::Ports);
+}
+
+/// How long message `number` of a stream is: mostly short, now and then long.
+fn length(number: usize) -> usize {
+    match number % 50 {
+        7 => 9_000 + number % 1_000,
+        23 => 70_000 + number % 1_000,
+        _ => number % 200,
+    }
+}
+
+/// Receives a stream and checks each message. Says how many came when told the number to expect.
+fn check_stream(line: &mut Line, arguments: &[String]) {
+    let (side, _) = meet(line, Naming::from_argument(&arguments[0]));
+    let count: usize = line.hear().parse().unwrap();
+    let window = 64;
+    let buffers: Vec<Memory> = (0..window).map(|_| Memory::new(80_000)).collect();
+    let mut posted = 0;
+    for number in 0..count {
+        while posted < count && posted < number + window {
+            side.receive(&buffers[posted % window]).context(posted + 1).post().unwrap();
+            posted += 1;
+        }
+        let entry = wait::drive(&[&side], "a message", || side.next_of(number + 1)).done();
+        assert_eq!((entry.data, entry.len), (number as u64, length(number)), "in order, each once");
+        buffers[number % window].check(entry.len, number as u8);
+    }
+    line.say(count);
+}
+
+fn stream(naming: Naming) {
+    const COUNT: usize = 20_000;
+    let (mut child, side, to) = start("check_stream", naming);
+    child.line.say(COUNT);
+    let mut done = 0;
+    for number in 0..COUNT {
+        let from = Memory::patterned(length(number), number as u8);
+        let out = side.out(to, &from).context(number + 1).data(number as u64);
+        wait::drive(&[&side], "room", || out.send().ok());
+        while let Some(event) = side.next() {
+            event.done();
+            done += 1;
+        }
+    }
+    wait::drive(&[&side], "all sends", || {
+        done += std::iter::from_fn(|| side.next()).map(Event::done).count();
+        (done == COUNT).then_some(())
+    });
+    child.line.expect(&COUNT.to_string());
+    child.finish();
+}
+
+#[test]
+fn a_stream_arrives_in_order_by_name() {
+    stream(Naming::Names);
+}
+
+#[test]
+fn a_stream_arrives_in_order_by_port() {
+    stream(Naming::Ports);
+}
+
+/// Offers memory of both kinds, and answers what it finds there: `check LENGTH SEED`, `fill SEED`, `data`.
+fn target(line: &mut Line, arguments: &[String]) {
+    let (side, _) = meet(line, Naming::from_argument(&arguments[0]));
+    let library = arguments[1] == "library";
+    let memory = if library { Memory::library(&side.domain, LONGEST) } else { Memory::new(LONGEST) };
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    line.say(region_text(&region));
+    loop {
+        side.poll();
+        if !line.has_news() {
+            std::thread::yield_now();
+            continue;
+        }
+        let Some(text) = line.try_hear() else { return };
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            ["check", len, seed] => memory.check(len.parse().unwrap(), seed.parse().unwrap()),
+            ["fill", seed] => memory.fill(seed.parse().unwrap()),
+            ["data"] => {
+                let entry = wait::drive(&[&side], "a remote write", || side.next()).done();
+                line.say(format!("{} {}", entry.data, entry.len));
+                continue;
+            }
+            _ => panic!("{text}"),
+        }
+        line.say("ok");
+    }
+}
+
+fn remote_memory(naming: Naming, kind: &str) {
+    let mut child = Child::start("target", &[naming.as_str(), kind]);
+    let side = open(naming);
+    let to = side.insert_address(&parse(&child.line.hear()));
+    child.line.say(side.name());
+    let there = parse_region(&child.line.hear());
+    let lengths = [1, 8, 64, 4_096, 8_192, 16_385, 300_000, LONGEST];
+    for (number, len) in lengths.into_iter().enumerate() {
+        let (seed, piece) = (number as u8 + 1, RemotePiece { len, ..there });
+        let from = Memory::patterned(len, seed);
+        wait::drive(&[&side], "room", || side.out(to, &from).context(1).write(&[piece]).ok());
+        wait::drive(&[&side], "the write", || side.next_of(1)).done();
+        child.line.say(format!("check {len} {seed}"));
+        child.line.expect("ok");
+        let seed = seed + 100;
+        child.line.say(format!("fill {seed}"));
+        child.line.expect("ok");
+        let into = Memory::new(len);
+        wait::drive(&[&side], "room", || side.out(to, &into).context(2).read(&[piece]).ok());
+        wait::drive(&[&side], "the read", || side.next_of(2)).done();
+        into.check(len, seed);
+        wait::drive(&[&side], "room", || side.out(to, &from).context(3).data(99).write(&[piece]).ok());
+        wait::drive(&[&side], "the write", || side.next_of(3)).done();
+        child.line.say("data");
+        child.line.expect(&format!("99 {len}"));
+    }
+    // Refused, and still there afterwards.
+    let wrong = RemotePiece { key: there.key ^ 1, len: 8, ..there };
+    let from = Memory::new(8);
+    wait::drive(&[&side], "room", || side.out(to, &from).context(1).write(&[wrong]).ok());
+    wait::drive(&[&side], "the refusal", || side.next_of(1)).failed();
+    let piece = RemotePiece { len: 8, ..there };
+    wait::drive(&[&side], "room", || side.out(to, &from).context(1).write(&[piece]).ok());
+    wait::drive(&[&side], "the write", || side.next_of(1)).done();
+    child.finish();
+}
+
+#[test]
+fn remote_access_to_application_memory() {
+    remote_memory(Naming::Names, "application");
+}
+
+#[test]
+fn remote_access_to_library_memory() {
+    remote_memory(Naming::Names, "library");
+}
+
+#[test]
+fn remote_access_by_port() {
+    remote_memory(Naming::Ports, "library");
+}
+
+/// Owns an address of its parent's choosing until the line ends.
+fn name_owner(line: &mut Line, arguments: &[String]) {
+    let address = parse(&arguments[0]);
+    let naming = if address.text().is_some() { Naming::Names } else { Naming::Ports };
+    let side = Opening::new(hints(naming)).name(&address).open();
+    assert_eq!(side.name(), address);
+    side.receive(()).context(1).post().unwrap();
+    line.say("ready");
+    while !line.has_news() {
+        side.poll();
+        if side.next_of(1).is_some() {
+            line.say("received");
+            side.receive(()).context(1).post().unwrap();
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_address_in_use_by_another_process_is_refused() {
+    let port = open(Naming::Ports).name();
+    let name = Address::from_text(&format!("fi_shm://ofi-test-{}", std::process::id()));
+    for (address, naming) in [(name, Naming::Names), (port, Naming::Ports)] {
+        // The port's first owner is closed a moment ago.
+        let mut owner = Child::start("name_owner", &[&address.to_string()]);
+        owner.line.expect("ready");
+        let error = Opening::new(hints(naming)).name(&address).try_open().err().expect("an address in use");
+        assert_eq!(error.errno(), Errno::EADDRINUSE, "{error}");
+        let side = open(naming);
+        let to = side.insert_address(&address);
+        wait::drive(&[&side], "room", || side.out(to, ()).inject().send().ok());
+        wait::drive(&[&side], "the message", || owner.line.has_news().then_some(()));
+        owner.line.expect("received");
+        owner.kill();
+        wait::until("the address of a dead process", || {
+            Opening::new(hints(naming)).name(&address).try_open().is_ok()
+        });
+    }
+}
