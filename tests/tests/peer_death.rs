@@ -90,7 +90,7 @@ struct Scene {
     to_victim: FiAddr,
     application: RemotePiece,
     library: RemotePiece,
-    friend: Child,
+    _friend: Child,
     to_friend: FiAddr,
     before: Snapshot,
 }
@@ -115,7 +115,7 @@ impl Scene {
         side.receive(()).context(1).from(to_victim).post().unwrap();
         wait::drive(&[&side], "room", || side.out(to_victim, ()).inject().send().ok());
         wait::drive(&[&side], "the victim's greeting", || side.next_of(1)).done();
-        let scene = Self { side, victim, to_victim, application, library, friend, to_friend, before };
+        let scene = Self { side, victim, to_victim, application, library, _friend: friend, to_friend, before };
         scene.talk_to_the_friend();
         scene
     }
@@ -396,7 +396,9 @@ fn a_peer_that_is_restarted_under_its_name_is_met_anew() {
         let mut outstanding = false;
         let answer = loop {
             if !outstanding {
-                outstanding = side.out(to, ()).context(1).send().is_ok();
+                // Delivered to the living one, or an error: what went to the dead one is lost with it.
+                let flags = OpFlags::DELIVERY_COMPLETE;
+                outstanding = side.out(to, ()).context(1).msg(flags).send().is_ok();
             }
             side.poll();
             match side.next() {

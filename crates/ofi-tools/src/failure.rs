@@ -47,7 +47,7 @@ pub enum Failure {
         code: u8,
     },
     /// Nothing happened for longer than it may take.
-    #[error("nothing arrived for {} s while {doing}; is the peer stopped, or far slower than this side?", limit.as_secs())]
+    #[error("nothing arrived for {} s while {doing}; is the peer stopped?", limit.as_secs())]
     Silent {
         /// What was waited for.
         doing: String,

@@ -130,7 +130,7 @@ fn sides_that_do_not_fit_say_so() {
     let output = run(&["-P", &server.port, "127.0.0.1"]);
     assert_eq!(output.status.code(), Some(104));
     assert!(text(&output.stderr).contains("give both the same -m"), "{}", text(&output.stderr));
-    assert_ne!(server.finish().0, Some(0));
+    assert_eq!(server.finish().0, Some(104), "the server was told");
 }
 
 #[test]

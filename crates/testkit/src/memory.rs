@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ofi::raw::{Allocation, Domain, Piece, Placement};
 
@@ -36,10 +36,32 @@ impl Drop for Bytes {
 /// Alignment of application memory: that of any buffer from `malloc`, so nothing relies on more.
 const ALIGN: usize = 16;
 
-/// Byte `at` of the pattern `seed`: differs between neighbours, between pages and between seeds.
-#[inline]
-pub const fn pattern(seed: u8, at: usize) -> u8 {
-    (at as u8).wrapping_mul(31) ^ ((at >> 8) as u8).wrapping_mul(17) ^ ((at >> 16) as u8) ^ seed
+/// Length of the pattern before it repeats: no multiple of anything that a transport cuts messages into.
+const PERIOD: usize = (64 << 10) + 1;
+
+/// Two periods of the pattern, so that any run of it is a copy away: tests in debug builds fill and check hundreds of
+/// megabytes. No byte is 0, which is what memory holds before anything has come.
+fn table() -> &'static [u8] {
+    static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut state = 0x9E37_79B9_u32;
+        let mut next = || {
+            // Xorshift (Marsaglia 2003): any generator does.
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 24) as u8 | 1
+        };
+        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| next()).collect();
+        bytes.extend_from_within(..);
+        bytes
+    })
+}
+
+/// The longest run of the pattern `seed` from byte `at` on that needs no wrapping, at most `len` bytes.
+fn run(seed: u8, at: usize, len: usize) -> &'static [u8] {
+    let start = (at + usize::from(seed) * 251) % PERIOD;
+    &table()[start..start + len.min(PERIOD)]
 }
 
 impl Memory {
@@ -159,9 +181,12 @@ impl Slice {
 
     /// Writes the pattern `seed` over it.
     pub fn fill(&self, seed: u8) {
-        for at in 0..self.len {
-            // SAFETY: inside the allocation, which `memory` keeps; volatile, as a peer may look.
-            unsafe { self.as_ptr().add(at).write_volatile(pattern(seed, at)) };
+        for at in (0..self.len).step_by(PERIOD) {
+            let bytes = run(seed, at, self.len - at);
+            // SAFETY: inside the allocation, which `memory` keeps.
+            let to = unsafe { self.as_ptr().add(at) };
+            // SAFETY: as above, for all of `bytes`, which lies elsewhere.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
     }
 
@@ -193,10 +218,14 @@ impl Slice {
     #[track_caller]
     pub fn check_from(&self, seed: u8, from: usize) {
         let bytes = self.bytes();
-        let wrong = bytes.iter().enumerate().position(|(at, &byte)| byte != pattern(seed, from + at));
-        if let Some(at) = wrong {
-            let (found, wanted) = (bytes[at], pattern(seed, from + at));
-            panic!("byte {at} of {}: found {found:#04x}, wanted {wanted:#04x} (seed {seed})", self.len);
+        for (number, found) in bytes.chunks(PERIOD).enumerate() {
+            let start = number * PERIOD;
+            let wanted = run(seed, from + start, found.len());
+            if found != wanted {
+                let at = found.iter().zip(wanted).take_while(|(found, wanted)| found == wanted).count();
+                let (found, wanted, at) = (found[at], wanted[at], start + at);
+                panic!("byte {at} of {}: found {found:#04x}, wanted {wanted:#04x} (seed {seed})", self.len);
+            }
         }
     }
 }

@@ -149,7 +149,12 @@ impl Helper {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
         // Datagrams to one peer go out in order: what follows an introduction means nothing without it.
-        if state.late.iter().any(|other| other.same_way(&late)) {
+        let wakes = |late: &Late| matches!(late.what, Outgoing::Plain(Message::Wake, _));
+        let mut before = state.late.iter().filter(|other| other.same_way(&late));
+        if wakes(&late) && before.clone().any(wakes) {
+            return; // one is enough
+        }
+        if before.next().is_some() {
             state.late.push(late);
         } else {
             state.attempt(late);
@@ -312,6 +317,8 @@ impl Helper {
         let peer = std::mem::take(&mut datagram.from);
         let known = |incarnation| endpoint.incarnation_of(&peer) == Some(incarnation);
         match message {
+            // No descriptors to spare for now: the peer will greet again.
+            Message::Hello(_) if !crate::pair::may_introduce() && endpoint.incarnation_of(&peer).is_none() => {}
             Message::Hello(who) | Message::Welcome(who) => {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;

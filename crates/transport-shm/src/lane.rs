@@ -123,6 +123,8 @@ pub struct Lane {
     pub parked_accesses: usize,
     /// Reads and writes of this end that the peer serves.
     pub commanded: usize,
+    /// Not polled each time: its peer rings.
+    pub is_cold: bool,
     /// Polls since a command came; the endpoint's `cold.rs` uses it.
     pub idle: u32,
 }
@@ -168,6 +170,7 @@ impl Lane {
             parked: VecDeque::new(),
             parked_accesses: 0,
             commanded: 0,
+            is_cold: false,
             idle: 0,
         }
     }
@@ -246,17 +249,21 @@ impl Lane {
     /// Wakes the peer if it sleeps. To be called after records were published.
     #[inline]
     pub fn ring(&self, common: &mut Common) {
-        if let Some(up) = self.up()
-            && up.bell.ring() == Wake::Needed
-        {
-            self.wake(common, up);
+        match self.up() {
+            Some(up) if up.bell.ring() == Wake::Unneeded => {}
+            up => self.wake(common, up),
         }
     }
 
+    /// Wakes a peer that sleeps, or may: one that this end does not know yet may know it already, and have looked
+    /// before the record was there.
     #[cold]
-    fn wake(&self, common: &mut Common, up: &Up) {
+    fn wake(&self, common: &mut Common, up: Option<&Up>) {
+        if self.link.is_none() {
+            return;
+        }
         common.counts.wakes += 1;
-        if !up.parts.signal() {
+        if !up.is_some_and(|up| up.parts.signal()) {
             common.helper.post(&common.shared, &self.socket, crate::control::Message::Wake, None);
         }
     }

@@ -266,21 +266,27 @@ impl ShmLanes {
         if self.sleeper.settle().is_err() {
             return;
         }
+        let (mut quiet, mut late) = (Vec::new(), Vec::new());
         for peer in candidates {
             // What was sent before the barrier is seen now; what comes later rings.
-            if !self.lanes[peer as usize].has_input() {
-                self.hot.retain(|&other| other != peer);
-                self.cold.push(peer);
-            } else {
-                self.poll_lane(host, peer);
-            }
+            let lane = &mut self.lanes[peer as usize];
+            lane.is_cold = !lane.has_input();
+            if lane.is_cold { quiet.push(peer) } else { late.push(peer) }
+        }
+        self.hot.retain(|&peer| !self.lanes[peer as usize].is_cold);
+        self.cold.append(&mut quiet);
+        for peer in late {
+            self.poll_lane(host, peer);
         }
     }
 
     fn warm_up(&mut self, peer: Peer) {
-        if let Some(at) = self.cold.iter().position(|&other| other == peer) {
+        if self.lanes.get(peer as usize).is_some_and(|lane| lane.is_cold)
+            && let Some(at) = self.cold.iter().position(|&other| other == peer)
+        {
             self.cold.swap_remove(at);
-            self.lanes[peer as usize].idle = 0;
+            let lane = &mut self.lanes[peer as usize];
+            (lane.idle, lane.is_cold) = (0, false);
             if self.lanes[peer as usize].up().is_some() {
                 self.hot.push(peer);
             }

@@ -1,7 +1,7 @@
 //! The two memories of a pair of endpoints, and what one end makes of them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{Errno, Error, Result};
@@ -9,6 +9,41 @@ use ofi_ring::memory::Lines;
 
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, Mapping};
+
+/// Descriptors that this process holds for peers: of its own pair memories that a peer does not have yet, and of peers'
+/// eventfds. Both are bounded, so that thousands of peers fit under the usual limit.
+static UNDELIVERED: AtomicUsize = AtomicUsize::new(0);
+static EVENTS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many descriptors of each kind there may be: a quarter of the process's limit.
+fn descriptor_budget() -> usize {
+    (sys::descriptor_limit() / 4).clamp(16, 4096)
+}
+
+/// Whether another pair memory may be made before others have been delivered.
+pub fn may_introduce() -> bool {
+    UNDELIVERED.load(Ordering::Relaxed) < descriptor_budget()
+}
+
+/// A peer's eventfd, counted.
+struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// Keeps `fd`, unless there are too many: then the peer is woken by a datagram.
+    fn keep(fd: OwnedFd) -> Option<Self> {
+        if EVENTS.fetch_add(1, Ordering::Relaxed) >= descriptor_budget() {
+            EVENTS.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self(fd))
+    }
+}
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        EVENTS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// This end's memory for one peer.
 pub struct OwnPair {
@@ -32,6 +67,7 @@ impl OwnPair {
         let fd = sys::memfd(c"ofi-shm pair", size)?;
         let memory = Mapping::new(fd.as_fd(), size, true)?;
         sys::seal(&fd, true)?;
+        UNDELIVERED.fetch_add(1, Ordering::Relaxed);
         let own = Self { memory, command_lines, hint, fd: Mutex::new(Some(Arc::new(fd))) };
         own.word32(pair::ATTENTION).store(attention.into(), Ordering::Relaxed);
         Ok(own)
@@ -44,7 +80,9 @@ impl OwnPair {
 
     /// The peer has it.
     pub fn delivered(&self) {
-        self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if self.fd.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            UNDELIVERED.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// One of this end's words.
@@ -67,6 +105,12 @@ impl OwnPair {
     /// The ring of replies to the peer.
     pub fn replies(&self) -> Result<Lines> {
         lines(&self.memory, pair::REPLIES, pair::REPLY_LINES)
+    }
+}
+
+impl Drop for OwnPair {
+    fn drop(&mut self) {
+        self.delivered();
     }
 }
 
@@ -99,8 +143,8 @@ pub struct PeerParts {
     pub doorbell: Mapping,
     /// This endpoint's hint byte in it.
     pub hint: u32,
-    /// Its eventfd, if it can sleep.
-    pub event: Option<OwnedFd>,
+    /// Its eventfd, if this process can afford to keep it.
+    event: Option<EventFd>,
 }
 
 impl PeerParts {
@@ -130,12 +174,12 @@ impl PeerParts {
             endpoint: map(fds[1].as_fd(), endpoint::SIZE, false)?,
             doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,
             hint: who.hint,
-            event: if who.wakes { fds.pop() } else { None },
+            event: if who.wakes { fds.pop().and_then(EventFd::keep) } else { None },
         })
     }
 
-    /// Wakes the peer.
+    /// Wakes the peer, if its eventfd was kept.
     pub fn signal(&self) -> bool {
-        self.event.as_ref().map(|event| ofi_core::sys::signal_eventfd(event.as_raw_fd())).is_some()
+        self.event.as_ref().map(|event| ofi_core::sys::signal_eventfd(event.0.as_raw_fd())).is_some()
     }
 }

@@ -155,6 +155,9 @@ impl Shared {
         if let Some(entry) = pairs.get(peer) {
             return Ok((Arc::clone(&entry.own), entry.peer.is_none()));
         }
+        if !crate::pair::may_introduce() {
+            return Err(Error::AGAIN); // until peers have answered
+        }
         let own = self.new_pair()?;
         pairs.insert(peer.to_vec(), Entry { own: Arc::clone(&own), peer: None, memory: None });
         Ok((own, true))

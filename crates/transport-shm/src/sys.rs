@@ -439,6 +439,14 @@ pub fn has_ended(pid: i32) -> bool {
     }
 }
 
+/// How many descriptors this process may have open.
+pub fn descriptor_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    let rc = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if rc < 0 { 1024 } else { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) }
+}
+
 /// This process's effective user.
 pub fn user() -> u32 {
     // SAFETY: takes no pointers.

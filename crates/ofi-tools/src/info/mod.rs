@@ -101,9 +101,8 @@ fn nothing(refusals: usize, options: &Options) -> ExitCode {
     let errno = Errno::ENODATA;
     output::tell(&format!("fi_getinfo: -{} ({errno})", errno.get()));
     if !options.explain && !options.json && refusals > 0 {
-        let what = if refusals == 1 { "the hint" } else { "each hint" };
         output::tell(&format!(
-            "{refusals} refused; --explain shows {what}, what was wanted and what is offered"
+            "{refusals} refused; --explain shows each: the field, what was wanted, what is offered"
         ));
     }
     ExitCode::from(failure::exit_code(errno.get()))

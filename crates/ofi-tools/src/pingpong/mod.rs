@@ -1,7 +1,7 @@
 //! `fi_pingpong`: how fast messages and remote accesses are, between two processes.
 //!
 //! `here` runs both sides by itself, `remote` is C's client and server. Both are a client that leads and a server that
-//! follows ([`jobs`]), joined by a control connection ([`link`]) and measured on the raw layer ([`node`]).
+//! follows (`jobs`), joined by a control connection (`link`) and measured on the raw layer (`node`).
 
 use std::process::ExitCode;
 

@@ -61,7 +61,7 @@ pub fn serve(
 /// Passes a failure on to the other side, which would otherwise only see that this one is gone.
 pub fn telling<T>(link: &mut Link, result: Result<T>) -> Result<T> {
     if let Err(failure) = &result
-        && !matches!(failure, Failure::Told { .. } | Failure::Peer(_))
+        && !matches!(failure, Failure::Told { .. })
     {
         // Where that fails too, the closed connection says enough.
         let _ = link.send(&Message::Failed { why: failure.to_string(), code: failure.code() });

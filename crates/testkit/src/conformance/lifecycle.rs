@@ -102,7 +102,9 @@ pub fn a_peer_that_closes_and_comes_back_under_its_name_is_met_anew(kit: &dyn Ki
         while side.next_of(2).is_none() {
             assert!(start.elapsed() < wait::BOUND, "{}\n{}", a.report(), side.report());
             if !outstanding {
-                outstanding = a.out(to_b, &from).context(1).send().is_ok();
+                // Delivered, or an error: what the old incarnation had taken is lost with it.
+                let flags = OpFlags::DELIVERY_COMPLETE;
+                outstanding = a.out(to_b, &from).context(1).msg(flags).send().is_ok();
             }
             a.poll();
             side.poll();

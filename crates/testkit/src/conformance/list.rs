@@ -241,6 +241,7 @@ macro_rules! for_each_case {
                 no_wake_up_is_lost_in_a_long_ping_pong
                 no_wake_up_is_lost_between_blocking_reads
                 an_idle_queue_sleeps
+                a_first_message_wakes_a_sleeping_receiver
                 one_descriptor_serves_many_endpoints
                 an_endpoint_that_comes_later_wakes_a_sleeper_too
             }

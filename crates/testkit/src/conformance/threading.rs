@@ -97,6 +97,7 @@ pub fn eight_threads_hammer_one_endpoint(kit: &dyn Kit) {
                     while let Err(error) = pair.a.out(pair.to_b, &from).tag(tag).context(1).send() {
                         assert!(error.is_again(), "{error}");
                         take(&pair.a);
+                        take(&pair.b); // every thread may be here, and room comes from b
                         late();
                     }
                     take(&pair.a);

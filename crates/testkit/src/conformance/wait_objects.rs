@@ -341,6 +341,21 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+pub fn a_first_message_wakes_a_sleeping_receiver(kit: &dyn Kit) {
+    // Between strangers: the greeting may wake the receiver before the message is there.
+    for _ in 0..60 {
+        let pair = sides(kit, WaitObj::Fd);
+        pair.b.receive(()).context(2).post().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| next_by_fd(&pair.b).done().op_context);
+            std::thread::sleep(Duration::from_micros(300));
+            wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+            wait::drive(&[&pair.a], "the waiter", || waiter.is_finished().then_some(()));
+            assert_eq!(waiter.join().unwrap(), Context(2));
+        });
+    }
+}
+
 pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
     let hub = kit.opening().wait_obj(WaitObj::Fd).open();
     let others: Vec<Side> = (0..4).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
@@ -353,6 +368,7 @@ pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
             let waiter = scope.spawn(|| next_by_fd(&hub).done().op_context);
             std::thread::sleep(Duration::from_micros(100));
             wait::drive(&[&sender], "room", || sender.out(to[which], ()).inject().send().ok());
+            wait::drive(&[&sender], "the waiter", || waiter.is_finished().then_some(()));
             assert_eq!(waiter.join().unwrap(), Context(which + 1));
         });
     }
