@@ -23,17 +23,21 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: inside `from..from + len`, by the caller's promise.
         let head = unsafe { from.cast::<W>().read_unaligned() };
         // SAFETY: as above, since `last + size_of::<W>() == len`.
-        let tail = unsafe { from.add(last).cast::<W>().read_unaligned() };
+        let tail = unsafe { from.wrapping_add(last).cast::<W>().read_unaligned() };
         // SAFETY: inside `to..to + len`.
         unsafe { to.cast::<W>().write_unaligned(head) };
         // SAFETY: as above.
-        unsafe { to.add(last).cast::<W>().write_unaligned(tail) };
+        unsafe { to.wrapping_add(last).cast::<W>().write_unaligned(tail) };
     }
     // SAFETY (each call): the arm's range of `len` is what `ends` asks for.
     match len {
         0 => {}
-        // SAFETY: at least one byte.
-        1 => unsafe { to.write(from.read()) },
+        1 => {
+            // SAFETY: at least one byte.
+            let byte = unsafe { from.read() };
+            // SAFETY: as above.
+            unsafe { to.write(byte) };
+        }
         // SAFETY: see above.
         2..=4 => unsafe { ends::<u16>(from, to, len) },
         // SAFETY: see above.
@@ -102,7 +106,7 @@ pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> 
     let mut done = 0;
     for (addr, run) in runs(pieces, skip, len) {
         // SAFETY: `run` bytes lie in the piece, and `done + run <= len`.
-        unsafe { bytes(addr, to.add(done), run) };
+        unsafe { bytes(addr, to.wrapping_add(done), run) };
         done += run;
     }
     done
@@ -116,7 +120,7 @@ pub unsafe fn scatter(from: *const u8, len: usize, pieces: &[Piece], skip: usize
     let mut done = 0;
     for (addr, run) in runs(pieces, skip, len) {
         // SAFETY: `run` bytes lie in the piece, and `done + run <= len`.
-        unsafe { bytes(from.add(done), addr, run) };
+        unsafe { bytes(from.wrapping_add(done), addr, run) };
         done += run;
     }
     done

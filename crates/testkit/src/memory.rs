@@ -64,6 +64,12 @@ fn run(seed: u8, at: usize, len: usize) -> &'static [u8] {
     &table()[start..start + len.min(PERIOD)]
 }
 
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes at {:p}", self.len(), self.as_ptr())
+    }
+}
+
 impl Memory {
     /// `len` zeroes on the heap.
     ///

@@ -139,7 +139,7 @@ impl Stream {
                         .map_err(|violation| violation.errno())?;
                     for piece in granted.pieces() {
                         // SAFETY: the grant holds the registered memory while it is copied, and `to` has room.
-                        unsafe { copy::bytes(piece.addr, to.add(done), piece.len) };
+                        unsafe { copy::bytes(piece.addr, to.wrapping_add(done), piece.len) };
                         done += piece.len;
                     }
                 }

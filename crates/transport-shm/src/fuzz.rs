@@ -114,7 +114,7 @@ impl Hostile {
         self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
         let lines = |memory: &Mapping, offset, count| crate::pair::lines(memory, offset, count);
-        // SAFETY (each): the lines lie in mappings that stay beside the producers, and there is no other producer.
+        // SAFETY: the lines lie in mappings that stay beside the producers, and there is no other producer.
         let commands = unsafe { Producer::new(lines(&pair, pair::COMMANDS, LINES)?, head) };
         // SAFETY: as above.
         let replies = unsafe { Producer::new(lines(&pair, pair::REPLIES, pair::REPLY_LINES)?, head) };

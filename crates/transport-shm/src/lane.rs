@@ -211,7 +211,7 @@ impl Lane {
             self.link = Some(Self::rings(own)?);
         }
         let Some(link) = &mut self.link else { return Ok(()) };
-        // SAFETY (both): the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
+        // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
         // peer stores its position in, 0 at first.
         unsafe { link.commands.attach(parts.pair.word(pair::COMMANDS_READ)) };
         // SAFETY: as above.

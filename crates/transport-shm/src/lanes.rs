@@ -417,6 +417,7 @@ impl Drop for ShmLanes {
     fn drop(&mut self) {
         let shared = &self.common.shared;
         // Peers learn of it from their mappings, and those that sleep from the datagram.
+        shared.close_pairs();
         for lane in &self.lanes {
             if let Some(link) = &lane.link {
                 link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);

@@ -492,7 +492,7 @@ impl Lane {
             };
             for part in granted.pieces() {
                 // SAFETY: the grant holds the registered memory, and all pieces together fit (`len <= SHORT_READ`).
-                unsafe { copy::bytes(part.addr, bytes.as_mut_ptr().add(done), part.len) };
+                unsafe { copy::bytes(part.addr, bytes.as_mut_ptr().wrapping_add(done), part.len) };
                 done += part.len;
             }
         }
@@ -545,7 +545,7 @@ fn write_here(
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.
-            unsafe { copy::bytes(body.add(done), piece.addr, piece.len) };
+            unsafe { copy::bytes(body.wrapping_add(done), piece.addr, piece.len) };
             done += piece.len;
         }
     }

@@ -234,6 +234,14 @@ impl Shared {
         self.pairs().iter().filter(|(_, entry)| entry.peer.is_some()).map(|(peer, _)| peer.clone()).collect()
     }
 
+    /// Says in every pair that the endpoint is closed: also to peers that met the helper, and that the endpoint has not
+    /// taken note of. The datagram may reach those before their welcome, and is dropped then.
+    pub fn close_pairs(&self) {
+        for entry in self.pairs().values() {
+            entry.own.word32(crate::layout::pair::WISH).store(crate::layout::wish::CLOSED, Ordering::Release);
+        }
+    }
+
     /// The incarnation of a met peer.
     pub fn incarnation_of(&self, peer: &[u8]) -> Option<u64> {
         self.pairs().get(peer).and_then(|entry| entry.peer)

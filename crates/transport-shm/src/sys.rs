@@ -329,7 +329,7 @@ impl ControlSocket {
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
             for (index, fd) in fds.iter().take(MAX_FDS).enumerate() {
                 // SAFETY: `payload` bytes of room lie at `data`.
-                unsafe { data.add(index).write_unaligned(fd.as_raw_fd()) };
+                unsafe { data.wrapping_add(index).write_unaligned(fd.as_raw_fd()) };
             }
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -386,7 +386,7 @@ impl ControlSocket {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for index in 0..len / size_of::<RawFd>() {
                         // SAFETY: inside the data.
-                        let fd = unsafe { data.cast::<RawFd>().add(index).read_unaligned() };
+                        let fd = unsafe { data.cast::<RawFd>().wrapping_add(index).read_unaligned() };
                         // SAFETY: the kernel just made this descriptor for us.
                         datagram.fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
                     }
