@@ -29,10 +29,9 @@ struct Options {
     /// Drop pairs whose bounce is longer than this many nanoseconds.
     #[arg(long)]
     longest_bounce: Option<f64>,
-    /// Drop pairs in which the kernel took a core away more often than this in a second. Short runs on a quiet
-    /// machine show 50 to 170, starting included; sharing a core with a compiler, 300 and more.
-    #[arg(long, default_value_t = 250.0)]
-    preemptions: f64,
+    /// Drop pairs whose processes waited for their cores for more than this share of a run, in percent.
+    #[arg(long, default_value_t = 3.0)]
+    delayed: f64,
     /// Wait before each pair for the cores to be idle, at most this many seconds.
     #[arg(long, default_value_t = 20)]
     patience: u64,
@@ -131,7 +130,7 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         wanted: options.pairs,
         attempts: options.attempts,
         tolerance: options.tolerance / 100.0,
-        preemptions_per_s: options.preemptions,
+        delayed_share: options.delayed / 100.0,
         patience: Duration::from_secs(options.patience),
         longest_bounce_ns: options.longest_bounce,
     };
@@ -143,7 +142,8 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         report.rows.push(report::measure(line, &policy, cores));
         if let Some(path) = &options.json {
             // After each line: a run that is stopped has given what it had.
-            let json = serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
+            let json =
+                serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
             fs::write(path, json + "\n").map_err(Error::io(path.display().to_string()))?;
         }
     }

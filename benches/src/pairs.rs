@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::{Error, Figures, Result, sys};
+use crate::{Figures, Result, spawn};
 
 /// When a pair counts, and when to stop.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub struct Policy {
     pub attempts: usize,
     /// How far the bounces of a pair may be apart: 0.1 is 10 %.
     pub tolerance: f64,
-    /// How often a second the kernel may take the core from one of the two, which is the work of some other program.
-    pub preemptions_per_s: f64,
+    /// For which share of a run its processes may wait for a core, taken by some other program.
+    pub delayed_share: f64,
     /// How long to wait before each pair for the cores to be idle.
     pub patience: Duration,
     /// Pairs with a longer bounce are dropped too: to compare runs made when the cores were equally far apart.
@@ -35,8 +35,8 @@ pub struct Pair {
     pub theirs: Option<Figures>,
     /// Before, between and after the two, in nanoseconds one way.
     pub bounces_ns: [f64; 3],
-    /// How often a second a core was taken away, during the worse of the two runs.
-    pub preemptions_per_s: f64,
+    /// For which share of the worse of the two runs its processes waited for a core.
+    pub delayed_share: f64,
     /// Whether it counts.
     pub fate: Fate,
 }
@@ -83,7 +83,7 @@ pub fn take<'a>(
             ours: None,
             theirs: None,
             bounces_ns: [bounce()?; 3],
-            preemptions_per_s: 0.0,
+            delayed_share: 0.0,
             fate: Fate::Kept,
         };
         for turn in [0, 1] {
@@ -91,13 +91,13 @@ pub fn take<'a>(
             let (side, slot) =
                 if is_ours { (&mut ours, &mut pair.ours) } else { (&mut theirs, &mut pair.theirs) };
             if let Some(run) = side {
-                let (figures, preemptions_per_s) = watched(run)?;
+                let (figures, delayed_share) = watched(run)?;
                 *slot = Some(figures);
-                pair.preemptions_per_s = pair.preemptions_per_s.max(preemptions_per_s);
+                pair.delayed_share = pair.delayed_share.max(delayed_share);
             }
             pair.bounces_ns[turn + 1] = bounce()?;
         }
-        if pair.preemptions_per_s > policy.preemptions_per_s {
+        if pair.delayed_share > policy.delayed_share {
             pair.fate = Fate::Disturbed;
         } else if !agree(pair.bounces_ns, policy) {
             pair.fate = Fate::Moved;
@@ -108,13 +108,12 @@ pub fn take<'a>(
     Ok(pairs)
 }
 
-/// Runs one side, and tells how often a second its processes lost their core.
+/// Runs one side, and tells which share of that time its processes waited for a core.
 fn watched(run: &mut dyn FnMut() -> Result<Figures>) -> Result<(Figures, f64)> {
-    let count = || sys::children_preemptions().map_err(Error::io("reading the children's usage"));
-    let (before, start) = (count()?, Instant::now());
+    let (before, start) = (spawn::delayed(), Instant::now());
     let figures = run()?;
-    let preemptions = count()? - before;
-    Ok((figures, preemptions as f64 / start.elapsed().as_secs_f64()))
+    let delayed = spawn::delayed().saturating_sub(before);
+    Ok((figures, delayed.as_secs_f64() / start.elapsed().as_secs_f64()))
 }
 
 fn agree(bounces: [f64; 3], policy: &Policy) -> bool {
@@ -132,7 +131,7 @@ mod tests {
         wanted: 2,
         attempts: 5,
         tolerance: 0.1,
-        preemptions_per_s: 1e9,
+        delayed_share: 1e9,
         patience: Duration::ZERO,
         longest_bounce_ns: None,
     };

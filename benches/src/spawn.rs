@@ -7,7 +7,10 @@ use std::{
     fs,
     io::Read,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -126,6 +129,7 @@ impl Running {
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(self.late("end", limit)),
             }
         }
+        DELAYED_NS.fetch_add(run_delay_ns(self.child.id()), Ordering::Relaxed);
         let status: ExitStatus = self.child.wait().map_err(Error::io("waiting for a child"))?;
         if status.success() {
             return Ok(out);
@@ -169,6 +173,21 @@ fn read_to_end(
     });
 }
 
+/// How long children of this process that have ended waited for a core while they could have run, all together:
+/// the time that other programs took from them.
+pub fn delayed() -> Duration {
+    Duration::from_nanos(DELAYED_NS.load(Ordering::Relaxed))
+}
+
+static DELAYED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The second field of `/proc/<pid>/schedstat`, which a child that has ended has until it is waited for; 0 where
+/// the kernel does not keep it. Of the main thread, which is the one that measures.
+fn run_delay_ns(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
 /// Whether a TCP socket of this host listens on `port`. Asking the kernel, and not by connecting, since a
 /// benchmark server takes the first connection for its client.
 fn is_listening(port: u16) -> bool {
@@ -209,6 +228,17 @@ mod tests {
     fn outputs_come_back() {
         let outputs = pair("echo s", "echo c; echo noise >&2").run([0, 0]).unwrap();
         assert_eq!((outputs.server.trim(), outputs.client.trim()), ("s", "c"));
+    }
+
+    #[test]
+    fn a_child_that_had_to_share_its_core_was_delayed() {
+        const SPIN: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let before = delayed();
+        let limit = Duration::from_secs(60);
+        let pair = ProcessPair { server: shell(SPIN), client: shell(SPIN), ready: Ready::AtOnce, limit };
+        pair.run([0, 0]).unwrap();
+        let known = fs::metadata("/proc/self/schedstat").is_ok();
+        assert!(!known || delayed() > before + Duration::from_millis(10), "{:?}", delayed() - before);
     }
 
     #[test]

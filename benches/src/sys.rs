@@ -46,11 +46,6 @@ pub fn wait_readable(fd: std::os::fd::RawFd, patience: Duration) -> io::Result<(
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// How often the kernel took a core away from children of this process that have ended and been waited for.
-pub fn children_preemptions() -> io::Result<u64> {
-    Ok(usage(libc::RUSAGE_CHILDREN)?.ru_nivcsw.max(0) as u64)
-}
-
 fn usage(who: libc::c_int) -> io::Result<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is writable and as large as the call expects.

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use ofi::raw::{
-    Address, AddressVector, AvAttr, BindFlags, Call, Caps, CompletionQueue, Context, CqAttr, CqBuffer, CqTaggedEntry,
-    Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp,
-    RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
+    Address, AddressVector, AvAttr, BindFlags, Call, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
+    CqTaggedEntry, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode,
+    OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
 };
 use transport_shm::fuzz::{Hostile, KINDS, Ring};
 
@@ -71,15 +71,15 @@ impl Victim {
 
     /// Posts one of each operation, so that replies have something to be about.
     fn post(&self) {
-        // SAFETY (each): the memory is never freed, and nothing refers to it.
-        let lent = || unsafe { Lent::new(&memory()[1..], &[]) };
+        // SAFETY: the memory is never freed, and nothing refers to it.
+        let lent = unsafe { Lent::new(&memory()[1..], &[]) };
         let remote = [RemotePiece { addr: 0, len: BUFFER, key: 7 }];
         // Refusals (no more room) are fine.
-        let _ = self.endpoint.receive(&ReceiveOp::new(lent(), Context(1)));
-        let _ = self.endpoint.receive_tagged(&ReceiveOp::new(lent(), Context(2)), TagMatch::default());
-        let _ = self.endpoint.send(&SendOp::new(lent(), self.peer, Context(3)));
+        let _ = self.endpoint.receive(&ReceiveOp::new(lent, Context(1)));
+        let _ = self.endpoint.receive_tagged(&ReceiveOp::new(lent, Context(2)), TagMatch::default());
+        let _ = self.endpoint.send(&SendOp::new(lent, self.peer, Context(3)));
         let rma = |context| RmaOp {
-            buf: lent(),
+            buf: lent,
             remote: &remote,
             peer: self.peer,
             context: Context(context),

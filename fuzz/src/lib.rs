@@ -9,8 +9,8 @@ mod lane;
 pub use lane::lane;
 
 use ofi::raw::{
-    AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags, Progress, Request,
-    Threading, Version,
+    AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags,
+    Progress, Request, Threading, Version,
 };
 use ofi_ring::memory::Lines;
 use ofi_ring::record::Consumer;
@@ -78,8 +78,9 @@ pub fn record(input: &[u8]) {
                 let begin = record.body.addr();
                 assert!(inside.contains(&begin) && inside.contains(&(begin + record.body_len)), "{record:?}");
                 for at in 0..record.body_len {
+                    let byte = record.body.wrapping_add(at);
                     // SAFETY: just checked.
-                    std::hint::black_box(unsafe { record.body.add(at).read_volatile() });
+                    std::hint::black_box(unsafe { byte.read_volatile() });
                 }
                 consumer.advance(&record);
             }
@@ -105,7 +106,7 @@ pub fn hints(input: &[u8]) {
         .mode(Mode::from_bits_retain(input.word()))
         .addr_format(format)
         .ep_type(EpType::from_c(u32::from(input.byte()) % 5).unwrap_or_default())
-        .mr_mode(MrMode::from_bits_retain(u32::from_le_bytes([input.byte(), input.byte(), 0, 0]).into()))
+        .mr_mode(MrMode::from_bits_retain(u32::from_le_bytes([input.byte(), input.byte(), 0, 0])))
         .msg_order(MsgOrder::from_bits_retain(input.word()))
         .tx_op_flags(OpFlags::from_bits_retain(input.word()))
         .rx_op_flags(OpFlags::from_bits_retain(input.word()))
@@ -120,7 +121,12 @@ pub fn hints(input: &[u8]) {
     let (flags, len) = (GetinfoFlags::from_bits_retain(input.word()), input.short());
     let bytes = input.bytes(len);
     let address = Address::new(format, bytes);
-    std::hint::black_box((address.to_string(), format!("{address:?}"), address.to_socket_addr(), address.text()));
+    std::hint::black_box((
+        address.to_string(),
+        format!("{address:?}"),
+        address.to_socket_addr(),
+        address.text(),
+    ));
     if input.byte() % 2 == 1 {
         hints = hints.dest_addr(address);
     }
@@ -134,7 +140,10 @@ pub fn hints(input: &[u8]) {
     for info in offers.infos {
         let primary = caps & Caps::PRIMARY;
         assert!(info.caps.contains(primary), "granted {} of {caps}", info.caps);
-        assert!(info.tx_attr.size >= hints.info.tx_attr.size && info.tx_attr.inject_size >= hints.info.tx_attr.inject_size);
+        assert!(
+            info.tx_attr.size >= hints.info.tx_attr.size
+                && info.tx_attr.inject_size >= hints.info.tx_attr.inject_size
+        );
         std::hint::black_box(info.to_string());
     }
     offers.refusals.iter().for_each(|refusal| drop(std::hint::black_box(refusal.to_string())));

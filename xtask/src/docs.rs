@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::step::{Outcome, root};
-use crate::{StepResult, features, settings};
+use crate::{StepResult, features, links, settings};
 
 /// Where the table of features goes in the README.
 const FEATURES: [&str; 2] = ["<!-- features:begin -->", "<!-- features:end -->"];
@@ -15,7 +15,7 @@ const EXAMPLE: &str = "crates/ofi/examples/hello.rs";
 /// Writes the documents, or checks that they are as they would be written.
 ///
 /// # Errors
-/// When one is missing or not fresh, or lacks the marks between which a part belongs.
+/// When one is missing or not fresh, lacks the marks between which a part belongs, or has a link that leads nowhere.
 pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
     let readme = replaced(&readme, FEATURES, &features::table())?;
@@ -33,9 +33,11 @@ pub fn run(check: bool) -> StepResult {
             println!("wrote {path}");
         }
     }
-    match stale.is_empty() {
-        true => Ok(Outcome::Passed),
-        false => Err(format!("not fresh: {} (cargo xtask docs)", stale.join(", "))),
+    let broken = links::broken()?;
+    match (stale.is_empty(), broken.is_empty()) {
+        (true, true) => Ok(Outcome::Passed),
+        (false, _) => Err(format!("not fresh: {} (cargo xtask docs)", stale.join(", "))),
+        (true, false) => Err(format!("links that lead nowhere: {}", broken.join(", "))),
     }
 }
 

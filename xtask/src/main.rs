@@ -6,6 +6,7 @@
 mod checks;
 mod docs;
 mod features;
+mod links;
 mod nightly;
 mod settings;
 mod step;

@@ -126,7 +126,8 @@ pub struct Statistic {
     pub help: &'static str,
 }
 
-/// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently.
+/// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently, and when the drop
+/// returns nobody uses the memory that was lent to it any more.
 pub trait Endpoint: Send + Sync {
     /// Binds a completion queue to the directions in `flags`.
     ///

@@ -53,9 +53,9 @@ impl<'a> Lent<'a> {
     /// lent until the operation ends.
     ///
     /// # Safety
-    /// Until the operation's completion is read (or, for an injected one, until the call returns), the memory stays
-    /// allocated, nobody writes it, and, for a receive or a read, nobody reads it. Everything past this constructor
-    /// is safe because of this promise.
+    /// Until the operation's completion is read (or, for an injected one, until the call returns) or the endpoint is
+    /// closed, the memory stays allocated, nobody writes it, and, for a receive or a read, nobody reads it. Everything
+    /// past this constructor is safe because of this promise.
     #[inline]
     pub const unsafe fn new(pieces: &'a [Piece], descs: &'a [Desc]) -> Self {
         Self { pieces, descs }

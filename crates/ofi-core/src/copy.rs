@@ -29,29 +29,34 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: as above.
         unsafe { to.wrapping_add(last).cast::<W>().write_unaligned(tail) };
     }
-    // SAFETY (each call): the arm's range of `len` is what `ends` asks for.
-    match len {
-        0 => {}
-        1 => {
-            // SAFETY: at least one byte.
-            let byte = unsafe { from.read() };
-            // SAFETY: as above.
-            unsafe { to.write(byte) };
+    // Each call is made for the lengths that `ends` asks for. The lengths of small messages are decided first.
+    if len > 16 {
+        match len {
+            // SAFETY: the arm's range.
+            17..=32 => unsafe { ends::<[u64; 2]>(from, to, len) },
+            // SAFETY: the arm's range.
+            33..=64 => unsafe { ends::<[u64; 4]>(from, to, len) },
+            // SAFETY: the arm's range.
+            65..=128 => unsafe { ends::<[u64; 8]>(from, to, len) },
+            // SAFETY: the caller's promise.
+            _ => unsafe { long(from, to, len) },
         }
-        // SAFETY: see above.
-        2..=4 => unsafe { ends::<u16>(from, to, len) },
-        // SAFETY: see above.
-        5..=8 => unsafe { ends::<u32>(from, to, len) },
-        // SAFETY: see above.
-        9..=16 => unsafe { ends::<u64>(from, to, len) },
-        // SAFETY: see above.
-        17..=32 => unsafe { ends::<[u64; 2]>(from, to, len) },
-        // SAFETY: see above.
-        33..=64 => unsafe { ends::<[u64; 4]>(from, to, len) },
-        // SAFETY: see above.
-        65..=128 => unsafe { ends::<[u64; 8]>(from, to, len) },
-        // SAFETY: the caller's promise.
-        _ => unsafe { long(from, to, len) },
+    } else {
+        match len {
+            // SAFETY: the arm's range.
+            9.. => unsafe { ends::<u64>(from, to, len) },
+            // SAFETY: the arm's range.
+            5..=8 => unsafe { ends::<u32>(from, to, len) },
+            // SAFETY: the arm's range.
+            2..=4 => unsafe { ends::<u16>(from, to, len) },
+            1 => {
+                // SAFETY: at least one byte.
+                let byte = unsafe { from.read() };
+                // SAFETY: as above.
+                unsafe { to.write(byte) };
+            }
+            0 => {}
+        }
     }
 }
 

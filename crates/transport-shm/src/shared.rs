@@ -79,6 +79,8 @@ pub struct Shared {
     /// Events that found the inbox full.
     late: Mutex<Vec<Event>>,
     pairs: Mutex<HashMap<Vec<u8>, Entry>>,
+    /// The endpoint is closed.
+    closed: AtomicBool,
     next_hint: AtomicU32,
     command_lines: usize,
 }
@@ -131,6 +133,7 @@ impl Shared {
             news: AtomicBool::new(false),
             late: Mutex::new(Vec::new()),
             pairs: Mutex::new(HashMap::new()),
+            closed: AtomicBool::new(false),
             next_hint: AtomicU32::new(0),
             command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
         };
@@ -194,6 +197,9 @@ impl Shared {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
         let mut pairs = self.pairs();
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok((None, None));
+        }
         let mut event = None;
         let known = pairs.get(&peer).and_then(|entry| entry.peer);
         if known != Some(who.incarnation) {
@@ -235,9 +241,11 @@ impl Shared {
     }
 
     /// Says in every pair that the endpoint is closed: also to peers that met the helper, and that the endpoint has not
-    /// taken note of. The datagram may reach those before their welcome, and is dropped then.
+    /// taken note of. The datagram may reach those before their welcome, and is dropped then. Nobody is met after this.
     pub fn close_pairs(&self) {
-        for entry in self.pairs().values() {
+        let pairs = self.pairs();
+        self.closed.store(true, Ordering::Relaxed); // under the lock
+        for entry in pairs.values() {
             entry.own.word32(crate::layout::pair::WISH).store(crate::layout::wish::CLOSED, Ordering::Release);
         }
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::cores;
 use super::link::Link;
-use super::measure::{AccessRow, Bench, Budget, Row, WINDOW};
+use super::measure::{AccessRow, Bench, Budget, Row, WINDOW, access_window};
 use super::message::{Message, Setup};
 use super::node;
 use super::options::{Level, Memory, Options};
@@ -166,7 +166,8 @@ impl Run<'_> {
                 self.bar.begin(format!("accesses of {} to {memory} memory", sizes::text(bytes)));
                 let (write_us, write_gbps) = bench.access(bytes, memory, true)?;
                 let (read_us, read_gbps) = bench.access(bytes, memory, false)?;
-                let row = AccessRow { bytes, memory, write_us, write_gbps, read_us, read_gbps };
+                let window = access_window(bytes);
+                let row = AccessRow { bytes, memory, window, write_us, write_gbps, read_us, read_gbps };
                 self.bar.done();
                 self.print(|| table::access_row(&row))?;
                 rows.push(row);

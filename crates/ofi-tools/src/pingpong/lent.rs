@@ -8,6 +8,7 @@
 //! I4. No Rust reference to this memory exists at any time.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -41,8 +42,9 @@ pub struct Arena {
     memory: Memory,
     /// The registration's descriptor, or nothing.
     descs: Vec<Desc>,
-    // Fields drop in order: first the registration, then the memory.
+    // Fields drop in order: first the registrations, then the memory.
     _local: Option<Arc<dyn MemoryRegion>>,
+    exposed: OnceCell<Arc<dyn MemoryRegion>>,
     _owner: Owner,
 }
 
@@ -86,7 +88,7 @@ impl Arena {
             None
         };
         let descs = local.iter().map(|region| region.desc()).collect();
-        Ok(Arena { base, len, memory, descs, _local: local, _owner: owner })
+        Ok(Arena { base, len, memory, descs, _local: local, exposed: OnceCell::new(), _owner: owner })
     }
 
     /// Whose memory it is, and how much.
@@ -94,12 +96,18 @@ impl Arena {
         (self.memory, self.len)
     }
 
-    /// Opens all of it to peers, for as long as the answer lives.
+    /// Opens all of it to peers, once and for as long as the arena lives: as programs do, since a peer that meets a
+    /// new registration must first look at it.
     ///
     /// # Errors
     /// What registration answers.
     pub fn expose(&self, domain: &dyn Domain) -> Result<Arc<dyn MemoryRegion>> {
-        region(domain, Piece::new(self.base, self.len), MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
+        if let Some(region) = self.exposed.get() {
+            return Ok(Arc::clone(region));
+        }
+        let access = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let region = region(domain, Piece::new(self.base, self.len), access)?;
+        Ok(Arc::clone(self.exposed.get_or_init(|| region)))
     }
 }
 
@@ -116,8 +124,7 @@ fn heap(len: usize) -> Result<(*mut u8, Owner)> {
 }
 
 fn region(domain: &dyn Domain, piece: Piece, access: MrAccess) -> Result<Arc<dyn MemoryRegion>> {
-    // SAFETY: the arena outlives its registrations (field order, and `serve` drops a remote one when its job is over),
-    // and by I4 there are no references that say who may write.
+    // SAFETY: the arena outlives its registrations (field order; `jobs.rs` holds one for no longer than a job), and by I4 there are no references that say who may write.
     let attr = unsafe { MrAttr::new(std::slice::from_ref(&piece), access) };
     domain.register(&attr).map_err(Failure::stack("fi_mr_reg"))
 }
@@ -203,7 +210,15 @@ mod tests {
     fn slots(size: usize, count: usize) -> Slots {
         let (base, owner) = heap(room(size, count).max(PAGE)).unwrap();
         let (len, memory) = (room(size, count).max(PAGE), Memory::Application);
-        let arena = Arena { base, len, memory, descs: Vec::new(), _local: None, _owner: owner };
+        let arena = Arena {
+            base,
+            len,
+            memory,
+            descs: Vec::new(),
+            _local: None,
+            exposed: OnceCell::new(),
+            _owner: owner,
+        };
         Slots::new(Rc::new(arena), size, count)
     }
 

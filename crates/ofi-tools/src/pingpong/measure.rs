@@ -21,6 +21,9 @@ pub const WINDOW: usize = 64;
 /// Most memory that a window may take on each side; a window of larger messages is shorter.
 const WINDOW_BYTES: usize = 64 << 20;
 
+/// The same for remote accesses, which programs mostly aim at a few places: small enough for a shared cache.
+const ACCESS_BYTES: usize = 4 << 20;
+
 /// Batches of a measurement: so many jobs, of so many batches each.
 const JOBS: u64 = 4;
 const BATCHES: u64 = 4;
@@ -81,6 +84,8 @@ pub struct AccessRow {
     pub bytes: usize,
     /// Whose memory, on both sides.
     pub memory: Memory,
+    /// How many were in flight in the streams.
+    pub window: usize,
     /// One write, until it is complete.
     pub write_us: f64,
     /// A stream of writes, in 10^9 bytes a second.
@@ -128,7 +133,7 @@ impl Bench<'_> {
     /// As [`Bench::latency`].
     pub fn access(&mut self, size: usize, memory: Memory, write: bool) -> Result<(f64, f64)> {
         let task = if write { Task::Write } else { Task::Read };
-        let job = Job { task, ..job(size, memory) };
+        let job = Job { task, window: access_window(size), ..job(size, memory) };
         let one = self.each(Job { window: 1, ..job }, self.budget.access)?;
         let each = self.each(job, self.budget.access)?;
         Ok((one * 1e6, size as f64 / each / 1e9))
@@ -174,6 +179,11 @@ fn job(size: usize, memory: Memory) -> Job {
 /// As many messages in flight as [`WINDOW_BYTES`] allow.
 fn window(size: usize) -> usize {
     (WINDOW_BYTES / size.max(1)).clamp(1, WINDOW)
+}
+
+/// As many accesses in flight as [`ACCESS_BYTES`] allow, and two at least.
+pub fn access_window(size: usize) -> usize {
+    (ACCESS_BYTES / size.max(1)).clamp(2, WINDOW)
 }
 
 /// About a megabyte in each batch, or a thousand rounds.

@@ -157,6 +157,7 @@ mod tests {
         let line = AccessRow {
             bytes: 1,
             memory: Memory::Library,
+            window: 64,
             write_us: 0.2,
             write_gbps: 0.01,
             read_us: 0.3,

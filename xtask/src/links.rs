@@ -1,0 +1,54 @@
+//! Links between documents: each leads to a file that is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::step::root;
+
+/// The links of the documents that lead nowhere, as `document: target`.
+///
+/// # Errors
+/// When a document cannot be read.
+pub fn broken() -> Result<Vec<String>, String> {
+    let mut broken = Vec::new();
+    for document in documents()? {
+        let text =
+            fs::read_to_string(&document).map_err(|error| format!("{}: {error}", document.display()))?;
+        let folder = document.parent().unwrap_or(Path::new("."));
+        let missing = targets(&text).filter(|target| !folder.join(target).exists());
+        let name = document.strip_prefix(root()).unwrap_or(&document).display();
+        broken.extend(missing.map(|target| format!("{name}: {target}")));
+    }
+    Ok(broken)
+}
+
+/// The Markdown files at the top and in `docs`.
+fn documents() -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for folder in [root().to_path_buf(), root().join("docs")] {
+        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        found.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// What `](…)` leads to within the repository, without the place inside the file.
+fn targets(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| {
+        let target = rest.split(')').next()?.split('#').next()?;
+        (!target.is_empty() && !target.contains("://")).then_some(target)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_within_the_repository_are_found() {
+        let text = "[a](docs/a.md), [b](https://b.example/), [c](#place), [d](d.md#place)";
+        assert_eq!(targets(text).collect::<Vec<_>>(), ["docs/a.md", "d.md"]);
+    }
+}
