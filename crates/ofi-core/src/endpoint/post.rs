@@ -124,7 +124,10 @@ impl<T: Transport> EpCore<T> {
             let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
             return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
         }
-        let (flags, signal) = state.tx.flags(op.call, op.flags)?;
+        let (mut flags, signal) = state.tx.flags(op.call, op.flags)?;
+        if !write && op.call == Call::Plain {
+            flags -= state.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
+        }
         if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
         }

@@ -124,7 +124,8 @@ fn heap(len: usize) -> Result<(*mut u8, Owner)> {
 }
 
 fn region(domain: &dyn Domain, piece: Piece, access: MrAccess) -> Result<Arc<dyn MemoryRegion>> {
-    // SAFETY: the arena outlives its registrations (field order; `jobs.rs` holds one for no longer than a job), and by I4 there are no references that say who may write.
+    // SAFETY: the arena outlives its registrations (field order; `jobs.rs` holds one for no longer than a job), and by
+    // I4 there are no references that say who may write.
     let attr = unsafe { MrAttr::new(std::slice::from_ref(&piece), access) };
     domain.register(&attr).map_err(Failure::stack("fi_mr_reg"))
 }
