@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, Info, MemoryRegion, MrAttr, Placement,
-    Result, Threading,
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, Info, MemoryRegion, MrAttr,
+    Placement, Result, Threading,
 };
 
 /// Who serialises calls: the library, or the application by promise.

@@ -33,14 +33,14 @@ pub use types::{
 pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 
 // The objects and the transport contract, outermost first.
-mod provider;
-mod domain;
 mod av;
 #[allow(unsafe_code)]
 mod completion;
+mod domain;
 mod endpoint;
 #[allow(unsafe_code)]
 mod memory;
+mod provider;
 
 pub use av::{AddressVector, AvAttr};
 pub use completion::{

@@ -123,14 +123,7 @@ impl<'a> MrAttr<'a> {
     /// Until the registration is closed, the memory stays mapped, and with remote rights any peer that has the key
     /// may read or write it at any moment: the program must not hold Rust references to it that say otherwise.
     pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
-        Self {
-            pieces,
-            access,
-            offset: 0,
-            requested_key: 0,
-            iface: crate::HmemIface::System,
-            device: 0,
-        }
+        Self { pieces, access, offset: 0, requested_key: 0, iface: crate::HmemIface::System, device: 0 }
     }
 
     /// The memory: one piece, or several that form one region.

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ofi_api::{Address, AddressVector, AddrFormat, AvAttr, Errno, Error, FiAddr, Inserted, Result};
+use ofi_api::{AddrFormat, Address, AddressVector, AvAttr, Errno, Error, FiAddr, Inserted, Result};
 
 use crate::domain::DomainId;
 use crate::peers::{AddressTable, Removed, UserIds, names};

@@ -132,7 +132,11 @@ pub unsafe fn scatter(from: *const u8, len: usize, pieces: &[Piece], skip: usize
 }
 
 /// The contiguous runs that make up `len` bytes of `pieces` from byte `skip` on.
-pub fn runs(pieces: &[Piece], mut skip: usize, mut len: usize) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+pub fn runs(
+    pieces: &[Piece],
+    mut skip: usize,
+    mut len: usize,
+) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
     pieces.iter().filter_map(move |piece| {
         if skip >= piece.len {
             skip -= piece.len;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno, Error, Fabric,
-    Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno, Error,
+    Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
 };
 
 use crate::av::Av;

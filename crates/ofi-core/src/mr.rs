@@ -40,7 +40,14 @@ impl<T: Transport> Mr<T> {
         let region = granted.region();
         let (key, base, len) = (region.key(), region.base_address(), region.len());
         drop(granted);
-        Ok(Arc::new(Self { domain: Arc::clone(domain), desc, key, base, len, closed: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            domain: Arc::clone(domain),
+            desc,
+            key,
+            base,
+            len,
+            closed: AtomicBool::new(false),
+        }))
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, Context, Errno, Info, LibraryMemory, MrAttr, OpFlags, Piece, Placement, RemotePiece, Result, Statistic,
+    Address, Context, Errno, Info, LibraryMemory, MrAttr, OpFlags, Piece, Placement, RemotePiece, Result,
+    Statistic,
 };
 
 use crate::domain::DomainCore;
@@ -58,7 +59,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// `FI_ENOMEM`.
-    fn alloc(domain: &Arc<DomainCore<Self>>, len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>>;
+    fn alloc(
+        domain: &Arc<DomainCore<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>>;
 
     /// Turns a node and service name into an address (`fi_av_insertsvc`).
     ///

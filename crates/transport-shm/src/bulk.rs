@@ -180,7 +180,8 @@ impl Lane {
         sys::seal(&fd, true)?;
         // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept by the lane; this is the
         // only producer.
-        let producer = unsafe { Producer::new(lines(&memory, 0, count)?, up.parts.pair.word(pair::BULK_READ)) };
+        let producer =
+            unsafe { Producer::new(lines(&memory, 0, count)?, up.parts.pair.word(pair::BULK_READ)) };
         let message = Message::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
         self.bulk_out = Some(BulkOut { producer, _memory: memory });

@@ -11,10 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
-use ofi_core::domain::DomainCore;
 use ofi_ring::membarrier;
 
-use crate::Shm;
 use crate::control::{Message, Terms};
 use crate::lane::{Common, Lane};
 use crate::layout::{endpoint, pair};
@@ -115,7 +113,8 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let mut given = region.data().given.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(fd) = allocated.descriptor(writable) else { return refused };
     given.push((Arc::downgrade(shared), slot, generation));
-    let terms = Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
+    let terms =
+        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
     (terms, Some(Arc::new(fd)))
 }
 
@@ -128,7 +127,7 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
-pub fn withdraw(domain: &DomainCore<Shm>, region: &ShmRegion) -> Result<()> {
+pub fn withdraw(region: &ShmRegion) -> Result<()> {
     let given = std::mem::take(&mut *region.given.lock().unwrap_or_else(PoisonError::into_inner));
     if given.is_empty() {
         return Ok(());
@@ -144,7 +143,6 @@ pub fn withdraw(domain: &DomainCore<Shm>, region: &ShmRegion) -> Result<()> {
     }
     // Where the barrier is missing, every copying peer fences by itself.
     let _ = membarrier::heavy();
-    let _ = domain;
     let deadline = Instant::now() + BOUND;
     while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
         if Instant::now() >= deadline {

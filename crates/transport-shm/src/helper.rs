@@ -318,7 +318,8 @@ impl Helper {
         let known = |incarnation| endpoint.incarnation_of(&peer) == Some(incarnation);
         match message {
             // No descriptors to spare for now: the peer will greet again.
-            Message::Hello(_) if !crate::pair::may_introduce() && endpoint.incarnation_of(&peer).is_none() => {}
+            Message::Hello(_)
+                if !crate::pair::may_introduce() && endpoint.incarnation_of(&peer).is_none() => {}
             Message::Hello(who) | Message::Welcome(who) => {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;

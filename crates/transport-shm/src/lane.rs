@@ -274,9 +274,14 @@ impl Lane {
     /// `FI_EAGAIN` if the ring is full.
     pub fn command(&mut self, common: &mut Common, high: u32, words: &[u64]) -> Result<()> {
         let Some(link) = &mut self.link else { return Err(Error::AGAIN) };
-        let reserved = link.commands.reserve(words.len() * 8);
-        self.starved = reserved.is_err();
-        let mut slot = reserved.map_err(|error| full(common, error))?;
+        let mut slot = match link.commands.reserve(words.len() * 8) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.starved = true;
+                return Err(full(common, error));
+            }
+        };
+        self.starved = false;
         // SAFETY: as many words were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         words.iter().for_each(|&word| body.word(word));
@@ -444,7 +449,12 @@ impl Lane {
 
     /// Takes one command.
     #[inline]
-    fn take<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, record: &Record) -> Result<Flow, Broken> {
+    fn take<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        record: &Record,
+    ) -> Result<Flow, Broken> {
         // SAFETY: the record's body is aligned, and readable until `advance`.
         let words = unsafe { Words::new(record.body, record.body_len) };
         if record.high & kind::MASK == kind::MESSAGE {
@@ -453,8 +463,8 @@ impl Lane {
         match record.high & kind::MASK {
             kind::ANNOUNCE => self.take_announcement(common, host, record.high, words),
             kind::WRITE => self.take_write(common, host, record.high, words),
-            kind::WRITE_LONG => self.take_long_write(common, host, record.high, words),
-            kind::READ => self.take_read(common, host, words),
+            kind::WRITE_LONG => self.take_long_write(common, record.high, words),
+            kind::READ => self.take_read(common, words),
             kind::NOTICE => self.take_notice(host, words),
             _ => Err(Broken),
         }

@@ -374,7 +374,10 @@ impl ShmLanes {
             }
             self.cool_down(host);
         }
-        self.rare = self.polls_awake.is_some() || !self.postponed.is_empty() || !self.cold.is_empty() || self.hot.len() > HOT;
+        self.rare = self.polls_awake.is_some()
+            || !self.postponed.is_empty()
+            || !self.cold.is_empty()
+            || self.hot.len() > HOT;
     }
 
     /// Whether a peer whose lane is hot has sent something.

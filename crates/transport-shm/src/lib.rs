@@ -62,8 +62,8 @@ impl Transport for Shm {
         Ok(grants::ShmRegion::new(domain, attr))
     }
 
-    fn deregister(domain: &DomainCore<Self>, region: &Self::Region) -> Result<()> {
-        grants::withdraw(domain, region)
+    fn deregister(_domain: &DomainCore<Self>, region: &Self::Region) -> Result<()> {
+        grants::withdraw(region)
     }
 
     fn alloc(

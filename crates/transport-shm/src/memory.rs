@@ -80,7 +80,11 @@ struct Handle {
 ///
 /// # Errors
 /// `FI_ENOMEM`, `FI_EMFILE`.
-pub fn alloc(domain: &Arc<crate::ShmDomain>, len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>> {
+pub fn alloc(
+    domain: &Arc<crate::ShmDomain>,
+    len: usize,
+    placement: Placement,
+) -> Result<Arc<dyn LibraryMemory>> {
     let pages = len.checked_next_multiple_of(if placement.huge { 2 << 20 } else { 4096 });
     let size = pages.ok_or_else(|| ofi_api::Error::new(ofi_api::Errno::ENOMEM))?;
     let fd = sys::empty_memfd(c"ofi-shm memory", size)?;

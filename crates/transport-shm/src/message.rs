@@ -57,7 +57,11 @@ pub enum Payload {
 impl Payload {
     /// Borrows or copies, as `flags` allow.
     pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
-        if flags.contains(OpFlags::INJECT) { Self::Owned(copied(pieces, len)) } else { Self::Lent(pieces.into()) }
+        if flags.contains(OpFlags::INJECT) {
+            Self::Owned(copied(pieces, len))
+        } else {
+            Self::Lent(pieces.into())
+        }
     }
 
     /// Copies `len` bytes from byte `skip` on to `to`; answers how many there were.

@@ -70,7 +70,9 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let Some(host) = node else { return Ok(Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))) };
     let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;
     let local = found.find(|address| is_local(address.ip()));
-    local.map(|address| Address::from(canonical(address))).ok_or_else(|| invalid(format!("{host}, not on this host")))
+    local
+        .map(|address| Address::from(canonical(address)))
+        .ok_or_else(|| invalid(format!("{host}, not on this host")))
 }
 
 /// The socket behind a normalised address.
@@ -115,9 +117,7 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
         (Some(address), _) => address.clone(),
         // The range that Linux gives to sockets without a port of their own.
         (None, Some(ip)) => Address::from(SocketAddr::from((ip, 32_768 + (sys::random() % 28_232) as u16))),
-        (None, None) => {
-            Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random()))
-        }
+        (None, None) => Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random())),
     })
 }
 

@@ -119,7 +119,11 @@ impl Drop for OwnPair {
 /// # Errors
 /// `FI_EINVAL` for a number of lines that a ring cannot have.
 pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
-    if count.checked_mul(LINE).and_then(|bytes| bytes.checked_add(offset)).is_none_or(|end| end > memory.len()) {
+    if count
+        .checked_mul(LINE)
+        .and_then(|bytes| bytes.checked_add(offset))
+        .is_none_or(|end| end > memory.len())
+    {
         return Err(Error::with(Errno::EINVAL, "a ring that is larger than its memory"));
     }
     // SAFETY: `offset < len`, and a mapping does not wrap.
@@ -158,7 +162,10 @@ impl PeerParts {
             return Err(Error::with(Errno::EINVAL, "an introduction with the wrong descriptors or sizes"));
         }
         if who.hint as usize >= doorbell::HINTS {
-            return Err(Error::with(Errno::EINVAL, "an introduction with a hint outside the doorbell memory"));
+            return Err(Error::with(
+                Errno::EINVAL,
+                "an introduction with a hint outside the doorbell memory",
+            ));
         }
         if let Some(event) = fds.get(3) {
             sys::check_nonblocking(event.as_fd())?;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, AvType, Caps, EpAttr, EpType, Fabric, GetinfoFlags, Hints, Info, MrMode, MsgOrder, Offers,
-    OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, Version,
+    AddrFormat, Address, AvType, Caps, EpAttr, EpType, Fabric, GetinfoFlags, Hints, Info, MrMode, MsgOrder,
+    Offers, OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading,
+    Version,
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::negotiate::negotiate_any;
@@ -41,7 +42,13 @@ struct Variant {
 
 /// Order that costs nothing.
 fn free_order() -> MsgOrder {
-    MsgOrder::SAS | MsgOrder::SAR | MsgOrder::SAW | MsgOrder::RAR | MsgOrder::RAW | MsgOrder::WAR | MsgOrder::WAW
+    MsgOrder::SAS
+        | MsgOrder::SAR
+        | MsgOrder::SAW
+        | MsgOrder::RAR
+        | MsgOrder::RAW
+        | MsgOrder::WAR
+        | MsgOrder::WAW
 }
 
 /// All variants, the preferred one first: keys that cannot be guessed, manual progress, no waiting for messages before
@@ -154,7 +161,8 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     let scheme = request.node.is_some_and(|node| node.starts_with(name::SCHEME));
     if request.node.is_none() && request.service.is_none() {
-        let given = request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
+        let given =
+            request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
         let format = match (hinted, given) {
             (AddrFormat::Unspec, Some(address)) => address.format(),
             (AddrFormat::Unspec, None) => AddrFormat::Str,
@@ -182,8 +190,9 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
         return Err(refusal("node and service", wanted, offered));
     }
-    let address = name::resolve(request.node, request.service)
-        .map_err(|error| refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string()))?;
+    let address = name::resolve(request.node, request.service).map_err(|error| {
+        refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string())
+    })?;
     Ok((address.format(), Some(address)))
 }
 

@@ -214,7 +214,10 @@ impl Lane {
     }
 
     /// Sends an access to be executed by the peer. Whether the payload went along.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one operation, borrowed from two kinds of owner")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one operation, borrowed from two kinds of owner"
+    )]
     fn send_access(
         &mut self,
         common: &mut Common,
@@ -229,12 +232,13 @@ impl Lane {
         let inside = write && words * 8 + len <= common.eager;
         let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
         let payload = if inside { len } else { 0 };
-        let reserved = link.commands.reserve(words * 8 + payload);
-        if let Err(error) = reserved {
-            self.starved = true;
-            return Err(full(common, error));
-        }
-        let mut slot = reserved.map_err(|error| full(common, error))?;
+        let mut slot = match link.commands.reserve(words * 8 + payload) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.starved = true;
+                return Err(full(common, error));
+            }
+        };
         // SAFETY: words and payload were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         body.word(id.to_wire());
@@ -397,16 +401,14 @@ impl Lane {
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write<H: Host<Shm>>(
+    pub fn take_long_write(
         &mut self,
         common: &mut Common,
-        host: &mut H,
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_WRITE)?;
         let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
-        let _ = host;
         match checked {
             Ok((_, 0)) => return Err(Broken), // a short one
             Ok((remote, len)) => {
@@ -454,13 +456,7 @@ impl Lane {
     }
 
     /// Executes a read of the peer, or starts to.
-    pub fn take_read<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        mut words: Words,
-    ) -> Result<Flow, Broken> {
-        let _ = host;
+    pub fn take_read(&mut self, common: &mut Common, mut words: Words) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_READ)?;
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
@@ -481,8 +477,12 @@ impl Lane {
         let mut bytes = [0u8; SHORT_READ];
         let mut done = 0;
         for piece in remote {
-            let checked =
-                common.shared.domain.regions.check(piece.key, piece.addr, piece.len as u64, MrAccess::REMOTE_READ);
+            let checked = common.shared.domain.regions.check(
+                piece.key,
+                piece.addr,
+                piece.len as u64,
+                MrAccess::REMOTE_READ,
+            );
             let granted = match checked {
                 Ok(granted) => granted,
                 Err(violation) => {

@@ -139,9 +139,8 @@ impl Mapping {
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self> {
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
-        let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(os_error("mmap"));
         }
@@ -174,7 +173,8 @@ impl Mapping {
         *word = 1 << (node % 64);
         let (base, bits) = (self.base.as_ptr(), mask.len() * 64 + 1);
         // SAFETY: the range is this mapping, and the mask has as many bits as said.
-        let rc = unsafe { libc::syscall(libc::SYS_mbind, base, self.len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
+        let rc =
+            unsafe { libc::syscall(libc::SYS_mbind, base, self.len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
         if rc < 0 { Err(os_error("mbind")) } else { Ok(()) }
     }
 
@@ -365,7 +365,8 @@ impl ControlSocket {
             return None;
         }
         let path = std::mem::offset_of!(libc::sockaddr_un, sun_path);
-        let name_len = (message.msg_namelen as usize).saturating_sub(path + 1).min(address.sun_path.len() - 1);
+        let name_len =
+            (message.msg_namelen as usize).saturating_sub(path + 1).min(address.sun_path.len() - 1);
         let from = address.sun_path[1..1 + name_len].iter().map(|&byte| byte as u8).collect();
         let mut datagram = Datagram {
             len: len as usize,

@@ -14,8 +14,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AddressVector, BindFlags, Caps, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, EpOption, Errno,
-    Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
+    Address, AddressVector, BindFlags, Caps, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, EpOption,
+    Errno, Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
 };
 
 use self::outboxes::Outboxes;
@@ -183,7 +183,9 @@ impl<T: Transport> Ep<T> {
             name: info.src_addr.clone(),
         };
         let state = PolicyLock::new(domain.serialization, state);
-        Ok(Arc::new(Self { core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), state }) }))
+        Ok(Arc::new(Self {
+            core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), state }),
+        }))
     }
 }
 
@@ -231,7 +233,12 @@ impl<T: Transport> Endpoint for Ep<T> {
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
         if state.lanes.is_some() {
-            return Err(bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"));
+            return Err(bad_state(
+                "fi_ep_bind",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "bind first",
+            ));
         }
         let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
         if (tx && state.tx.bound) || (rx && state.rx.bound) {
@@ -263,7 +270,12 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         let mut guard = self.core.state.lock();
         if guard.lanes.is_some() {
-            return Err(bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"));
+            return Err(bad_state(
+                "fi_ep_bind",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "bind first",
+            ));
         }
         if guard.peers.is_bound() {
             return Err(Error::wanted(
@@ -335,14 +347,21 @@ impl<T: Transport> Endpoint for Ep<T> {
         let guard = self.core.state.lock();
         match (&guard.lanes, &guard.name) {
             (Some(_), Some(name)) => Ok(name.clone()),
-            _ => Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first")),
+            _ => {
+                Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first"))
+            }
         }
     }
 
     fn set_name(&self, address: &Address) -> Result<()> {
         let mut guard = self.core.state.lock();
         if guard.lanes.is_some() {
-            return Err(bad_state("fi_setname", "an endpoint before fi_enable", "an enabled one", "name it first"));
+            return Err(bad_state(
+                "fi_setname",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "name it first",
+            ));
         }
         guard.name = Some(T::normalize(address)?);
         Ok(())

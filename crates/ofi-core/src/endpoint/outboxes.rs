@@ -19,7 +19,11 @@ pub struct Outboxes {
 impl Outboxes {
     /// Outboxes for contexts of `tx_size` and `rx_size` operations.
     pub fn new(tx_size: usize, rx_size: usize) -> Self {
-        Self { boxes: [Outbox::new(rx_size), Outbox::new(rx_size)], receive: 1, credits: [0, tx_size, rx_size] }
+        Self {
+            boxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
+            receive: 1,
+            credits: [0, tx_size, rx_size],
+        }
     }
 
     /// Says that both directions have the same queue.

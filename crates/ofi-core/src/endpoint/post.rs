@@ -1,8 +1,8 @@
 //! Posting: the calls of the data path, from the application to the transport.
 
 use ofi_api::{
-    Call, CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp,
-    Result, RmaOp, SendOp, TagMatch,
+    Call, CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, Piece,
+    ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
 use super::receive::{self, Buffer, Filling, Held, MultiBuffer, Posted};
@@ -11,8 +11,8 @@ use super::{EpCore, State};
 use crate::copy;
 use crate::cq::Credit;
 use crate::matching::{self, Source as From, Unexpected, Want};
-use crate::transport::{Lanes, OutMessage, OutRma, Peer, Ticket, Transport};
 use crate::transport::Posted as Outcome;
+use crate::transport::{Lanes, OutMessage, OutRma, Peer, Ticket, Transport};
 
 /// What a receive may be flagged with.
 const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
@@ -328,7 +328,8 @@ impl<T: Transport> State<T> {
             (false, true, false) => match self.rx.matcher.take_claimed(context) {
                 Some(message) => {
                     let signal = !self.rx.selective || has(OpFlags::COMPLETION);
-                    let posted = Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
+                    let posted =
+                        Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
                     let arrived = receive::arrived(&message.envelope);
                     let filling = self.rx.fill(posted, &arrived);
                     self.settle(filling, message.content);
@@ -371,8 +372,7 @@ impl<T: Transport> State<T> {
             return self.boxes.receive_failed(error, Credit::Receive);
         };
         let arrived = receive::arrived(&envelope);
-        let source =
-            if self.rx.report_source { self.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        let source = if self.rx.report_source { self.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         let body = CqTaggedEntry {
             op_context: op.context,
             flags: receive::arrived_flags(&arrived),

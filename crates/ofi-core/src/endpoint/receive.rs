@@ -1,8 +1,6 @@
 //! The receive side: posted receives, messages that came before them, and receives being filled.
 
-use ofi_api::{
-    CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece,
-};
+use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
@@ -201,7 +199,9 @@ impl<T: Transport> RxSide<T> {
 
     /// Takes a completed part off its multi-receive buffer: the flag to report, and whether the credit comes back.
     fn release(&mut self, multi: SlotId) -> (CompletionFlags, Credit) {
-        let Some(buffer) = self.multis.get_mut(multi) else { return (CompletionFlags::empty(), Credit::None) };
+        let Some(buffer) = self.multis.get_mut(multi) else {
+            return (CompletionFlags::empty(), Credit::None);
+        };
         buffer.filling -= 1;
         if buffer.filling == 0 && buffer.exhausted {
             self.multis.remove(multi);
@@ -252,8 +252,14 @@ impl<T: Transport> RxSide<T> {
         if self.source_errors && source == FiAddr::NOTAVAIL {
             return unknown_source(boxes, peers, filling.context, arrived, placed, flags, credit);
         }
-        let body =
-            CqTaggedEntry { op_context: filling.context, flags, len: placed, buf, data: arrived.data, tag: arrived.tag };
+        let body = CqTaggedEntry {
+            op_context: filling.context,
+            flags,
+            len: placed,
+            buf,
+            data: arrived.data,
+            tag: arrived.tag,
+        };
         boxes.received(&body, source, credit);
     }
 

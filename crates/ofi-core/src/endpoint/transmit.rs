@@ -1,8 +1,6 @@
 //! The transmit side: what a call must satisfy before its operation goes to the transport.
 
-use ofi_api::{
-    Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp,
-};
+use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp};
 
 use crate::slots::Slots;
 use crate::transport::{Peer, Ticket, Transport};
@@ -151,7 +149,13 @@ pub const fn send_flags(tagged: bool) -> CompletionFlags {
 }
 
 #[inline]
-fn checked_len(lent: &Lent<'_>, iov_limit: usize, max: usize, inject: usize, flags: OpFlags) -> Result<usize> {
+fn checked_len(
+    lent: &Lent<'_>,
+    iov_limit: usize,
+    max: usize,
+    inject: usize,
+    flags: OpFlags,
+) -> Result<usize> {
     let len = match lent.pieces() {
         [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
         [one] => one.len,

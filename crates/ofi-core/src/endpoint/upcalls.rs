@@ -31,7 +31,9 @@ enum Found {
 impl<T: Transport> Upcalls<'_, T> {
     #[inline]
     fn find(&mut self, arrived: &Arrived) -> Found {
-        let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived)) else { return Found::Nobody };
+        let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived)) else {
+            return Found::Nobody;
+        };
         let Some(multi) = found.recv().multi else {
             let posted = found.take();
             return Found::Receive(self.rx.fill(posted, arrived));
@@ -168,7 +170,8 @@ impl<T: Transport> Host<T> for Upcalls<'_, T> {
             return false;
         }
         if self.rx.bound {
-            let flags = CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
+            let flags =
+                CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
             let source = if self.rx.report_source { self.peers.source(peer) } else { FiAddr::NOTAVAIL };
             let body = CqTaggedEntry { flags, len, data, ..CqTaggedEntry::EMPTY };
             self.boxes.received(&body, source, Credit::None);
