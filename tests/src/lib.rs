@@ -32,7 +32,12 @@ pub fn hints(naming: Naming) -> Hints {
         Naming::Names => AddrFormat::Str,
         Naming::Ports => AddrFormat::SockaddrIn,
     };
-    let caps = Caps::MSG | Caps::TAGGED | Caps::RMA | Caps::SOURCE | Caps::TAGGED_DIRECTED_RECV | Caps::DIRECTED_RECV;
+    let caps = Caps::MSG
+        | Caps::TAGGED
+        | Caps::RMA
+        | Caps::SOURCE
+        | Caps::TAGGED_DIRECTED_RECV
+        | Caps::DIRECTED_RECV;
     Hints::new()
         .provider("shm")
         .caps(caps)

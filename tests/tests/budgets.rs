@@ -64,7 +64,9 @@ fn in_reverse(count: u64, len: usize) {
         (child.line.has_news() && done == count).then_some(())
     });
     let held: u64 = child.line.hear().parse().unwrap();
-    println!("{count} messages of {len} bytes received in reverse; {held} bytes were held in a budget of 1 MiB");
+    println!(
+        "{count} messages of {len} bytes received in reverse; {held} bytes were held in a budget of 1 MiB"
+    );
     // The budget, and at most a ring's worth that was on its way.
     assert!(held <= (1 << 20) + (64 << 10), "{held} bytes held");
     child.finish();

@@ -97,13 +97,19 @@ struct Posted {
 #[derive(Debug)]
 enum Expected {
     /// A message, received into a buffer.
-    Received { message: Message, room: usize, into: Option<Memory> },
+    Received {
+        message: Message,
+        room: usize,
+        into: Option<Memory>,
+    },
     /// Told of, or dropped: a success with the message's length.
     Found(Message),
     Nothing,
     Cancelled,
     /// A send or access; a read brings these bytes.
-    Done { bytes: Option<(Memory, Vec<u8>)> },
+    Done {
+        bytes: Option<(Memory, Vec<u8>)>,
+    },
 }
 
 /// One endpoint, and the model of it.
@@ -236,8 +242,12 @@ impl World {
             Step::Peek { at, want, discard } => self.peek(at, want, discard),
             Step::Claim { at, want } => self.claim(at, want),
             Step::TakeClaimed { at, which, discard } => self.take_claimed(at, which, discard),
-            Step::Write { from, to, library, offset, len } => self.access(true, (from, to), library, offset, len),
-            Step::Read { from, to, library, offset, len } => self.access(false, (from, to), library, offset, len),
+            Step::Write { from, to, library, offset, len } => {
+                self.access(true, (from, to), library, offset, len)
+            }
+            Step::Read { from, to, library, offset, len } => {
+                self.access(false, (from, to), library, offset, len)
+            }
             Step::Settle => self.settle(),
         }
     }
@@ -386,7 +396,9 @@ impl World {
             }
         }
         self.settle();
-        self.drive("the end of all operations", |world| world.nodes.iter().all(|node| node.expected.is_empty()));
+        self.drive("the end of all operations", |world| {
+            world.nodes.iter().all(|node| node.expected.is_empty())
+        });
         for node in &self.nodes {
             assert_eq!(node.side.statistic("rx_posted") as usize, node.posted.len());
             assert_eq!(node.side.statistic("tx_outstanding"), 0);
@@ -396,7 +408,13 @@ impl World {
 
 impl Node {
     /// A receive or a search.
-    fn search(&self, want: Want, flags: OpFlags, context: usize, into: Option<Slice>) -> testkit::post::In<'_> {
+    fn search(
+        &self,
+        want: Want,
+        flags: OpFlags,
+        context: usize,
+        into: Option<Slice>,
+    ) -> testkit::post::In<'_> {
         let buffers: Vec<Slice> = into.into_iter().collect();
         let receive = self.side.receive(buffers).context(context).msg(flags);
         let receive = if let Some(source) = want.source { receive.from(self.to[source]) } else { receive };
@@ -413,7 +431,9 @@ impl Node {
         let context = event.context();
         let expected = self.expected.remove(&context).unwrap_or_else(|| panic!("nobody expects {event:?}"));
         match (expected, event) {
-            (Expected::Received { message, room, into }, Event::Done(entry, source)) if message.len <= room => {
+            (Expected::Received { message, room, into }, Event::Done(entry, source))
+                if message.len <= room =>
+            {
                 assert_eq!((entry.data, entry.len), (message.number as u64, message.len));
                 assert_eq!(entry.tag, message.tag.unwrap_or(0));
                 assert_eq!(source, self.to[message.from]);
@@ -423,7 +443,10 @@ impl Node {
             }
             (Expected::Received { message, room, into }, Event::Failed(error)) if message.len > room => {
                 assert_eq!(error.err, Errno::ETRUNC);
-                assert_eq!((error.data, error.len, error.olen), (message.number as u64, room, message.len - room));
+                assert_eq!(
+                    (error.data, error.len, error.olen),
+                    (message.number as u64, room, message.len - room)
+                );
                 if let Some(into) = into {
                     into.check(room, message.number as u8);
                 }

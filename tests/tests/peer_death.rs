@@ -115,7 +115,8 @@ impl Scene {
         side.receive(()).context(1).from(to_victim).post().unwrap();
         wait::drive(&[&side], "room", || side.out(to_victim, ()).inject().send().ok());
         wait::drive(&[&side], "the victim's greeting", || side.next_of(1)).done();
-        let scene = Self { side, victim, to_victim, application, library, _friend: friend, to_friend, before };
+        let scene =
+            Self { side, victim, to_victim, application, library, _friend: friend, to_friend, before };
         scene.talk_to_the_friend();
         scene
     }
@@ -426,7 +427,8 @@ fn a_name_that_nobody_has_is_an_error_within_about_a_second() {
         let event = wait::drive_for(Duration::from_secs(2), &[&side], "an error", || side.next_of(1));
         let error = event.failed();
         assert!(
-            [Errno::ECONNREFUSED, Errno::EHOSTUNREACH, Errno::ENOTCONN, Errno::EADDRNOTAVAIL].contains(&error.err),
+            [Errno::ECONNREFUSED, Errno::EHOSTUNREACH, Errno::ENOTCONN, Errno::EADDRNOTAVAIL]
+                .contains(&error.err),
             "{error:?}"
         );
         assert!(start.elapsed() < Duration::from_secs(2));

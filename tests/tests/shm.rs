@@ -3,7 +3,12 @@
 use ofi_tests::{Naming, hints, open};
 use testkit::prelude::*;
 
-fn getinfo(node: Option<&str>, service: Option<&str>, flags: GetinfoFlags, hints: &Hints) -> Result<Vec<Info>> {
+fn getinfo(
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: GetinfoFlags,
+    hints: &Hints,
+) -> Result<Vec<Info>> {
     ofi::getinfo(Version::API, node, service, flags, Some(hints))
 }
 
@@ -13,7 +18,8 @@ fn it_claims_local_communication_only() {
     assert!(info.caps.contains(Caps::LOCAL_COMM) && !info.caps.contains(Caps::REMOTE_COMM));
     assert_eq!(info.domain_attr.caps & (Caps::LOCAL_COMM | Caps::REMOTE_COMM), Caps::LOCAL_COMM);
     assert_eq!(info.ep_attr.protocol, Protocol::SHM);
-    let error = getinfo(None, None, GetinfoFlags::empty(), &hints(Naming::Names).caps(Caps::MSG | Caps::REMOTE_COMM));
+    let error =
+        getinfo(None, None, GetinfoFlags::empty(), &hints(Naming::Names).caps(Caps::MSG | Caps::REMOTE_COMM));
     assert_eq!(error.unwrap_err().errno(), Errno::ENODATA);
 }
 
@@ -24,7 +30,10 @@ fn it_keeps_out_of_the_way_of_network_programs() {
         getinfo(node, service, GetinfoFlags::empty(), hints)
             .is_ok_and(|infos| infos.iter().any(|info| info.fabric_attr.prov_name == "shm"))
     };
-    assert!(!served(&plain, Some("127.0.0.1"), Some("5000")), "a program that names a host wants the network");
+    assert!(
+        !served(&plain, Some("127.0.0.1"), Some("5000")),
+        "a program that names a host wants the network"
+    );
     assert!(served(&plain.clone().provider("shm"), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain.clone().caps(Caps::MSG | Caps::LOCAL_COMM), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain, Some("fi_shm://somebody"), None), "a name of its own");
@@ -40,7 +49,8 @@ fn node_and_service_become_the_source_or_the_destination() {
     let here = getinfo(Some("localhost"), Some("5001"), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
     assert_eq!(here.src_addr.unwrap().to_socket_addr().unwrap().port(), 5001);
     assert_eq!(here.dest_addr, None);
-    let name = getinfo(Some("fi_shm://x"), None, GetinfoFlags::empty(), &ofi_tests::hints(Naming::Names)).unwrap();
+    let name =
+        getinfo(Some("fi_shm://x"), None, GetinfoFlags::empty(), &ofi_tests::hints(Naming::Names)).unwrap();
     assert_eq!(name[0].dest_addr.as_ref().unwrap().text(), Some("fi_shm://x"));
 }
 

@@ -31,6 +31,8 @@ fn tests() -> StepResult {
 /// The rings under loom. `--release`, as loom walks through millions of interleavings.
 pub fn loom() -> StepResult {
     let mut loom = cargo(&["test", "--release", "--quiet", "--package", "ofi-ring", "--lib"]);
+    // Link-time optimisation takes longer here than it saves.
+    loom.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     run(loom.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target_dir("loom")))
 }
 

@@ -4,6 +4,7 @@
 //! not run on this machine; each such thing is a line `NOT RUN: what: why`.
 
 mod checks;
+mod conformance;
 mod docs;
 mod features;
 mod links;
@@ -31,6 +32,12 @@ enum Command {
     /// Writes the generated documents.
     Docs {
         /// Fail instead if one of them is not what would be written.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Writes docs/conformance.md: which test shows which rule of libfabric.
+    Conformance {
+        /// Fail instead if it is not what would be written, or if a test that it names is not there.
         #[arg(long)]
         check: bool,
     },
@@ -66,6 +73,7 @@ fn main() -> ExitCode {
     match Options::parse().command {
         Command::Test => checks::test(&mut report),
         Command::Docs { check } => report.add("documents", || docs::run(check)),
+        Command::Conformance { check } => report.add("conformance", || conformance::run(check)),
         Command::Bench { args } => report.add("benches", || checks::bench(&args)),
         Command::Budgets { write } => report.add("instruction budgets", || checks::budgets(write)),
         Command::Loom => report.add("loom", checks::loom),

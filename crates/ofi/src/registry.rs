@@ -18,6 +18,12 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     })
 }
 
+/// Makes sure that all settings are registered: they are when the providers are.
+pub(crate) fn settings() -> Vec<config::Listed> {
+    let _ = providers();
+    config::list()
+}
+
 fn snapshot() -> Vec<Arc<dyn Provider>> {
     providers().lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -62,6 +68,14 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
                 wanted: PROVIDER.get().to_string(),
                 offered: provider.name().to_string(),
             });
+            continue;
+        }
+        if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
+            // Which providers there are, and nothing of what they can do.
+            let mut info = Info::default();
+            info.fabric_attr.prov_name = provider.name().to_string();
+            info.fabric_attr.prov_version = provider.version();
+            all.infos.push(info);
             continue;
         }
         let offers = provider.offers(request);

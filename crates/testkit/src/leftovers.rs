@@ -22,7 +22,9 @@ impl Snapshot {
     pub fn new_since(&self, marks: &[String]) -> Vec<PathBuf> {
         let ours = |path: &PathBuf| {
             let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-            name.contains("ofi-shm") || name.contains("fi_shm") || marks.iter().any(|mark| name.contains(mark))
+            name.contains("ofi-shm")
+                || name.contains("fi_shm")
+                || marks.iter().any(|mark| name.contains(mark))
         };
         Self::take().0.difference(&self.0).filter(|path| ours(path)).cloned().collect()
     }

@@ -124,7 +124,8 @@ impl Out<'_> {
 
     fn rma(&self, remote: &[RemotePiece], write: bool) -> Result<()> {
         self.with(|buf, data, flags| {
-            let op = RmaOp { buf, remote, peer: self.to, context: self.context, data, flags, call: self.call };
+            let op =
+                RmaOp { buf, remote, peer: self.to, context: self.context, data, flags, call: self.call };
             if write { self.side.ep.write(&op) } else { self.side.ep.read(&op) }
         })
     }

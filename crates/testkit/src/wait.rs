@@ -18,12 +18,7 @@ pub fn drive<T>(sides: &[&Side], what: &str, ready: impl FnMut() -> Option<T>) -
 
 /// As [`drive`], with a bound of its own.
 #[track_caller]
-pub fn drive_for<T>(
-    bound: Duration,
-    sides: &[&Side],
-    what: &str,
-    mut ready: impl FnMut() -> Option<T>,
-) -> T {
+pub fn drive_for<T>(bound: Duration, sides: &[&Side], what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         sides.iter().for_each(|side| side.poll());

@@ -66,7 +66,8 @@ pub fn bad_addresses_among_good_ones_fail_alone(kit: &dyn Kit) {
     let format = side.info.addr_format;
     let bad = Address::new(format, &[]);
     let inserted = side.av.insert(&[names[0].clone(), bad.clone(), names[1].clone(), bad]);
-    let errors: Vec<Option<Errno>> = inserted.iter().map(|one| one.as_ref().err().map(Error::errno)).collect();
+    let errors: Vec<Option<Errno>> =
+        inserted.iter().map(|one| one.as_ref().err().map(Error::errno)).collect();
     assert_eq!(errors, [None, Some(Errno::EINVAL), None, Some(Errno::EINVAL)]);
     assert_eq!(numbers(inserted), [Some(0), None, Some(1), None]);
 }
@@ -171,7 +172,9 @@ pub fn services_are_inserted_by_name(kit: &dyn Kit) {
     b.receive(()).context(2).post().unwrap();
     wait::drive(&[&a, &b], "room", || a.out(to_b, ()).inject().send().ok());
     wait::drive(&[&a, &b], "the message", || b.next_of(2)).done();
-    for (node, service) in [("no.such.host.invalid", "1"), ("127.0.0.1", "not a port"), ("127.0.0.1", "70000")] {
+    for (node, service) in
+        [("no.such.host.invalid", "1"), ("127.0.0.1", "not a port"), ("127.0.0.1", "70000")]
+    {
         let error = a.av.insert_service(node, service).unwrap_err();
         assert_eq!(error.errno(), Errno::EINVAL, "{node} {service}: {error}");
     }

@@ -317,7 +317,11 @@ pub fn an_address_that_contradicts_its_format_is_refused(kit: &dyn Kit) {
         Ok(infos) => {
             // Not granted and then ignored: an endpoint of it would have another name than asked for.
             let opened = Opening::new(Hints::from(infos[0].clone())).try_open();
-            assert!(opened.is_err(), "the source address was ignored: {:?}", opened.map(|side| side.name()).ok());
+            assert!(
+                opened.is_err(),
+                "the source address was ignored: {:?}",
+                opened.map(|side| side.name()).ok()
+            );
         }
     }
 }
@@ -365,6 +369,8 @@ pub fn sizes_of_zero_work_or_are_refused_by_name(kit: &dyn Kit) {
     // Zero in hints is "any": what is granted is more.
     let info = kit.info(&kit.usual());
     assert!(info.tx_attr.size > 0 && info.rx_attr.size > 0 && info.tx_attr.iov_limit > 0);
-    assert!(info.rx_attr.iov_limit > 0 && info.tx_attr.rma_iov_limit > 0 && info.domain_attr.mr_iov_limit > 0);
+    assert!(
+        info.rx_attr.iov_limit > 0 && info.tx_attr.rma_iov_limit > 0 && info.domain_attr.mr_iov_limit > 0
+    );
     assert!(info.ep_attr.max_msg_size > 0 && info.domain_attr.mr_key_size > 0);
 }

@@ -44,7 +44,11 @@ pub fn selective_large_sends_complete_only_on_request(kit: &dyn Kit) {
     let pair = kit.pair_with(|opening| opening.selective(BindFlags::TRANSMIT));
     deliver(&pair, |pair, from| pair.a.out(pair.to_b, from).context(1).send(), 1 << 20);
     pair.quiet(WATCH);
-    deliver(&pair, |pair, from| pair.a.out(pair.to_b, from).context(6).msg(OpFlags::COMPLETION).send(), 1 << 20);
+    deliver(
+        &pair,
+        |pair, from| pair.a.out(pair.to_b, from).context(6).msg(OpFlags::COMPLETION).send(),
+        1 << 20,
+    );
     assert_eq!(pair.done(&pair.a).op_context, Context(6));
 }
 
@@ -252,7 +256,11 @@ pub fn a_truncated_message_says_how_much_was_lost(kit: &dyn Kit) {
             assert_eq!((error.err, error.op_context), (Errno::ETRUNC, Context(2)), "{len} into {room}");
             assert_eq!((error.len, error.olen), (room, len - room), "{len} into {room}, expected {expected}");
             assert_eq!((error.tag, error.data), (7, 6));
-            assert!(error.flags.contains(CompletionFlags::RECV | CompletionFlags::TAGGED), "{:?}", error.flags);
+            assert!(
+                error.flags.contains(CompletionFlags::RECV | CompletionFlags::TAGGED),
+                "{:?}",
+                error.flags
+            );
             into.check(room, 5);
             assert_eq!(pair.done(&pair.a).op_context, Context(1), "the sender completes as ever");
         }

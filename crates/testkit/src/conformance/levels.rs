@@ -36,7 +36,11 @@ pub fn delivery_complete_needs_no_posted_receive(kit: &dyn Kit) {
     let pair = kit.pair();
     let from = Memory::patterned(64, 5);
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).msg(OpFlags::DELIVERY_COMPLETE).send());
-    assert_eq!(pair.done(&pair.a).op_context, Context(1), "a buffer of the library's is a buffer of the peer's");
+    assert_eq!(
+        pair.done(&pair.a).op_context,
+        Context(1),
+        "a buffer of the library's is a buffer of the peer's"
+    );
     let into = Memory::new(64);
     pair.post(|| pair.b.receive(&into).post());
     pair.done(&pair.b);
@@ -196,14 +200,18 @@ pub fn a_fence_lifts_earlier_operations_to_its_level(kit: &dyn Kit) {
     let flags = OpFlags::FENCE | OpFlags::DELIVERY_COMPLETE;
     let mut posted = false;
     let mut write = || {
-        posted = posted || pair.a.out(pair.to_b, &from).context(3).msg(flags).write(&[remote(&region)]).is_ok();
+        posted =
+            posted || pair.a.out(pair.to_b, &from).context(3).msg(flags).write(&[remote(&region)]).is_ok();
     };
     if !kit.moves_by_itself() {
         let start = Instant::now();
         while start.elapsed() < WATCH {
             write();
             pair.a.poll();
-            assert!(pair.a.next_of(3).is_none(), "complete, and so all before it delivered, to a peer that did not look");
+            assert!(
+                pair.a.next_of(3).is_none(),
+                "complete, and so all before it delivered, to a peer that did not look"
+            );
         }
     }
     pair.drive("the fenced write", || {

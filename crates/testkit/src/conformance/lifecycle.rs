@@ -149,7 +149,12 @@ pub fn a_size_option_bounds_what_is_sent(kit: &dyn Kit) {
         let memory = Memory::new(11);
         let error = pair.a.out(pair.to_b, &memory).inject().send().unwrap_err();
         assert_eq!(error.errno(), Errno::EMSGSIZE, "{error}");
-        pair.a.out(pair.to_b, &memory).tag(1).inject().send().unwrap_or_else(|error| assert!(error.is_again()));
+        pair.a
+            .out(pair.to_b, &memory)
+            .tag(1)
+            .inject()
+            .send()
+            .unwrap_or_else(|error| assert!(error.is_again()));
     }
 }
 

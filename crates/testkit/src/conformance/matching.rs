@@ -85,7 +85,9 @@ pub fn a_directed_receive_takes_only_its_source(kit: &dyn Kit) {
     for tag in [None, Some(5)] {
         let three = Three::new(kit);
         let b = &three.pair.b;
-        let tagged = |receive: crate::post::In<'_>| if let Some(tag) = tag { receive.tag(tag) } else { receive }.post();
+        let tagged = |receive: crate::post::In<'_>| {
+            if let Some(tag) = tag { receive.tag(tag) } else { receive }.post()
+        };
         tagged(b.receive(()).context(1).from(three.from_c)).unwrap();
         tagged(b.receive(()).context(2).from(three.pair.to_a)).unwrap();
         tagged(b.receive(()).context(3)).unwrap();
@@ -105,7 +107,9 @@ pub fn a_directed_receive_finds_an_unexpected_message_of_its_source(kit: &dyn Ki
         three.settle();
         three.send(true, tag, 12);
         three.settle();
-        let tagged = |receive: crate::post::In<'_>| if let Some(tag) = tag { receive.tag(tag) } else { receive }.post();
+        let tagged = |receive: crate::post::In<'_>| {
+            if let Some(tag) = tag { receive.tag(tag) } else { receive }.post()
+        };
         tagged(b.receive(()).context(1).from(three.from_c)).unwrap();
         tagged(b.receive(()).context(2)).unwrap();
         assert_eq!(three.matches(2), [(1, 12), (2, 10)]);

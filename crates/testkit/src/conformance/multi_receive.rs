@@ -142,8 +142,8 @@ pub fn a_message_longer_than_what_is_left_is_truncated_and_releases(kit: &dyn Ki
         let event = pair.drive("the truncation", || pair.b.next_of(5));
         let error = event.failed();
         assert_eq!((error.err, error.len, error.olen), (Errno::ETRUNC, size, len - size));
-        let released = error.flags.contains(CompletionFlags::MULTI_RECV)
-            || until_released(&pair, &buffer, 5).is_empty();
+        let released =
+            error.flags.contains(CompletionFlags::MULTI_RECV) || until_released(&pair, &buffer, 5).is_empty();
         assert!(released, "the release is reported with errors too (#10721)");
         buffer.check(size, 1);
     }

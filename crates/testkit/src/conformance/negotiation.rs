@@ -13,7 +13,10 @@ fn refused(kit: &dyn Kit, hints: Hints, field: &str) {
     assert_eq!(error.errno(), Errno::ENODATA, "{error}");
     let refusal = error.refusals().iter().find(|refusal| refusal.field == field);
     let refusal = refusal.unwrap_or_else(|| panic!("no refusal for {field}: {error}"));
-    assert!(!refusal.wanted.is_empty() && !refusal.offered.is_empty() && !refusal.provider.is_empty(), "{error}");
+    assert!(
+        !refusal.wanted.is_empty() && !refusal.offered.is_empty() && !refusal.provider.is_empty(),
+        "{error}"
+    );
 }
 
 /// Names a field of an info that is a size, and how to ask for one.
@@ -44,7 +47,9 @@ pub fn no_hints_offer_everything_with_defaults(kit: &dyn Kit) {
 }
 
 pub fn a_primary_capability_is_granted_only_if_asked_for(kit: &dyn Kit) {
-    for caps in [Caps::MSG, Caps::TAGGED, Caps::RMA, Caps::MSG | Caps::TAGGED, Caps::MSG | Caps::DIRECTED_RECV] {
+    for caps in
+        [Caps::MSG, Caps::TAGGED, Caps::RMA, Caps::MSG | Caps::TAGGED, Caps::MSG | Caps::DIRECTED_RECV]
+    {
         let info = kit.info(&kit.usual().caps(caps));
         assert_eq!(info.caps & Caps::PRIMARY, caps, "asked {caps:?}");
     }

@@ -78,7 +78,9 @@ pub fn read_after_write(kit: &dyn Kit) {
 pub fn write_after_write(kit: &dyn Kit) {
     let Some(pair) = pair_with(kit, MsgOrder::WAW) else { return };
     for library in [false, true] {
-        for (first, second) in [(300_000, 8), (300_000, 6_000), (6_000, 300_000), (8, 300_000), (300_000, 300_000)] {
+        for (first, second) in
+            [(300_000, 8), (300_000, 6_000), (6_000, 300_000), (8, 300_000), (300_000, 300_000)]
+        {
             let memory = target(&pair, 300_000, library);
             let region = pair.b.register(&memory, RIGHTS).unwrap();
             for round in 0..4 {
@@ -132,7 +134,8 @@ fn access_after_send(kit: &dyn Kit, order: MsgOrder) {
     pair.a.out(pair.to_b, &from).inject().send().unwrap();
     let mine = Memory::patterned(64, 7);
     let access = pair.a.out(pair.to_b, &mine).context(3);
-    if order == MsgOrder::WAS { access.write(&[remote(&region)]) } else { access.read(&[remote(&region)]) }.unwrap();
+    if order == MsgOrder::WAS { access.write(&[remote(&region)]) } else { access.read(&[remote(&region)]) }
+        .unwrap();
     wait::drive_through(Duration::from_millis(30), &[&pair.a]);
     assert!(pair.a.next_of(3).is_none(), "the access overtook the message");
     memory.check(64, 0);

@@ -105,9 +105,8 @@ pub fn automatic_progress_keeps_the_order_of_entries(kit: &dyn Kit) {
 }
 
 pub fn automatic_progress_wakes_a_blocked_reader(kit: &dyn Kit) {
-    let pair = kit.pair_with(|opening| {
-        opening.hints(|hints| hints.progress(Progress::Auto)).wait_obj(WaitObj::Fd)
-    });
+    let pair =
+        kit.pair_with(|opening| opening.hints(|hints| hints.progress(Progress::Auto)).wait_obj(WaitObj::Fd));
     let (from, into) = (Memory::patterned(1 << 20, 5), Memory::new(1 << 20));
     for _ in 0..5 {
         pair.b.receive(&into).context(2).post().unwrap();

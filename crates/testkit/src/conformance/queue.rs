@@ -8,20 +8,20 @@ use crate::prelude::*;
 fn messages(pair: &Pair, count: usize) {
     for number in 0..count {
         pair.b.receive(()).context(number + 1).post().unwrap();
-        wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).data(number as u64).inject().send().ok());
+        wait::drive(&[&pair.a], "room", || {
+            pair.a.out(pair.to_b, ()).data(number as u64).inject().send().ok()
+        });
     }
 }
 
 /// Reads `queue` with an entry type.
 fn read_as<E: CqFormatEntry>(pair: &Pair, empty: E) -> E {
     let mut entry = [empty];
-    wait::drive(&[&pair.a], "an entry", || {
-        match pair.b.rx.read(&mut CqBuffer::new(&mut entry)) {
-            Ok(1) => Some(()),
-            Ok(other) => panic!("{other} entries"),
-            Err(error) if error.is_again() => None,
-            Err(error) => panic!("{error}"),
-        }
+    wait::drive(&[&pair.a], "an entry", || match pair.b.rx.read(&mut CqBuffer::new(&mut entry)) {
+        Ok(1) => Some(()),
+        Ok(other) => panic!("{other} entries"),
+        Err(error) if error.is_again() => None,
+        Err(error) => panic!("{error}"),
     });
     entry[0]
 }

@@ -168,7 +168,8 @@ pub fn an_unknown_key_is_rejected_and_the_endpoint_goes_on(kit: &dyn Kit) {
 pub fn an_access_outside_the_region_is_refused(kit: &dyn Kit) {
     for mr_mode in [MrMode::VIRT_ADDR | MrMode::PROV_KEY, MrMode::empty()] {
         let Ok(infos) = kit.getinfo(&kit.usual().mr_mode(mr_mode)) else { continue };
-        let pair = kit.pair_with(|opening| opening.hints(|hints| hints.mr_mode(infos[0].domain_attr.mr_mode)));
+        let pair =
+            kit.pair_with(|opening| opening.hints(|hints| hints.mr_mode(infos[0].domain_attr.mr_mode)));
         for library in [false, true] {
             let (memory, region) = target(&pair, 4_096, library);
             let base = region.base();
@@ -209,8 +210,7 @@ pub fn an_access_without_the_right_is_refused(kit: &dyn Kit) {
                 (MrAccess::SEND | MrAccess::RECV, false),
                 (MrAccess::READ | MrAccess::WRITE, true),
             ] {
-                let memory =
-                    if library { Memory::library(&pair.b.domain, len) } else { Memory::new(len) };
+                let memory = if library { Memory::library(&pair.b.domain, len) } else { Memory::new(len) };
                 let region = pair.b.register(&memory, rights).unwrap();
                 let errnos: Vec<Errno> = [KEY, ACCESS].concat();
                 refused(&pair, write, &local, remote(&region), &errnos);
@@ -298,10 +298,7 @@ pub fn a_read_takes_neither_inject_nor_remote_data(kit: &dyn Kit) {
     let pair = kit.pair();
     let (_memory, region) = target(&pair, 64, false);
     let local = Memory::new(64);
-    for out in [
-        pair.a.out(pair.to_b, &local).msg(OpFlags::INJECT),
-        pair.a.out(pair.to_b, &local).data(3),
-    ] {
+    for out in [pair.a.out(pair.to_b, &local).msg(OpFlags::INJECT), pair.a.out(pair.to_b, &local).data(3)] {
         let error = out.read(&[remote(&region)]).unwrap_err();
         assert!([Errno::EBADFLAGS, Errno::EINVAL].contains(&error.errno()), "{error}");
     }

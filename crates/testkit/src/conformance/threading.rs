@@ -75,7 +75,11 @@ pub fn eight_threads_hammer_one_endpoint(kit: &dyn Kit) {
                 for entry in &entries[..count] {
                     if entry.flags.contains(CompletionFlags::RECV) {
                         let (thread, number) = (entry.tag as usize >> 32, entry.tag as u32 as usize);
-                        assert_eq!(entry.op_context.0, thread * EACH + number + 1, "each receive has its tag");
+                        assert_eq!(
+                            entry.op_context.0,
+                            thread * EACH + number + 1,
+                            "each receive has its tag"
+                        );
                         assert_eq!(entry.len, number % 65);
                         received.fetch_add(1, Ordering::Relaxed);
                     } else {
@@ -138,8 +142,7 @@ pub fn eight_threads_write_and_read_through_one_endpoint(kit: &dyn Kit) {
         let pair = kit.pair();
         let target =
             if library { Memory::library(&pair.b.domain, THREADS * LEN) } else { Memory::new(THREADS * LEN) };
-        let region =
-            pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+        let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
         let done: Vec<AtomicUsize> = (0..THREADS).map(|_| AtomicUsize::new(0)).collect();
         let start = Instant::now();
         let take = || {

@@ -48,7 +48,9 @@ fn next_by_wait(side: &Side) -> CqTaggedEntry {
     loop {
         match side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG)) {
             Ok(1) => return entry[0],
-            Err(error) if error.is_again() => assert!(start.elapsed() < LONG, "nothing came\n{}", side.report()),
+            Err(error) if error.is_again() => {
+                assert!(start.elapsed() < LONG, "nothing came\n{}", side.report())
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -271,7 +273,9 @@ pub fn no_wake_up_is_lost_in_a_long_ping_pong(kit: &dyn Kit) {
             for round in 0..ROUNDS {
                 assert_eq!(next_by_fd(&pair.b).done().data, round as u64);
                 pair.b.receive(()).context(2).post().unwrap();
-                wait::drive(&[], "room", || pair.b.out(pair.to_a, ()).data(round as u64).inject().send().ok());
+                wait::drive(&[], "room", || {
+                    pair.b.out(pair.to_a, ()).data(round as u64).inject().send().ok()
+                });
             }
         });
         pair.a.receive(()).context(1).post().unwrap();
@@ -305,7 +309,9 @@ pub fn no_wake_up_is_lost_between_blocking_reads(kit: &dyn Kit) {
                 }
             });
             for round in 0..ROUNDS {
-                wait::drive(&[], "room", || pair.a.out(pair.to_b, ()).data(round as u64).inject().send().ok());
+                wait::drive(&[], "room", || {
+                    pair.a.out(pair.to_b, ()).data(round as u64).inject().send().ok()
+                });
                 assert_eq!(next_by_wait(&pair.a).data, round as u64);
                 pair.a.receive(()).context(1).post().unwrap();
             }

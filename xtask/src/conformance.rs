@@ -1,0 +1,331 @@
+//! `docs/conformance.md`: which test shows which rule of libfabric.
+//!
+//! The table is `docs/conformance.toml`, the deviations are `docs/deviations.toml`. A test that either names must be in
+//! the tree: tests are found by reading the sources, so that a renamed one is noticed without running anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::StepResult;
+use crate::step::{Outcome, root};
+
+const TABLE: &str = "docs/conformance.toml";
+const DEVIATIONS: &str = "docs/deviations.toml";
+const DOCUMENT: &str = "docs/conformance.md";
+/// Where tests may be.
+const FOLDERS: [&str; 2] = ["crates", "tests"];
+/// Where the suite is made into tests of a transport.
+const INSTANCES: &str = "tests/tests/conformance.rs";
+
+/// Writes the document, or checks that it is as it would be written.
+///
+/// # Errors
+/// For a rule without a test, a deviation or a reason to wait; a test that is not there; a deviation that nothing refers
+/// to; and, when checking, a document that is not fresh.
+pub fn run(check: bool) -> StepResult {
+    let text = document()?;
+    let path = root().join(DOCUMENT);
+    if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        return Ok(Outcome::Passed);
+    }
+    if check {
+        return Err(format!("not fresh: {DOCUMENT} (cargo xtask conformance)"));
+    }
+    fs::write(path, text).map_err(|error| format!("{DOCUMENT}: {error}"))?;
+    println!("wrote {DOCUMENT}");
+    Ok(Outcome::Passed)
+}
+
+/// The document.
+///
+/// # Errors
+/// Those of [`run`], but for freshness.
+pub fn document() -> Result<String, String> {
+    let table: Table = parse(TABLE)?;
+    let deviations: Deviations = parse(DEVIATIONS)?;
+    let tests = tests()?;
+    let problems = problems(&table, &deviations, &tests);
+    if !problems.is_empty() {
+        return Err(problems.join("\n"));
+    }
+    Ok(render(&table, &deviations, &tests, &instances()?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    section: Vec<Section>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Section {
+    title: String,
+    rule: Vec<Rule>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    id: String,
+    text: String,
+    #[serde(default)]
+    tests: Vec<String>,
+    deviation: Option<String>,
+    later: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Deviations {
+    deviation: Vec<Deviation>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Deviation {
+    id: String,
+    page: String,
+    quote: String,
+    ours: String,
+    reason: String,
+}
+
+/// A test of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Test {
+    /// From the root.
+    path: PathBuf,
+    /// A case of the suite, which runs for every transport.
+    case: bool,
+}
+
+type Tests = BTreeMap<String, Test>;
+
+fn parse<T: for<'a> Deserialize<'a>>(path: &str) -> Result<T, String> {
+    let text = fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))?;
+    toml::from_str(&text).map_err(|error| format!("{path}: {error}"))
+}
+
+/// All tests, by name.
+fn tests() -> Result<Tests, String> {
+    let mut all = Tests::new();
+    for folder in FOLDERS {
+        collect(&root().join(folder), &mut all)?;
+    }
+    Ok(all)
+}
+
+fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort(); // so that the document is the same wherever it is written
+    for path in paths {
+        if path.is_dir() {
+            collect(&path, all)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let path = path.strip_prefix(root()).unwrap_or(&path);
+            for (name, case) in tests_of(&text) {
+                // A unit test may have the name of a case, which says more.
+                if case || !all.contains_key(name) {
+                    all.insert(name.to_string(), Test { path: path.to_path_buf(), case });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The tests of one source: functions behind `#[test]`, and cases of the suite.
+fn tests_of(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut announced = false;
+    text.lines().filter_map(move |line| {
+        let line = line.trim_start();
+        if line.starts_with("#[test]") {
+            announced = true;
+        }
+        let signature = line.strip_prefix("pub ").unwrap_or(line).strip_prefix("fn ")?;
+        let (name, rest) = signature.split_once('(')?;
+        let case = rest.starts_with("kit: &dyn Kit)") && line.starts_with("pub ");
+        let test = std::mem::take(&mut announced);
+        (test || case).then_some((name, case))
+    })
+}
+
+/// Which transports the suite runs for, and what each skips with what reason.
+fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
+    let text = fs::read_to_string(root().join(INSTANCES)).map_err(|error| format!("{INSTANCES}: {error}"))?;
+    Ok(instances_of(&text))
+}
+
+fn instances_of(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    for part in text.split("testkit::conformance!(").skip(1) {
+        let part = part.split(");").next().unwrap_or(part);
+        let Some((name, rest)) = part.split_once(':') else { continue };
+        let skips = rest.split_once('[').map_or("", |(_, list)| list.trim_end().trim_end_matches(']'));
+        let skips = skips.lines().flat_map(|line| line.split("\",")).map(str::trim);
+        let skips =
+            skips.filter(|skip| !skip.is_empty()).map(|skip| skip.trim_end_matches(',').replace('"', ""));
+        all.push((name.trim().to_string(), skips.collect()));
+    }
+    all
+}
+
+/// Everything that is wrong with the two files.
+fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut ids = BTreeSet::new();
+    let mut referred = BTreeSet::new();
+    for rule in table.section.iter().flat_map(|section| &section.rule) {
+        if !ids.insert(&rule.id) {
+            all.push(format!("{TABLE}: two rules {}", rule.id));
+        }
+        if rule.tests.is_empty() && rule.deviation.is_none() && rule.later.is_none() {
+            all.push(format!(
+                "{TABLE}: rule {} has no test, no deviation, and nothing that it waits for",
+                rule.id
+            ));
+        }
+        for test in rule.tests.iter().filter(|test| !tests.contains_key(*test)) {
+            all.push(format!("{TABLE}: rule {}: no test {test} in the tree", rule.id));
+        }
+        referred.extend(&rule.deviation);
+    }
+    let known: BTreeSet<&String> = deviations.deviation.iter().map(|deviation| &deviation.id).collect();
+    all.extend(referred.difference(&known).map(|id| format!("{DEVIATIONS}: no deviation {id}")));
+    all.extend(known.difference(&referred).map(|id| format!("{DEVIATIONS}: no rule refers to {id}")));
+    for deviation in &deviations.deviation {
+        if [&deviation.page, &deviation.quote, &deviation.ours, &deviation.reason]
+            .iter()
+            .any(|text| text.is_empty())
+        {
+            all.push(format!(
+                "{DEVIATIONS}: {} needs a page, a quote, what is ours, and a reason",
+                deviation.id
+            ));
+        }
+    }
+    all
+}
+
+fn render(
+    table: &Table,
+    deviations: &Deviations,
+    tests: &Tests,
+    instances: &[(String, Vec<String>)],
+) -> String {
+    let rules = || table.section.iter().flat_map(|section| &section.rule);
+    let named: BTreeSet<&String> = rules().flat_map(|rule| &rule.tests).collect();
+    let cases = tests.values().filter(|test| test.case).count();
+    let (shown, later) = (
+        rules().filter(|rule| !rule.tests.is_empty()).count(),
+        rules().filter(|rule| rule.later.is_some()).count(),
+    );
+    let mut text = format!(
+        "# Conformance\n\n\
+         <!-- Generated by `cargo xtask conformance` from conformance.toml, deviations.toml and the names of tests. -->\n\n\
+         Rules of libfabric's man pages, by topic, and the tests that show each. A case of the suite (marked *) runs for\n\
+         every transport and endpoint type; the others are tests of one thing. {} rules: {shown} shown by tests, {} not\n\
+         followed on purpose, {later} waiting. The suite has {cases} cases.\n\n\
+         | transport | skipped cases |\n|---|---|\n",
+        rules().count(),
+        deviations.deviation.len(),
+    );
+    for (name, skips) in instances {
+        let skips = if skips.is_empty() { "none".to_string() } else { skips.join("; ") };
+        let _ = writeln!(text, "| {name} | {} |", cell(&skips));
+    }
+    for section in &table.section {
+        let _ = write!(text, "\n## {}\n\n| rule | | shown by |\n|---|---|---|\n", section.title);
+        for rule in &section.rule {
+            let mut shown: Vec<String> = rule.tests.iter().map(|test| link(test, tests)).collect();
+            if let Some(id) = &rule.deviation {
+                shown.push(format!("not followed: [{id}](#{id})"));
+            }
+            if let Some(what) = &rule.later {
+                shown.push(format!("waits for {}", cell(what)));
+            }
+            let _ = writeln!(text, "| {} | {} | {} |", rule.id, cell(&rule.text), shown.join(", "));
+        }
+    }
+    text.push_str("\n## Deviations\n");
+    for deviation in &deviations.deviation {
+        let Deviation { id, page, quote, ours, reason } = deviation;
+        let _ = write!(text, "\n### {id}\n\n{page}: \"{quote}\"\n\n{ours} {reason}\n");
+    }
+    let others = tests.iter().filter(|(name, test)| test.case && !named.contains(name));
+    let others: Vec<String> = others.map(|(name, _)| link(name, tests)).collect();
+    if !others.is_empty() {
+        let _ = write!(text, "\n## Cases beyond these rules\n\n{}\n", others.join(", "));
+    }
+    text
+}
+
+/// A test, linked to its file.
+fn link(name: &str, tests: &Tests) -> String {
+    let Some(test) = tests.get(name) else { return name.to_string() };
+    let star = if test.case { "*" } else { "" };
+    format!("[{name}](../{}){star}", test.path.display())
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "#[test]\nfn one() {\n}\n    #[test]\n    #[ignore]\n    fn two() {}\nfn helper() {}\n\
+                          pub fn three(kit: &dyn Kit) {\nfn four(kit: &dyn Kit) {\n";
+
+    fn found() -> Tests {
+        let test = |case| Test { path: "a.rs".into(), case };
+        tests_of(SOURCE).map(|(name, case)| (name.to_string(), test(case))).collect()
+    }
+
+    fn table(rule: &str) -> Table {
+        toml::from_str(&format!("[[section]]\ntitle = 'T'\n[[section.rule]]\nid = '1'\ntext = 't'\n{rule}"))
+            .unwrap()
+    }
+
+    #[test]
+    fn tests_and_cases_are_found_and_helpers_are_not() {
+        let all: Vec<(&str, bool)> = tests_of(SOURCE).collect();
+        assert_eq!(all, [("one", false), ("two", false), ("three", true)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let none = Deviations { deviation: Vec::new() };
+        let wrong = |rule: &str| problems(&table(rule), &none, &found());
+        assert!(wrong("tests = ['one', 'three']").is_empty());
+        assert!(wrong("")[0].contains("rule 1 has no test"));
+        assert!(wrong("tests = ['helper']")[0].contains("no test helper"));
+        assert!(wrong("deviation = 'd'")[0].contains("no deviation d"));
+        assert!(wrong("later = 'x'").is_empty());
+        let deviation =
+            toml::from_str("[[deviation]]\nid='d'\npage='p'\nquote='q'\nours='o'\nreason='r'").unwrap();
+        assert!(problems(&table("later = 'x'"), &deviation, &found())[0].contains("no rule refers to d"));
+    }
+
+    #[test]
+    fn instances_and_their_skips_are_found() {
+        let text = "testkit::conformance!(shm: ShmPair);\ntestkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
+                    order: \"none, promised\",\n    loss: \"some\",\n]);";
+        let all = instances_of(text);
+        assert_eq!(all[0], ("shm".to_string(), Vec::new()));
+        assert_eq!(all[1].1, ["order: none, promised", "loss: some"]);
+    }
+
+    #[test]
+    fn the_files_of_this_tree_agree_with_it() {
+        document().unwrap();
+    }
+}
