@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::step::{Outcome, root};
-use crate::{StepResult, features, links, settings};
+use crate::{StepResult, conformance, features, links, settings};
 
 /// Where the table of features goes in the README.
 const FEATURES: [&str; 2] = ["<!-- features:begin -->", "<!-- features:end -->"];
@@ -20,7 +20,11 @@ pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
     let readme = replaced(&readme, FEATURES, &features::table())?;
     let readme = replaced(&readme, PROGRAM, &format!("```rust\n{}```\n", read(EXAMPLE)?))?;
-    let documents = [("README.md", readme), ("docs/settings.md", settings::document())];
+    let documents = [
+        ("README.md", readme),
+        ("docs/settings.md", settings::document()),
+        ("docs/conformance.md", conformance::document()?),
+    ];
     let mut stale = Vec::new();
     for (path, text) in documents {
         if fs::read_to_string(root().join(path)).is_ok_and(|old| old == text) {
