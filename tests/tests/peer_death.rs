@@ -7,7 +7,7 @@ use testkit::leftovers::{Snapshot, sockets_named};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
-testkit::roles!(victim, friend, same_name);
+testkit::roles!(victim, friend, same_name, pinger, survive);
 
 /// How long an operation with a dead peer may take to end. (The scheduler of a busy test machine is given as much
 /// again.)
@@ -467,4 +467,122 @@ fn a_domain_outlives_the_death_of_a_peer_of_one_endpoint() {
     scene.kill(&[]);
     wait::drive_for(BOUND + GRACE, &[&other], "the other endpoint's error", || other.next_of(21)).failed();
     drop(Arc::clone(&other.domain));
+}
+
+/// Sends numbered messages of all sizes to the hub, one after the other, and waits for the answer to each. Says how far
+/// it has come when asked.
+fn pinger(line: &mut Line, arguments: &[String]) {
+    let side = open(Naming::Names);
+    line.say(side.name());
+    let to = side.insert_address(&parse(&arguments[0]));
+    line.expect("go");
+    let from = Memory::patterned(200_000, 3);
+    let mut number = 0_u64;
+    loop {
+        let len = [8, 64, 9_000, 200_000][number as usize % 4];
+        side.receive(()).context(1).post().unwrap();
+        let out = side.out(to, from.slice(..len)).context(2).data(number);
+        wait::drive(&[&side], "room", || out.send().ok());
+        wait::drive(&[&side], "the send", || side.next_of(2)).done();
+        let answer = wait::drive(&[&side], "the answer", || side.next_of(1)).done();
+        assert_eq!(answer.data, number);
+        number += 1;
+        if line.has_news() {
+            line.expect("how far");
+            line.say(number);
+        }
+    }
+}
+
+/// A process that answers pingers.
+struct Hub {
+    side: Side,
+    into: Memory,
+}
+
+impl Hub {
+    fn new() -> Self {
+        let side = Opening::new(hints(Naming::Names)).open();
+        let into = Memory::new(200_000);
+        // One receive at a time: what others send meanwhile is unexpected, or still at its sender.
+        side.receive(&into).context(1).post().unwrap();
+        Self { side, into }
+    }
+
+    fn start(&self) -> (Child, FiAddr) {
+        let mut child = Child::start("pinger", &[&self.side.name().to_string()]);
+        let address = self.side.insert_address(&parse(&child.line.hear()));
+        child.line.say("go");
+        (child, address)
+    }
+
+    /// Answers what comes. A message whose sender died in the middle of it is an error, and no harm.
+    fn serve(&self) {
+        self.side.poll();
+        while let Some(event) = self.side.next() {
+            let received = event.context() == 1;
+            if let Event::Done(entry, source) = event
+                && received
+            {
+                self.into.check(entry.len, 3);
+                // To somebody who is dead by now, perhaps: then it is an error entry, later.
+                let answer = self.side.out(source, ()).context(2).data(entry.data);
+                while let Err(error) = answer.send() {
+                    assert!(error.is_again(), "{error}");
+                    self.side.poll();
+                }
+            }
+            if received {
+                self.side.receive(&self.into).context(1).post().unwrap();
+            }
+        }
+    }
+
+    /// How far a pinger is.
+    fn ask(&self, child: &mut Child) -> u64 {
+        child.line.say("how far");
+        let start = Instant::now();
+        while !child.line.has_news() {
+            self.serve();
+            assert!(start.elapsed() < wait::BOUND, "a pinger stands still\n{}", self.side.report());
+        }
+        child.line.hear().parse().unwrap()
+    }
+}
+
+/// Many deaths around one hub, in a process of its own, so that its descriptors can be counted.
+fn survive(line: &mut Line, _arguments: &[String]) {
+    const PINGERS: usize = 4;
+    const DEATHS: usize = 24;
+    let hub = Hub::new();
+    let mut pingers: Vec<(Child, FiAddr)> = (0..PINGERS).map(|_| hub.start()).collect();
+    let mut descriptors = 0;
+    for death in 0..DEATHS {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(10 + death as u64 % 7) {
+            hub.serve();
+        }
+        let at = death * 5 % PINGERS;
+        pingers[at].0.kill();
+        let old = std::mem::replace(&mut pingers[at], hub.start());
+        hub.side.av.remove(&[old.1]).unwrap();
+        drop(old);
+        for (child, _) in &mut pingers {
+            let before = hub.ask(child);
+            assert!(hub.ask(child) > before);
+        }
+        if death == DEATHS / 2 {
+            descriptors = testkit::leftovers::open_files();
+        }
+    }
+    let now = testkit::leftovers::open_files();
+    assert!(now < descriptors + 8, "{descriptors} descriptors after half the deaths, {now} after all");
+    line.say("survived");
+}
+
+#[test]
+fn a_hub_outlives_many_deaths() {
+    let mut child = Child::start("survive", &[]);
+    child.line.expect("survived");
+    child.finish();
 }

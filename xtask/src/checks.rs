@@ -1,6 +1,6 @@
 //! What runs on the stable toolchain.
 
-use crate::step::{Outcome, Report, answers, cargo, not_run, run, run_tests, target_dir};
+use crate::step::{Outcome, Report, answers, cargo, not_run, output, run, target_dir};
 use crate::{StepResult, docs};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
@@ -12,6 +12,7 @@ pub fn test(report: &mut Report) {
         run(cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]).args(["--", "--deny", "warnings"]))
     });
     report.add("tests", tests);
+    report.add("what was left out", left_out);
     // What `cargo nextest` does not run.
     report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
     report.add("documents", || docs::run(true));
@@ -20,12 +21,29 @@ pub fn test(report: &mut Report) {
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.
 fn tests() -> StepResult {
     if answers("cargo-nextest", &["nextest", "--version"]) {
-        let mut nextest = cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
-        nextest.args(["--status-level", "fail", "--success-output", "final", "--final-status-level", "slow"]);
-        return run_tests(&mut nextest);
+        let args = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
+        return run(cargo(&["nextest", "run", "--workspace"]).args(args));
     }
-    let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]);
-    run_tests(test.args(["--", "--show-output"]))
+    run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))
+}
+
+/// What the tests left out: cases of the suite that do not apply or lack a device, and tests that are ignored.
+fn left_out() -> StepResult {
+    let suite = ["test", "--quiet", "--package", "ofi-tests", "--test", "conformance", "skipped_cases"];
+    let suite = output(cargo(&suite).args(["--", "--show-output"]))?;
+    let ignored = ["test", "--quiet", "--workspace", "--all-targets", "--", "--ignored", "--list"];
+    let ignored = output(&mut cargo(&ignored))?;
+    let skipped = suite.lines().filter(|line| line.contains(" skips ") || is_skipped(line));
+    let ignored = ignored.lines().filter_map(|line| line.strip_suffix(": test"));
+    let mut all: Vec<String> = skipped.map(|line| format!("conformance: {}", line.trim())).collect();
+    all.extend(ignored.map(|name| format!("{name}: ignored by its own word (cargo test -- --ignored)")));
+    Ok(if all.is_empty() { Outcome::Passed } else { Outcome::NotRun(all) })
+}
+
+/// `shm: 269 cases, 3 skipped`, with more than 0.
+fn is_skipped(line: &str) -> bool {
+    let count = line.split(" cases, ").nth(1).and_then(|rest| rest.strip_suffix(" skipped"));
+    count.is_some_and(|count| count.parse() != Ok(0))
 }
 
 /// The rings under loom. `--release`, as loom walks through millions of interleavings.
@@ -66,4 +84,16 @@ pub fn aarch64() -> StepResult {
         );
     }
     run(&mut cargo(&["check", "--workspace", "--quiet", "--target", AARCH64])).map(|_| Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_skipped;
+
+    #[test]
+    fn only_a_count_above_zero_is_reported() {
+        assert!(is_skipped("udp: 269 cases, 12 skipped"));
+        assert!(!is_skipped("shm: 269 cases, 0 skipped"));
+        assert!(!is_skipped("test result: ok"));
+    }
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::StepResult;
-use crate::step::{Outcome, Report, answers, command, not_run, root, run, run_tests, target_dir};
+use crate::step::{Outcome, Report, answers, command, not_run, root, run, target_dir};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -43,7 +43,7 @@ pub fn asan() -> StepResult {
     tests.args(["--package", "ofi-tests", "--test", "conformance", "--", "shm::"]);
     // A killed child leaves memory behind on purpose.
     tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
-    run_tests(&mut tests)
+    run(&mut tests)
 }
 
 /// Runs the targets of `fuzz/`, for `seconds` each, from the committed corpus on.

@@ -1,7 +1,6 @@
 //! Steps, what became of them, and the commands that they run.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -102,26 +101,18 @@ pub fn run(command: &mut Command) -> StepResult {
     }
 }
 
-/// Runs tests. What they print of skipped cases (`skipped NAME: WHY`) counts as not run.
+/// Runs a command to its end, and answers what it printed on its standard output.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_tests(command: &mut Command) -> StepResult {
-    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
-    let mut skipped = Vec::new();
-    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
-        let line = line.map_err(|error| error.to_string())?;
-        println!("{line}");
-        if let Some(what) = line.trim_start().strip_prefix("skipped ") {
-            skipped.push(what.to_owned());
-        }
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(command, &error))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{} ended with {}\n{text}", shown(command), output.status))
     }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    if !status.success() {
-        return Err(format!("{} ended with {status}", shown(command)));
-    }
-    Ok(if skipped.is_empty() { Outcome::Passed } else { Outcome::NotRun(skipped) })
 }
 
 /// Whether a command answers `--version`.

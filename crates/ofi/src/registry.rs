@@ -72,6 +72,16 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
         }
         if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
             // Which providers there are, and nothing of what they can do.
+            let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
+            if !ProviderFilter::parse(&wanted.replace(';', ",")).may_ask(provider.name()) {
+                all.refusals.push(Refusal {
+                    provider: provider.name().to_string(),
+                    field: "fabric_attr.prov_name",
+                    wanted: wanted.to_string(),
+                    offered: provider.name().to_string(),
+                });
+                continue;
+            }
             let mut info = Info::default();
             info.fabric_attr.prov_name = provider.name().to_string();
             info.fabric_attr.prov_version = provider.version();
