@@ -1,5 +1,7 @@
 //! Runs the lines and holds what came out.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use crate::{
@@ -101,8 +103,23 @@ fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Vec<Pai
     let against = line.against.filter(|against| against.is_ready());
     let mut theirs = against.map(|against| move || against.run(cores));
     let theirs = theirs.as_mut().map(|run| run as pairs::Run<'_>);
-    let mut before_each = || quiet::wait(cores, policy.patience).map(drop);
+    let mut before_each = || wait_for_a_good_moment(policy, cores);
     pairs::take(policy, ours, theirs, &mut || bounce::measure(cores), &mut before_each)
+}
+
+/// Waits until the cores are idle and, if that was asked for, near each other; not longer than the patience.
+fn wait_for_a_good_moment(policy: &Policy, cores: [usize; 2]) -> Result<()> {
+    let deadline = Instant::now() + policy.patience;
+    loop {
+        quiet::wait(cores, deadline.saturating_duration_since(Instant::now()))?;
+        let is_near = match policy.longest_bounce_ns {
+            Some(longest) => bounce::measure(cores)? <= longest,
+            None => true,
+        };
+        if is_near || Instant::now() > deadline {
+            return Ok(());
+        }
+    }
 }
 
 fn row(line: &Line, pairs: Vec<Pair>) -> Row {

@@ -523,9 +523,11 @@ impl Hub {
             let received = event.context() == 1;
             if let Event::Done(entry, source) = event
                 && received
+                && source != FiAddr::NOTAVAIL
             {
                 self.into.check(entry.len, 3);
-                // To somebody who is dead by now, perhaps: then it is an error entry, later.
+                // To somebody who is dead by now, perhaps: then it is an error entry, later. (Messages of the dead come
+                // from nobody once their address is removed.)
                 let answer = self.side.out(source, ()).context(2).data(entry.data);
                 while let Err(error) = answer.send() {
                     assert!(error.is_again(), "{error}");
