@@ -1,11 +1,11 @@
-//! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors.
+//! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors; and many one after the other.
 
 use ofi_tests::{Naming, open, parse, resident_kib};
 use testkit::leftovers::open_files;
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
-testkit::roles!(hub, crowd);
+testkit::roles!(hub, crowd, churn);
 
 const PEERS: usize = 4_096;
 /// Endpoints in each of the peers' processes.
@@ -138,4 +138,41 @@ fn four_thousand_peers_with_a_thousand_descriptors() {
     crowds.iter_mut().for_each(|crowd| crowd.line.say("end"));
     crowds.into_iter().for_each(Child::finish);
     hub.finish();
+}
+
+/// Pairs that come and go, in a process of its own, so that what they leave behind can be counted.
+fn churn(line: &mut Line, _arguments: &[String]) {
+    let keep = open(Naming::Names);
+    let round = |large: bool| {
+        let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+        pair.warm_up();
+        if large {
+            let (from, into) = (Memory::patterned(300_000, 5), Memory::new(300_000));
+            pair.b.receive(&into).context(2).post().unwrap();
+            pair.post(|| pair.a.out(pair.to_b, &from).send());
+            pair.drive("a large message", || pair.b.next_of(2)).done();
+        }
+        let to = keep.insert(&pair.a);
+        pair.post(|| keep.out(to, ()).inject().send());
+        keep.av.remove(&[to]).unwrap();
+    };
+    let mut before = (0, 0);
+    for number in 0..400 {
+        round(number % 10 == 0);
+        if number == 100 {
+            before = (open_files(), resident_kib());
+        }
+    }
+    // The helper thread may still be closing the last ones.
+    wait::drive(&[&keep], "descriptors to be closed", || (open_files() <= before.0).then_some(()));
+    let grown = resident_kib().saturating_sub(before.1);
+    assert!(grown < 16 << 10, "{grown} KiB more after 300 more pairs");
+    line.say("done");
+}
+
+#[test]
+fn endpoints_that_come_and_go_leave_no_descriptors_and_no_memory() {
+    let mut child = Child::start("churn", &[]);
+    child.line.expect("done");
+    child.finish();
 }

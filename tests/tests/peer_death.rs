@@ -530,6 +530,9 @@ impl Hub {
                 // from nobody once their address is removed.)
                 let answer = self.side.out(source, ()).context(2).data(entry.data);
                 while let Err(error) = answer.send() {
+                    if error.errno() == Errno::EINVAL {
+                        break; // the address was removed after its message had been completed
+                    }
                     assert!(error.is_again(), "{error}");
                     self.side.poll();
                 }

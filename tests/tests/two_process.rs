@@ -5,7 +5,7 @@ use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
-testkit::roles!(echo, check_stream, target, name_owner);
+testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_target);
 
 /// The tag that tells an echo to end.
 const STOP: u64 = u64::MAX;
@@ -254,5 +254,146 @@ fn an_address_in_use_by_another_process_is_refused() {
         wait::until("the address of a dead process", || {
             Opening::new(hints(naming)).name(&address).try_open().is_ok()
         });
+    }
+}
+
+/// An endpoint whose queue can be slept on.
+fn open_sleeper() -> Side {
+    Opening::new(hints(Naming::Names)).wait_obj(WaitObj::Fd).open()
+}
+
+/// Sleeps until the queue says something: by the descriptor or by a blocking read.
+fn sleep_for_next(side: &Side, by_descriptor: bool) -> CqTaggedEntry {
+    let start = Instant::now();
+    let mut entry = [CqTaggedEntry::EMPTY];
+    loop {
+        let read = if by_descriptor {
+            let read = side.rx.read(&mut CqBuffer::new(&mut entry));
+            if read.as_ref().is_err_and(Error::is_again) && side.rx.trywait().is_ok() {
+                let fd = side.rx.wait_fd().expect("FI_WAIT_FD");
+                let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: one descriptor, as said.
+                let found = unsafe { libc::poll(&raw mut poll, 1, 5_000) };
+                assert_eq!(found, 1, "a lost wake-up\n{}", side.report());
+            }
+            read
+        } else {
+            side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_secs(5)))
+        };
+        match read {
+            Ok(_) => return entry[0],
+            Err(error) if error.is_again() => {
+                assert!(start.elapsed() < Duration::from_secs(5), "a lost wake-up\n{}", side.report());
+            }
+            Err(error) => panic!("{error}: {:?}", side.rx.read_error()),
+        }
+    }
+}
+
+/// As [`echo`], but sleeps instead of polling. Waits now and then before it answers, so that the other end sleeps, too.
+fn sleeping_echo(line: &mut Line, arguments: &[String]) {
+    let by_descriptor = arguments[0] == "descriptor";
+    let side = open_sleeper();
+    line.say(side.name());
+    let to = side.insert_address(&parse(&line.hear()));
+    let buffer = Memory::new(100_000);
+    side.receive(&buffer).context(1).post().unwrap();
+    line.say("ready");
+    loop {
+        let entry = sleep_for_next(&side, by_descriptor);
+        if entry.flags.contains(CompletionFlags::SEND) {
+            continue;
+        }
+        if entry.data == STOP {
+            return;
+        }
+        buffer.check(entry.len, entry.data as u8);
+        if entry.data % 64 == 0 {
+            std::thread::sleep(Duration::from_micros(entry.data % 300));
+        }
+        let out = side.out(to, buffer.slice(..entry.len)).context(2).data(entry.data);
+        wait::drive(&[], "room", || out.send().ok());
+        side.receive(&buffer).context(1).post().unwrap();
+    }
+}
+
+fn sleeping_ping_pong(how: &str) {
+    const ROUNDS: u64 = 6_000;
+    let mut child = Child::start("sleeping_echo", &[how]);
+    let side = open_sleeper();
+    let to = side.insert_address(&parse(&child.line.hear()));
+    child.line.say(side.name());
+    child.line.expect("ready");
+    let into = Memory::new(100_000);
+    for round in 0..ROUNDS {
+        let len = if round % 50 == 7 { 100_000 } else { (round % 200) as usize };
+        let from = Memory::patterned(len, round as u8);
+        side.receive(&into).context(1).post().unwrap();
+        if round % 64 == 32 {
+            std::thread::sleep(Duration::from_micros(round % 300));
+        }
+        let out = side.out(to, &from).context(2).data(round);
+        wait::drive(&[], "room", || out.send().ok());
+        let (mut sent, mut received) = (false, false);
+        while !sent || !received {
+            let entry = sleep_for_next(&side, how == "descriptor");
+            sent |= entry.op_context == Context(2);
+            if entry.op_context == Context(1) {
+                received = true;
+                assert_eq!((entry.data, entry.len), (round, len));
+                into.check(len, round as u8);
+            }
+        }
+    }
+    wait::drive(&[&side], "room", || side.out(to, ()).data(STOP).inject().send().ok());
+    child.finish();
+}
+
+#[test]
+fn sleeping_processes_wake_each_other_by_descriptor() {
+    sleeping_ping_pong("descriptor");
+}
+
+#[test]
+fn sleeping_processes_wake_each_other_by_blocking_read() {
+    sleeping_ping_pong("read");
+}
+
+/// Offers memory under automatic progress, and makes no call until the line ends.
+fn idle_target(line: &mut Line, arguments: &[String]) {
+    let side = Opening::new(hints(Naming::Names).progress(Progress::Auto)).open();
+    let memory =
+        if arguments[0] == "library" { Memory::library(&side.domain, LONGEST) } else { Memory::new(LONGEST) };
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    let into = Memory::new(LONGEST);
+    side.receive(&into).context(1).post().unwrap();
+    line.say(side.name());
+    line.say(region_text(&region));
+    line.expect("check");
+    memory.check(LONGEST, 1);
+    into.check(LONGEST, 2);
+    line.say("ok");
+}
+
+#[test]
+fn a_process_with_automatic_progress_serves_without_a_call() {
+    for kind in ["application", "library"] {
+        let mut child = Child::start("idle_target", &[kind]);
+        let side = open(Naming::Names);
+        let to = side.insert_address(&parse(&child.line.hear()));
+        let there = parse_region(&child.line.hear());
+        let (one, two) = (Memory::patterned(LONGEST, 1), Memory::patterned(LONGEST, 2));
+        wait::drive(&[&side], "room", || side.out(to, &one).context(1).write(&[there]).ok());
+        wait::drive(&[&side], "a write to a process that makes no calls", || side.next_of(1)).done();
+        let back = Memory::new(LONGEST);
+        wait::drive(&[&side], "room", || side.out(to, &back).context(2).read(&[there]).ok());
+        wait::drive(&[&side], "a read from a process that makes no calls", || side.next_of(2)).done();
+        back.check(LONGEST, 1);
+        let flags = OpFlags::DELIVERY_COMPLETE;
+        wait::drive(&[&side], "room", || side.out(to, &two).context(3).msg(flags).send().ok());
+        wait::drive(&[&side], "delivery to a process that makes no calls", || side.next_of(3)).done();
+        child.line.say("check");
+        child.line.expect("ok");
+        child.finish();
     }
 }

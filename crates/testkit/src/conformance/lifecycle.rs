@@ -171,23 +171,6 @@ pub fn statistics_count_what_happened(kit: &dyn Kit) {
     assert!(pair.b.ep.statistics().iter().all(|one| !one.name.is_empty() && !one.help.is_empty()));
 }
 
-pub fn endpoints_that_come_and_go_leave_no_descriptors(kit: &dyn Kit) {
-    // In a process of its own descriptors could be compared exactly; here other cases run beside this one.
-    let keep = kit.side();
-    let mut most = 0;
-    for round in 0..200 {
-        let pair = Pair::of(kit.side(), kit.side());
-        pair.warm_up();
-        drop(pair);
-        if round == 20 {
-            most = crate::leftovers::open_files();
-        }
-    }
-    let now = crate::leftovers::open_files();
-    assert!(now < most + 150, "{most} descriptors after 20 rounds, {now} after 200");
-    drop(keep);
-}
-
 pub fn enabling_twice_is_harmless_or_refused(kit: &dyn Kit) {
     let side = kit.side();
     if let Err(error) = side.ep.enable() {

@@ -243,6 +243,7 @@ macro_rules! for_each_case {
                 an_idle_queue_sleeps
                 a_first_message_wakes_a_sleeping_receiver
                 one_descriptor_serves_many_endpoints
+                a_sleeping_hub_is_woken_by_each_of_many_peers
                 an_endpoint_that_comes_later_wakes_a_sleeper_too
             }
             progress {
@@ -277,7 +278,6 @@ macro_rules! for_each_case {
                 options_are_read_set_and_bounded
                 a_size_option_bounds_what_is_sent
                 statistics_count_what_happened
-                endpoints_that_come_and_go_leave_no_descriptors
                 enabling_twice_is_harmless_or_refused
             }
             bad_input {

@@ -380,6 +380,37 @@ pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
     }
 }
 
+pub fn a_sleeping_hub_is_woken_by_each_of_many_peers(kit: &dyn Kit) {
+    // More peers than a transport may look at in every poll, each quiet for long.
+    const PEERS: usize = 150;
+    let hub = kit.opening().wait_obj(WaitObj::Fd).open();
+    let first = kit.side();
+    let peers: Vec<Side> = (0..PEERS).map(|_| kit.opening().beside(&first).queue(&first.rx).open()).collect();
+    let to: Vec<FiAddr> = peers.iter().map(|peer| peer.insert(&hub)).collect();
+    let send = |number: usize| {
+        hub.receive(()).context(1).post().unwrap();
+        let out = peers[number].out(to[number], ()).data(number as u64).inject();
+        wait::drive(&[&first], "room", || out.send().ok());
+    };
+    for number in 0..PEERS {
+        send(number);
+        wait::drive(&[&hub, &first], "a first message", || hub.next()).done();
+    }
+    // Long enough for quiet peers to be looked at less.
+    wait::drive_through(Duration::from_millis(30), &[&hub, &first]);
+    for round in 0..3 * PEERS {
+        let number = round * 37 % PEERS;
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| next_by_fd(&hub).done().data);
+            if round % 3 == 0 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            send(number);
+            assert_eq!(waiter.join().unwrap(), number as u64);
+        });
+    }
+}
+
 pub fn an_endpoint_that_comes_later_wakes_a_sleeper_too(kit: &dyn Kit) {
     let hub = kit.opening().wait_obj(WaitObj::Unspec).open();
     let sender = kit.side();
