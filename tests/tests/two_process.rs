@@ -308,7 +308,7 @@ fn sleeping_echo(line: &mut Line, arguments: &[String]) {
             return;
         }
         buffer.check(entry.len, entry.data as u8);
-        if entry.data % 64 == 0 {
+        if entry.data.is_multiple_of(64) {
             std::thread::sleep(Duration::from_micros(entry.data % 300));
         }
         let out = side.out(to, buffer.slice(..entry.len)).context(2).data(entry.data);
