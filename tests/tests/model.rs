@@ -138,11 +138,11 @@ const fn is_access(context: usize) -> bool {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(progress: Progress) -> Self {
         let sides: Vec<Side> = (0..ENDPOINTS)
             .map(|_| {
                 let opening = Opening::new(hints(Naming::Names));
-                opening.hints(|hints| hints.mr_mode(MrMode::PROV_KEY)).open()
+                opening.hints(|hints| hints.mr_mode(MrMode::PROV_KEY).progress(progress)).open()
             })
             .collect();
         let names: Vec<Address> = sides.iter().map(Side::name).collect();
@@ -467,13 +467,22 @@ impl Node {
     }
 }
 
+fn play(steps: &[Step], progress: Progress) {
+    let mut world = World::new(progress);
+    steps.iter().for_each(|step| world.run(step));
+    world.finish();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_stack_does_what_the_model_says(steps in vec(steps(), 1..80)) {
-        let mut world = World::new();
-        steps.iter().for_each(|step| world.run(step));
-        world.finish();
+        play(&steps, Progress::Manual);
+    }
+
+    #[test]
+    fn the_stack_does_what_the_model_says_with_threads_of_its_own(steps in vec(steps(), 1..80)) {
+        play(&steps, Progress::Auto);
     }
 }

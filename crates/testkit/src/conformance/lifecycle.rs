@@ -17,6 +17,46 @@ pub fn closing_ends_outstanding_operations_silently(kit: &dyn Kit) {
     assert_eq!(rx.read_error().unwrap_err().errno(), Errno::EAGAIN);
 }
 
+pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit) {
+    const LEN: usize = 8 << 20;
+    for steps in [0, 2, 20] {
+        for operation in 0..5 {
+            let pair = kit.pair();
+            pair.warm_up();
+            let (ours, theirs) = (Memory::patterned(LEN, 1), Memory::new(LEN));
+            let region = pair.b.register(&theirs, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+            let out = pair.a.out(pair.to_b, &ours).context(1);
+            pair.post(|| match operation {
+                0 => pair.b.receive(&theirs).context(2).post().and_then(|()| out.send()),
+                1 => out.send(), // announced, and never received
+                2 => out.write(&[remote(&region)]),
+                3 => out.read(&[remote(&region)]),
+                _ => pair
+                    .a
+                    .receive(&ours)
+                    .context(1)
+                    .post()
+                    .and_then(|()| pair.b.out(pair.to_a, &theirs).context(2).send()),
+            });
+            (0..steps).for_each(|_| pair.poll());
+            let Pair { a, b, .. } = pair;
+            drop(b);
+            // It may have been through already, but it ends, and once. A receive that has no message yet stays.
+            let event = wait::drive_for(Duration::from_secs(3), &[&a], "the end of an operation", || {
+                let ended = a.next_of(1);
+                let posted = operation == 4 && a.statistic("rx_posted") == 1;
+                (ended.is_some() || posted).then_some(ended)
+            });
+            if let Some(Event::Failed(error)) = event {
+                assert!(![Errno::ETRUNC, Errno::EAGAIN].contains(&error.err), "{error:?}");
+            }
+            wait::drive_through(Duration::from_millis(10), &[&a]);
+            assert_eq!(a.pending(), 0, "operation {operation} ended twice\n{}", a.report());
+            assert_eq!(a.statistic("tx_outstanding"), 0, "operation {operation}");
+        }
+    }
+}
+
 pub fn objects_may_be_dropped_in_any_order(kit: &dyn Kit) {
     // Children keep their parents, so no order is wrong and nothing dangles.
     for first in 0..5 {
