@@ -108,7 +108,7 @@ pub fn per_operation(program: &Path, path: &ours::Path) -> Result<f64> {
 fn collected(program: &Path, path: &ours::Path, count: u64) -> Result<u64> {
     let out = env::temp_dir().join(format!("ofi-benches-callgrind.{}", process::id()));
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--collect-atstart=no"]);
+    command.args(["--tool=callgrind", "--fair-sched=yes", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={}", path.function));
     command.arg(format!("--callgrind-out-file={}", out.display()));
     command.arg(program).args(["path", path.name, "--count", &count.to_string()]).stdin(Stdio::null());
