@@ -1,14 +1,14 @@
 //! Endpoints: the object that applications post to, over any transport.
 //!
 //! A call comes in here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and comes back
-//! through `upcalls.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
+//! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
+mod ends;
 mod outboxes;
 mod peers;
 mod post;
 mod receive;
 mod transmit;
-mod upcalls;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use ofi_api::{
     Errno, Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
 };
 
+use self::ends::Ends;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
 use self::transmit::{Limits, TxSide};
-use self::upcalls::Upcalls;
 use crate::av::Av;
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
@@ -32,10 +32,7 @@ use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
 struct State<T: Transport> {
-    tx: TxSide<T>,
-    rx: RxSide<T>,
-    boxes: Outboxes,
-    peers: Peers,
+    ends: Ends<T>,
     /// There while the endpoint is enabled.
     lanes: Option<T::Lanes>,
     /// The queues of both directions, by slot.
@@ -46,11 +43,8 @@ struct State<T: Transport> {
 impl<T: Transport> State<T> {
     /// The lanes, and what they may call. `None` unless enabled.
     #[inline]
-    fn split(&mut self) -> Option<(&mut T::Lanes, Upcalls<'_, T>)> {
-        let lanes = self.lanes.as_mut()?;
-        let host =
-            Upcalls { tx: &mut self.tx, rx: &mut self.rx, boxes: &mut self.boxes, peers: &mut self.peers };
-        Some((lanes, host))
+    fn split(&mut self) -> Option<(&mut T::Lanes, &mut Ends<T>)> {
+        Some((self.lanes.as_mut()?, &mut self.ends))
     }
 }
 
@@ -81,7 +75,7 @@ impl<T: Transport> Source for EpCore<T> {
         self.domain.progress.polled();
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let (outbox, credits) = state.boxes.slot(slot);
+        let (outbox, credits) = state.ends.boxes.slot(slot);
         let mut filled = filled;
         if !outbox.is_empty() {
             filled = outbox.drain(credits, buffer, filled);
@@ -94,34 +88,34 @@ impl<T: Transport> Source for EpCore<T> {
         }
         outbox.begin_direct(buffer, filled);
         let no_unwind = NoUnwind;
-        if let Some((lanes, mut host)) = state.split() {
-            lanes.poll(&mut host);
+        if let Some((lanes, host)) = state.split() {
+            lanes.poll(host);
         }
-        let (outbox, _) = state.boxes.slot(slot);
+        let (outbox, _) = state.ends.boxes.slot(slot);
         let filled = outbox.end_direct();
         std::mem::forget(no_unwind);
         Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() }
     }
 
     fn is_empty(&self, slot: usize) -> bool {
-        self.state.lock().boxes.is_empty(slot)
+        self.state.lock().ends.boxes.is_empty(slot)
     }
 
     fn drive(&self) {
-        if let Some((lanes, mut host)) = self.state.lock().split() {
-            lanes.poll(&mut host);
+        if let Some((lanes, host)) = self.state.lock().split() {
+            lanes.poll(host);
         }
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
         let mut guard = self.state.lock();
-        let (outbox, credits) = guard.boxes.slot(slot);
+        let (outbox, credits) = guard.ends.boxes.slot(slot);
         outbox.take_error(credits)
     }
 
     fn arm(&self, slot: usize) -> Arm {
         let mut guard = self.state.lock();
-        if !guard.boxes.is_empty(slot) {
+        if !guard.ends.boxes.is_empty(slot) {
             return Arm::Ready;
         }
         guard.lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
@@ -174,10 +168,12 @@ impl<T: Transport> Ep<T> {
         rx.min_multi_recv = crate::settings::MIN_MULTI_RECV;
         rx.iov_limit = info.rx_attr.iov_limit;
         let state = State {
-            tx,
-            rx,
-            boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
-            peers: Peers::default(),
+            ends: Ends {
+                tx,
+                rx,
+                boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
+                peers: Peers::default(),
+            },
             lanes: None,
             queues: [None, None],
             name: info.src_addr.clone(),
@@ -241,7 +237,7 @@ impl<T: Transport> Endpoint for Ep<T> {
             ));
         }
         let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
-        if (tx && state.tx.bound) || (rx && state.rx.bound) {
+        if (tx && state.ends.tx.bound) || (rx && state.ends.rx.bound) {
             return Err(Error::wanted(
                 Errno::EBUSY,
                 "fi_ep_bind",
@@ -252,11 +248,11 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         let selective = flags.contains(BindFlags::SELECTIVE_COMPLETION);
         if tx {
-            (state.tx.bound, state.tx.selective) = (true, selective);
+            (state.ends.tx.bound, state.ends.tx.selective) = (true, selective);
             state.queues[0] = Some(Arc::clone(&cq));
         }
         if rx {
-            (state.rx.bound, state.rx.selective) = (true, selective);
+            (state.ends.rx.bound, state.ends.rx.selective) = (true, selective);
             state.queues[1] = Some(cq);
         }
         Ok(())
@@ -277,7 +273,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "bind first",
             ));
         }
-        if guard.peers.is_bound() {
+        if guard.ends.peers.is_bound() {
             return Err(Error::wanted(
                 Errno::EBUSY,
                 "fi_ep_bind",
@@ -286,7 +282,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "insert all addresses into one vector",
             ));
         }
-        guard.peers.bind(av);
+        guard.ends.peers.bind(av);
         Ok(())
     }
 
@@ -299,8 +295,8 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
-        if (sends && !state.tx.bound) || (receives && !state.rx.bound) {
-            let missing = if sends && !state.tx.bound { "FI_TRANSMIT" } else { "FI_RECV" };
+        if (sends && !state.ends.tx.bound) || (receives && !state.ends.rx.bound) {
+            let missing = if sends && !state.ends.tx.bound { "FI_TRANSMIT" } else { "FI_RECV" };
             return Err(Error::wanted(
                 Errno::ENOCQ,
                 "fi_enable",
@@ -309,7 +305,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "bind one, or ask getinfo for fewer capabilities",
             ));
         }
-        if !state.peers.is_bound() {
+        if !state.ends.peers.is_bound() {
             return Err(Error::wanted(
                 Errno::ENOAV,
                 "fi_enable",
@@ -325,11 +321,11 @@ impl<T: Transport> Endpoint for Ep<T> {
         let queues = state.queues.clone();
         let same = matches!(&queues, [Some(tx), Some(rx)] if Arc::ptr_eq(tx, rx));
         if same {
-            state.boxes.join();
+            state.ends.boxes.join();
         }
         for (slot, queue) in queues.iter().enumerate() {
             if let Some(bell) = queue.as_ref().and_then(|queue| queue.bell()) {
-                state.boxes.slot(slot).0.set_bell(bell);
+                state.ends.boxes.slot(slot).0.set_bell(bell);
             }
         }
         drop(guard);
@@ -401,9 +397,9 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn option(&self, option: EpOption) -> Result<usize> {
         let guard = self.core.state.lock();
-        let limits = &guard.tx.limits;
+        let limits = &guard.ends.tx.limits;
         Ok(match option {
-            EpOption::MinMultiRecv => guard.rx.min_multi_recv,
+            EpOption::MinMultiRecv => guard.ends.rx.min_multi_recv,
             EpOption::MaxMsgSize => limits.message,
             EpOption::MaxTaggedSize => limits.tagged,
             EpOption::MaxRmaSize => limits.rma,
@@ -418,10 +414,10 @@ impl<T: Transport> Endpoint for Ep<T> {
         let mut guard = self.core.state.lock();
         let info = &self.core.info;
         let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
-        let limits = &mut guard.tx.limits;
+        let limits = &mut guard.ends.tx.limits;
         let (field, max) = match option {
             EpOption::MinMultiRecv => {
-                guard.rx.min_multi_recv = value;
+                guard.ends.rx.min_multi_recv = value;
                 return Ok(());
             }
             EpOption::MaxMsgSize => (&mut limits.message, max_size),
@@ -447,7 +443,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn statistics(&self) -> Vec<Statistic> {
         let guard = self.core.state.lock();
-        let (tx, rx) = (&guard.tx.counts, &guard.rx.counts);
+        let (tx, rx) = (&guard.ends.tx.counts, &guard.ends.rx.counts);
         let mut all = vec![
             stat("tx_messages", tx.messages, "messages sent"),
             stat("tx_bytes", tx.bytes, "bytes of messages sent"),
@@ -455,13 +451,17 @@ impl<T: Transport> Endpoint for Ep<T> {
             stat("tx_reads", tx.reads, "remote reads posted"),
             stat("tx_again", tx.again, "posts refused with FI_EAGAIN"),
             stat("tx_failed", tx.failed, "operations that ended with an error"),
-            stat("tx_outstanding", guard.tx.ops.len() as u64, "operations that have not ended"),
+            stat("tx_outstanding", guard.ends.tx.ops.len() as u64, "operations that have not ended"),
             stat("rx_messages", rx.messages, "messages received"),
             stat("rx_bytes", rx.bytes, "bytes of messages received"),
-            stat("rx_posted", guard.rx.matcher.posted_len() as u64, "receives that wait"),
+            stat("rx_posted", guard.ends.rx.matcher.posted_len() as u64, "receives that wait"),
             stat("rx_unexpected", rx.unexpected, "messages that came before their receive"),
-            stat("rx_unexpected_now", guard.rx.matcher.unexpected_len() as u64, "of those, still waiting"),
-            stat("rx_unexpected_bytes", guard.rx.matcher.bytes_held() as u64, "bytes that they hold"),
+            stat(
+                "rx_unexpected_now",
+                guard.ends.rx.matcher.unexpected_len() as u64,
+                "of those, still waiting",
+            ),
+            stat("rx_unexpected_bytes", guard.ends.rx.matcher.bytes_held() as u64, "bytes that they hold"),
             stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
             stat("rx_truncated", rx.truncated, "messages longer than their receive"),
             stat("rx_failed", rx.failed, "receives that ended with an error"),
@@ -503,7 +503,7 @@ impl<T: Transport> Drop for Ep<T> {
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
         // What is outstanding ends silently (fi_endpoint(3)); peers notice that the lanes are gone.
-        let gone = (state.lanes.take(), std::mem::take(&mut state.queues), state.rx.matcher.drain());
+        let gone = (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.matcher.drain());
         drop(guard);
         drop(gone);
     }

@@ -34,7 +34,7 @@ impl<T: Transport> State<T> {
     /// The peer at `address`.
     #[inline]
     fn peer(&mut self, address: FiAddr) -> Result<Peer> {
-        match self.peers.get(address) {
+        match self.ends.peers.get(address) {
             Some(peer) => Ok(peer),
             None => self.meet(address),
         }
@@ -42,20 +42,20 @@ impl<T: Transport> State<T> {
 
     #[cold]
     fn meet(&mut self, address: FiAddr) -> Result<Peer> {
-        let wanted = self.peers.look_up(address)?;
-        let (lanes, mut host) = self.split().ok_or_else(not_enabled)?;
-        let peer = lanes.peer(&mut host, &wanted)?;
-        self.peers.learn(address, peer);
+        let wanted = self.ends.peers.look_up(address)?;
+        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
+        let peer = lanes.peer(host, &wanted)?;
+        self.ends.peers.learn(address, peer);
         Ok(peer)
     }
 
     #[cold]
     fn no_credit(&mut self) -> Error {
-        self.tx.counts.again += 1;
+        self.ends.tx.counts.again += 1;
         // The man page has the application read its queues before it tries again; moving on here as well lets one
         // that only retries get through, where room is all that it waits for.
-        if let Some((lanes, mut host)) = self.split() {
-            lanes.poll(&mut host);
+        if let Some((lanes, host)) = self.split() {
+            lanes.poll(host);
         }
         Error::AGAIN
     }
@@ -66,8 +66,8 @@ impl<T: Transport> State<T> {
         match outcome {
             Ok(Outcome::Done) => {
                 if ticket.signal {
-                    self.boxes.credits[Credit::Transmit as usize] -= 1;
-                    self.boxes.transmitted(&success(ticket));
+                    self.ends.boxes.credits[Credit::Transmit as usize] -= 1;
+                    self.ends.boxes.transmitted(&success(ticket));
                 }
                 Ok(())
             }
@@ -87,14 +87,14 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !state.tx.may_send[usize::from(TAGGED)] {
+        if !state.ends.tx.may_send[usize::from(TAGGED)] {
             let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
             return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
         }
-        let (flags, signal) = state.tx.flags(op.call, op.flags)?;
-        let len = state.tx.message_len(op, flags, TAGGED)?;
+        let (flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
+        let len = state.ends.tx.message_len(op, flags, TAGGED)?;
         let peer = state.peer(op.dest)?;
-        if state.boxes.credits[Credit::Transmit as usize] == 0 {
+        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(state.no_credit());
         }
         let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal };
@@ -108,11 +108,11 @@ impl<T: Transport> EpCore<T> {
             flags,
             ticket,
         };
-        let (lanes, mut host) = state.split().ok_or_else(not_enabled)?;
-        let outcome = lanes.send(&mut host, &out);
+        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let outcome = lanes.send(host, &out);
         if outcome.is_ok() {
-            state.tx.counts.messages += 1;
-            state.tx.counts.bytes += len as u64;
+            state.ends.tx.counts.messages += 1;
+            state.ends.tx.counts.bytes += len as u64;
         }
         state.posted(outcome, &ticket)
     }
@@ -120,20 +120,20 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !(if write { state.tx.may_write } else { state.tx.may_read }) {
+        if !(if write { state.ends.tx.may_write } else { state.ends.tx.may_read }) {
             let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
             return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
         }
-        let (mut flags, signal) = state.tx.flags(op.call, op.flags)?;
+        let (mut flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
         if !write && op.call == Call::Plain {
-            flags -= state.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
+            flags -= state.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
         }
         if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
         }
-        let len = state.tx.rma_len(op, flags)?;
+        let len = state.ends.tx.rma_len(op, flags)?;
         let peer = state.peer(op.peer)?;
-        if state.boxes.credits[Credit::Transmit as usize] == 0 {
+        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(state.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
@@ -148,10 +148,11 @@ impl<T: Transport> EpCore<T> {
             flags,
             ticket,
         };
-        let (lanes, mut host) = state.split().ok_or_else(not_enabled)?;
-        let outcome = lanes.rma(&mut host, &out);
+        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let outcome = lanes.rma(host, &out);
         if outcome.is_ok() {
-            let count = if write { &mut state.tx.counts.writes } else { &mut state.tx.counts.reads };
+            let count =
+                if write { &mut state.ends.tx.counts.writes } else { &mut state.ends.tx.counts.reads };
             *count += 1;
         }
         state.posted(outcome, &ticket)
@@ -164,12 +165,12 @@ impl<T: Transport> EpCore<T> {
         if state.lanes.is_none() {
             return Err(not_enabled());
         }
-        if !state.rx.may_receive[usize::from(TAGGED)] {
+        if !state.ends.rx.may_receive[usize::from(TAGGED)] {
             let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
             return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
         }
-        let flags = if op.call == Call::Msg { op.flags } else { state.rx.op_flags | op.flags };
-        let directed = if TAGGED { state.rx.tagged_directed } else { state.rx.directed };
+        let flags = if op.call == Call::Msg { op.flags } else { state.ends.rx.op_flags | op.flags };
+        let directed = if TAGGED { state.ends.rx.tagged_directed } else { state.ends.rx.directed };
         let source = if directed && op.source != FiAddr::UNSPEC {
             From::From(matching::Peer(state.peer(op.source)?))
         } else {
@@ -186,23 +187,23 @@ impl<T: Transport> EpCore<T> {
         match op.buf.pieces() {
             [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
             [_] => {}
-            _ => drop(many_len(&op.buf, state.rx.iov_limit)?),
+            _ => drop(many_len(&op.buf, state.ends.rx.iov_limit)?),
         }
-        let credit = &mut state.boxes.credits[Credit::Receive as usize];
+        let credit = &mut state.ends.boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(state.no_credit());
         }
         *credit -= 1;
-        let signal = !state.rx.selective || flags.contains(OpFlags::COMPLETION);
+        let signal = !state.ends.rx.selective || flags.contains(OpFlags::COMPLETION);
         if flags.contains(OpFlags::MULTI_RECV) {
             return state.post_multi(op, want, signal);
         }
         let posted = Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
-        match state.rx.matcher.post(want, posted) {
+        match state.ends.rx.matcher.post(want, posted) {
             matching::Posted::Queued(_) => {}
             matching::Posted::Matched { recv, message } => {
                 let arrived = receive::arrived(&message.envelope);
-                let filling = state.rx.fill(recv, &arrived);
+                let filling = state.ends.rx.fill(recv, &arrived);
                 state.settle(filling, message.content);
             }
         }
@@ -213,7 +214,7 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn cancel(&self, context: Context) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let Some(posted) = state.rx.matcher.cancel_by_context(context.0) else {
+        let Some(posted) = state.ends.rx.matcher.cancel_by_context(context.0) else {
             return Err(Error::wanted(
                 Errno::ENOENT,
                 "fi_cancel",
@@ -225,17 +226,17 @@ impl<T: Transport> EpCore<T> {
         let mut error = CqErrorEntry::new(context, CompletionFlags::RECV, Errno::ECANCELED);
         let mut credit = Credit::Receive;
         if let Some(id) = posted.multi
-            && let Some(multi) = state.rx.multis.get_mut(id)
+            && let Some(multi) = state.ends.rx.multis.get_mut(id)
         {
             multi.exhausted = true;
             if multi.filling == 0 {
-                state.rx.multis.remove(id);
+                state.ends.rx.multis.remove(id);
                 error.flags |= CompletionFlags::MULTI_RECV;
             } else {
                 credit = Credit::None; // comes back with the flag, when the last part has arrived
             }
         }
-        state.boxes.receive_failed(error, credit);
+        state.ends.boxes.receive_failed(error, credit);
         Ok(())
     }
 }
@@ -248,16 +249,18 @@ impl<T: Transport> State<T> {
             Held::Bytes(bytes) => {
                 // SAFETY: the pieces were lent for writing until the completion that is made below is read.
                 unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
-                self.rx.complete(&mut self.boxes, &mut self.peers, &filling);
+                self.ends.rx.complete(&mut self.ends.boxes, &mut self.ends.peers, &filling);
             }
             Held::AtSender(token) => {
                 let peer = filling.arrived.peer;
-                let into = self.rx.filling.insert(filling);
-                if let Some((lanes, mut host)) = self.split() {
-                    lanes.pull(&mut host, peer, token, into);
+                let into = self.ends.rx.filling.insert(filling);
+                if let Some((lanes, host)) = self.split() {
+                    lanes.pull(host, peer, token, into);
                 }
             }
-            Held::Lost(errno) => self.rx.fail(&mut self.boxes, &mut self.peers, &filling, errno, 0),
+            Held::Lost(errno) => {
+                self.ends.rx.fail(&mut self.ends.boxes, &mut self.ends.peers, &filling, errno, 0)
+            }
         }
     }
 
@@ -265,7 +268,7 @@ impl<T: Transport> State<T> {
     #[cold]
     fn post_multi(&mut self, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
         let [piece] = op.buf.pieces() else {
-            self.boxes.credits[Credit::Receive as usize] += 1;
+            self.ends.boxes.credits[Credit::Receive as usize] += 1;
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "a receive with FI_MULTI_RECV",
@@ -276,16 +279,16 @@ impl<T: Transport> State<T> {
         };
         let multi =
             MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
-        let id = self.rx.multis.insert(multi);
+        let id = self.ends.rx.multis.insert(multi);
         loop {
             let posted =
                 Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: Some(id) };
-            let message = match self.rx.matcher.post(want, posted) {
+            let message = match self.ends.rx.matcher.post(want, posted) {
                 matching::Posted::Queued(_) => return Ok(()),
                 matching::Posted::Matched { message, .. } => message,
             };
             let arrived = receive::arrived(&message.envelope);
-            let Some((filling, exhausted)) = self.rx.fill_multi(op.context, signal, id, &arrived) else {
+            let Some((filling, exhausted)) = self.ends.rx.fill_multi(op.context, signal, id, &arrived) else {
                 return Ok(());
             };
             self.settle(filling, message.content);
@@ -298,44 +301,44 @@ impl<T: Transport> State<T> {
     /// Peek, claim, discard, and receiving what was claimed.
     #[cold]
     fn search(&mut self, op: &ReceiveOp<'_>, want: &Want, flags: OpFlags) -> Result<()> {
-        let credit = &mut self.boxes.credits[Credit::Receive as usize];
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        if let Some((lanes, mut host)) = self.split() {
-            lanes.poll(&mut host);
+        if let Some((lanes, host)) = self.split() {
+            lanes.poll(host);
         }
         let has = |flag| flags.contains(flag);
         let context = op.context.0;
         match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
             (true, true, false) => {
-                let found = self.rx.matcher.claim(want, context).map(|message| message.envelope);
+                let found = self.ends.rx.matcher.claim(want, context).map(|message| message.envelope);
                 self.found(op, want, found);
             }
             (true, false, false) => {
-                let found = self.rx.matcher.peek(want).map(|message| message.envelope);
+                let found = self.ends.rx.matcher.peek(want).map(|message| message.envelope);
                 self.found(op, want, found);
             }
             (true, false, true) => {
-                let message = self.rx.matcher.discard(want);
+                let message = self.ends.rx.matcher.discard(want);
                 self.discarded(op, want, message);
             }
             (false, true, true) => {
-                let message = self.rx.matcher.take_claimed(context);
+                let message = self.ends.rx.matcher.take_claimed(context);
                 self.discarded(op, want, message);
             }
-            (false, true, false) => match self.rx.matcher.take_claimed(context) {
+            (false, true, false) => match self.ends.rx.matcher.take_claimed(context) {
                 Some(message) => {
-                    let signal = !self.rx.selective || has(OpFlags::COMPLETION);
+                    let signal = !self.ends.rx.selective || has(OpFlags::COMPLETION);
                     let posted =
                         Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
                     let arrived = receive::arrived(&message.envelope);
-                    let filling = self.rx.fill(posted, &arrived);
+                    let filling = self.ends.rx.fill(posted, &arrived);
                     self.settle(filling, message.content);
                 }
                 None => {
-                    self.boxes.credits[Credit::Receive as usize] += 1;
+                    self.ends.boxes.credits[Credit::Receive as usize] += 1;
                     return Err(Error::wanted(
                         Errno::EINVAL,
                         "fi_trecvmsg with FI_CLAIM",
@@ -346,7 +349,7 @@ impl<T: Transport> State<T> {
                 }
             },
             _ => {
-                self.boxes.credits[Credit::Receive as usize] += 1;
+                self.ends.boxes.credits[Credit::Receive as usize] += 1;
                 return Err(bad_flags(flags & SEARCH_FLAGS));
             }
         }
@@ -369,10 +372,11 @@ impl<T: Transport> State<T> {
             let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
             let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
             error.tag = want.tag;
-            return self.boxes.receive_failed(error, Credit::Receive);
+            return self.ends.boxes.receive_failed(error, Credit::Receive);
         };
         let arrived = receive::arrived(&envelope);
-        let source = if self.rx.report_source { self.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        let source =
+            if self.ends.rx.report_source { self.ends.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         let body = CqTaggedEntry {
             op_context: op.context,
             flags: receive::arrived_flags(&arrived),
@@ -381,6 +385,6 @@ impl<T: Transport> State<T> {
             data: arrived.data,
             tag: arrived.tag,
         };
-        self.boxes.received(&body, source, Credit::Receive);
+        self.ends.boxes.received(&body, source, Credit::Receive);
     }
 }

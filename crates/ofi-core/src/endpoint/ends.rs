@@ -12,12 +12,12 @@ use crate::matching::Limit;
 use crate::slots::SlotId;
 use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Receiving, Ticket, Transport};
 
-/// The parts of an endpoint that its lanes may reach while they run.
-pub struct Upcalls<'a, T: Transport> {
-    pub tx: &'a mut TxSide<T>,
-    pub rx: &'a mut RxSide<T>,
-    pub boxes: &'a mut Outboxes,
-    pub peers: &'a mut Peers,
+/// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
+pub struct Ends<T: Transport> {
+    pub tx: TxSide<T>,
+    pub rx: RxSide<T>,
+    pub boxes: Outboxes,
+    pub peers: Peers,
 }
 
 /// The receive that a message goes to.
@@ -28,7 +28,7 @@ enum Found {
     Stopped,
 }
 
-impl<T: Transport> Upcalls<'_, T> {
+impl<T: Transport> Ends<T> {
     #[inline]
     fn find(&mut self, arrived: &Arrived) -> Found {
         let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived)) else {
@@ -88,7 +88,7 @@ impl<T: Transport> Upcalls<'_, T> {
                 // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
                 // `body` is readable by the caller's promise.
                 unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
-                self.rx.complete(self.boxes, self.peers, &filling);
+                self.rx.complete(&mut self.boxes, &mut self.peers, &filling);
                 Delivery::Taken
             }
             Found::Stopped => Delivery::Stopped,
@@ -117,7 +117,7 @@ impl<T: Transport> Upcalls<'_, T> {
     }
 }
 
-impl<T: Transport> Host<T> for Upcalls<'_, T> {
+impl<T: Transport> Host<T> for Ends<T> {
     fn introduce(&mut self, peer: Peer, address: &Address) {
         self.peers.introduce(peer, address);
     }
@@ -132,7 +132,7 @@ impl<T: Transport> Host<T> for Upcalls<'_, T> {
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
             unsafe { copy::bytes(body, to, arrived.len) };
-            self.rx.report(self.boxes, self.peers, context, arrived);
+            self.rx.report(&mut self.boxes, &mut self.peers, context, arrived);
             return Delivery::Taken;
         }
         // SAFETY: the caller's promise.
@@ -159,8 +159,8 @@ impl<T: Transport> Host<T> for Upcalls<'_, T> {
     fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
         let Some(filling) = self.rx.filling.remove(id) else { return };
         match result {
-            Ok(()) => self.rx.complete(self.boxes, self.peers, &filling),
-            Err(errno) => self.rx.fail(self.boxes, self.peers, &filling, errno, 0),
+            Ok(()) => self.rx.complete(&mut self.boxes, &mut self.peers, &filling),
+            Err(errno) => self.rx.fail(&mut self.boxes, &mut self.peers, &filling, errno, 0),
         }
     }
 
