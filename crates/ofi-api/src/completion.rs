@@ -180,24 +180,31 @@ impl<'a> CqBuffer<'a> {
     ///
     /// # Panics
     /// If `index` is not below the capacity.
-    #[inline]
+    #[inline(always)] // so that the entry is built where it goes
     pub fn write(&mut self, index: usize, entry: &CqTaggedEntry, source: FiAddr) {
-        assert!(index < self.capacity, "entry {index} of {}", self.capacity);
+        assert!(index < self.capacity, "no such entry");
+        if self.format as u32 != CqFormat::Tagged as u32 || !self.sources.is_null() {
+            return self.write_as_asked(index, *entry, source);
+        }
+        // SAFETY: `index < capacity`, and the constructors promise that many entries of this format.
+        let slot = unsafe { self.entries.cast::<CqTaggedEntry>().add(index) };
+        // SAFETY: as above; an unaligned store asks nothing of a C caller's buffer.
+        unsafe { slot.write_unaligned(*entry) };
+    }
+
+    /// As [`CqBuffer::write`], in any format and with the source, where there is room for it. `index` is in range.
+    #[inline(never)]
+    fn write_as_asked(&mut self, index: usize, entry: CqTaggedEntry, source: FiAddr) {
         let size = entry_size(self.format);
         // SAFETY: `index < capacity`, and the constructors promise that many entries of this format.
         let slot = unsafe { self.entries.add(index * size) };
-        if self.format as u32 == CqFormat::Tagged as u32 {
-            // SAFETY: inside the caller's array; an unaligned store asks nothing of a C caller's buffer.
-            unsafe { slot.cast::<CqTaggedEntry>().write_unaligned(*entry) };
-        } else {
-            // SAFETY: inside the caller's array, and every format is a prefix of the tagged one.
-            unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(entry).cast::<u8>(), slot, size) };
-        }
+        // SAFETY: inside the caller's array, and every format is a prefix of the tagged one.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), slot, size) };
         if !self.sources.is_null() {
             // SAFETY: `index < capacity`, and a non-null array has that many addresses.
             let slot = unsafe { self.sources.add(index) };
             // SAFETY: as above.
-            unsafe { slot.write(source) };
+            unsafe { slot.write_unaligned(source) };
         }
     }
 }

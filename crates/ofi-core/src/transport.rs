@@ -262,6 +262,22 @@ pub trait Lanes<T: Transport>: Send {
     /// `FI_EADDRNOTAVAIL` if the transport cannot have one more.
     fn peer<H: Host<T>>(&mut self, host: &mut H, address: &Address) -> Result<Peer>;
 
+    /// Sends a short message of one piece whole, at once, if it can: then it is finished. `false` says that nothing
+    /// happened, and [`Lanes::send`] is called: the way for everything that is not the common case.
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes during the call.
+    #[inline]
+    unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        _peer: Peer,
+        _tag: u64,
+        _from: *const u8,
+        _len: usize,
+    ) -> bool {
+        false
+    }
+
     /// Sends a message.
     ///
     /// # Errors

@@ -17,6 +17,8 @@
 /// Kinds of record.
 pub mod kind {
     pub const MESSAGE: u32 = 1;
+    /// A message with a tag and nothing else: kind and flag.
+    pub const TAGGED_MESSAGE: u32 = MESSAGE | super::flag::TAGGED;
     pub const ANNOUNCE: u32 = 2;
     pub const WRITE: u32 = 3;
     pub const WRITE_LONG: u32 = 4;

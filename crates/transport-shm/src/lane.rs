@@ -23,7 +23,7 @@ use crate::command::{Words, Writer, flag, kind};
 use crate::grants::Grant;
 use crate::helper::Helper;
 use crate::layout::{doorbell, endpoint, pair, wish};
-use crate::message::Pull;
+use crate::message::{self, Pull};
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 use crate::rma::{Parked, ServedWrite};
 use crate::shared::Shared;
@@ -325,31 +325,80 @@ impl Lane {
     ///
     /// # Errors
     /// [`Broken`] if the peer breaks the protocol.
+    #[inline]
     pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        let mut taken = false;
-        while self.serving == 0 && host.hungry() {
-            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
-            let Some(record) = up.commands.peek()? else { break };
-            match self.take(common, host, &record)? {
-                Flow::Next => {}
-                Flow::Stop => break,
-            }
-            taken = true;
-            if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                up.commands.advance(&record);
-            }
-        }
-        if taken {
-            self.idle = 0;
-            if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                up.commands.flush();
-            }
-            self.ring(common); // the peer may sleep until there is room
+        if self.serving == 0 {
+            self.take_commands(common, host)?;
         }
         if self.busy {
             self.poll_slow(common, host)?;
         }
         Ok(())
+    }
+
+    /// Takes commands, as many as there are and as the core and their order allow.
+    #[inline]
+    fn take_commands<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        /// Why the plain messages ended.
+        enum Then {
+            Stop,
+            Kept,
+            Other(Record),
+        }
+        let mut taken = false;
+        while self.serving == 0 {
+            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
+            // Most commands are plain messages, and those concern nothing else of the lane.
+            let then = loop {
+                if !host.hungry() {
+                    break Then::Stop;
+                }
+                let Some(record) = up.commands.peek()? else { break Then::Stop };
+                // SAFETY: the record's body is aligned, and readable until `advance`.
+                let words = unsafe { Words::new(record.body, record.body_len) };
+                let delivery = match record.high {
+                    kind::MESSAGE => message::deliver::<false, _>(self.peer, host, words)?,
+                    kind::TAGGED_MESSAGE => message::deliver::<true, _>(self.peer, host, words)?,
+                    _ => break Then::Other(record),
+                };
+                if delivery == Delivery::Stopped {
+                    break Then::Stop;
+                }
+                up.commands.advance(&record);
+                taken = true;
+                if delivery == Delivery::Kept {
+                    break Then::Kept;
+                }
+            };
+            match then {
+                Then::Stop => break,
+                Then::Kept => self.after_delivery(common, host, Delivery::Kept),
+                Then::Other(record) => match self.take(common, host, &record)? {
+                    Flow::Next => {
+                        taken = true;
+                        if let Some(Link { up: Some(up), .. }) = &mut self.link {
+                            up.commands.advance(&record);
+                        }
+                    }
+                    Flow::Stop => break,
+                },
+            }
+        }
+        if taken {
+            self.taken(common);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer of the room that there is now.
+    #[inline]
+    fn taken(&mut self, common: &mut Common) {
+        self.idle = 0;
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
+        up.commands.flush();
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common); // it sleeps until there is room
+        }
     }
 
     /// Whether something is under way.
@@ -447,8 +496,8 @@ impl Lane {
         }
     }
 
-    /// Takes one command.
-    #[inline]
+    /// Takes one command, of any kind.
+    #[inline(never)]
     fn take<H: Host<Shm>>(
         &mut self,
         common: &mut Common,

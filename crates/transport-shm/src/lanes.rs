@@ -452,7 +452,20 @@ impl Lanes<Shm> for State {
         lanes.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
     }
 
-    #[inline]
+    #[inline(always)]
+    unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let Some(lane) = lanes.lanes.get_mut(peer as usize) else { return false };
+        // SAFETY: the caller's promise.
+        unsafe { lane.send_now::<TAGGED>(&mut lanes.common, tag, from, len) }
+    }
+
     fn send<H: Host<Shm>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let Self::Open(lanes) = self else { return Err(Error::new(Errno::EOPBADSTATE)) };
         lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)

@@ -3,13 +3,14 @@
 use ofi_api::{Errno, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Posted};
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_ring::doorbell::Wake;
 
 use crate::Shm;
 use crate::bulk::Stream;
 use crate::command::{Words, Writer, flag, kind};
 use crate::grants::{self, Grant};
-use crate::lane::{Broken, Common, Flow, Lane, full};
+use crate::lane::{Broken, Common, Flow, Lane, Link, full};
 use crate::layout::wish;
 use crate::rma::Parked;
 
@@ -110,9 +111,55 @@ pub struct Pull {
     len: usize,
 }
 
+/// Takes a message of `peer` that has a tag, or not, and nothing else before its payload.
+#[inline(always)]
+pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
+    peer: Peer,
+    host: &mut H,
+    mut words: Words,
+) -> Result<Delivery, Broken> {
+    let tag = if TAGGED { words.next().ok_or(Broken)? } else { 0 };
+    let (body, len) = words.rest();
+    let arrived = Arrived { peer, tagged: TAGGED, has_data: false, tag, data: 0, len };
+    // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
+    Ok(unsafe { host.deliver(&arrived, body) })
+}
+
 impl Lane {
+    /// See [`ofi_core::transport::Lanes::send_now`].
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes.
+    #[inline(always)]
+    pub unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        common: &mut Common,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Some(Link { commands, up: Some(up), .. }) = &mut self.link else { return false };
+        if len > common.eager || self.parked_accesses > 0 || self.gone || up.wish() != wish::NONE {
+            return false;
+        }
+        let Ok(mut slot) = commands.reserve(if TAGGED { 8 + len } else { len }) else { return false };
+        // SAFETY: a word for the tag, if there is one, and the payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        if TAGGED {
+            body.word(tag);
+        }
+        // SAFETY: the caller's promise, and as much was reserved.
+        unsafe { copy::bytes(from, body.rest(), len) };
+        slot.publish(if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
+        common.counts.eager += 1;
+        self.starved = false;
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common);
+        }
+        true
+    }
+
     /// Sends a message.
-    #[inline]
     pub fn send<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -284,7 +331,6 @@ impl Lane {
     }
 
     /// Takes a message.
-    #[inline]
     pub fn take_message<H: Host<Shm>>(
         &mut self,
         common: &mut Common,

@@ -44,10 +44,13 @@ pub type Credits = [usize; 3];
 pub struct Outbox {
     waiting: Fifo<Entry>,
     errors: VecDeque<CqErrorEntry>,
-    /// The buffer of the read that is polling, and how many of its entries are filled. Null outside a poll.
+    /// The buffer of the read that is polling. Null outside of it.
     direct: *mut CqBuffer<'static>,
+    /// How many of its entries are filled, and how many there are. Both 0 outside.
     filled: usize,
     capacity: usize,
+    /// `hungry` while `filled` is below: `capacity` during a read, 1 or 0 outside.
+    enough: usize,
     /// Entries without credit are refused beyond this many.
     limit: usize,
     /// Rung when an entry is put in while the queue's reader may be asleep.
@@ -66,6 +69,7 @@ impl Outbox {
             direct: std::ptr::null_mut(),
             filled: 0,
             capacity: 0,
+            enough: 0,
             limit,
             bell: None,
         }
@@ -93,12 +97,18 @@ impl Outbox {
         filled
     }
 
-    /// Lets completions go straight into `buffer`, from entry `filled` on, until [`Outbox::end_direct`].
+    /// Lets completions go straight into `buffer`, from entry `filled` on, until [`Outbox::end_direct`]. Nothing waits.
     #[inline]
     pub fn begin_direct(&mut self, buffer: &mut CqBuffer<'_>, filled: usize) {
-        self.capacity = buffer.capacity();
-        self.filled = filled;
+        debug_assert!(
+            self.waiting.is_empty() || buffer.capacity() == 0,
+            "an entry would pass those that wait"
+        );
+        (self.filled, self.capacity, self.enough) = (filled, buffer.capacity(), buffer.capacity());
         self.direct = std::ptr::from_mut(buffer).cast();
+        if self.capacity == 0 {
+            self.begin(); // a read of no entries drives progress as any other poll does
+        }
     }
 
     /// Ends what [`Outbox::begin_direct`] began; returns the fill.
@@ -106,13 +116,19 @@ impl Outbox {
     pub fn end_direct(&mut self) -> usize {
         self.direct = std::ptr::null_mut();
         self.capacity = 0;
-        self.filled
+        std::mem::take(&mut self.filled)
+    }
+
+    /// Begins a poll whose completions nobody is reading.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.enough = self.has_room().into();
     }
 
     /// Puts a successful completion in.
     #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
-        if self.filled < self.capacity && self.waiting.is_empty() {
+        if self.filled < self.capacity {
             // SAFETY: set by `begin_direct` and reset by `end_direct`, which one function calls around the poll that
             // we are in, while the buffer lives and under the endpoint's lock. Outside, `capacity` is 0.
             let buffer = unsafe { &mut *self.direct };
@@ -120,12 +136,19 @@ impl Outbox {
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            self.wait(Entry { body: *body, source, credit, error: false });
+            self.push_later(Entry { body: *body, source, credit, error: false });
         }
     }
 
+    /// Puts a completion in for the next read.
+    #[inline(never)]
+    fn push_later(&mut self, entry: Entry) {
+        self.wait(entry);
+    }
+
+    /// Puts an entry in for the next read.
     #[inline(always)]
-    fn wait(&mut self, entry: Entry) {
+    pub fn wait(&mut self, entry: Entry) {
         let stored = self.waiting.push(entry);
         debug_assert!(stored.is_ok(), "a growable queue has room");
         if let Some(bell) = &self.bell {
@@ -138,6 +161,8 @@ impl Outbox {
     pub fn push_error(&mut self, error: CqErrorEntry, credit: Credit) {
         let source = error.src_addr;
         self.errors.push_back(error);
+        // What comes after it is read after it.
+        (self.capacity, self.enough) = (self.filled, self.filled);
         self.wait(Entry { body: CqTaggedEntry::EMPTY, source, credit, error: true });
     }
 
@@ -170,9 +195,9 @@ impl Outbox {
     }
 
     /// Whether a poll should go on taking messages in: its reader's array has room, or no reader's array is there and
-    /// few entries are waiting.
-    #[inline]
+    /// few entries were waiting when it began.
+    #[inline(always)]
     pub fn hungry(&self) -> bool {
-        if self.capacity != 0 { self.filled < self.capacity } else { self.has_room() }
+        self.filled < self.enough
     }
 }

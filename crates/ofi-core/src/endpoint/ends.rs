@@ -31,22 +31,28 @@ enum Found {
 impl<T: Transport> Ends<T> {
     #[inline]
     fn find(&mut self, arrived: &Arrived) -> Found {
-        let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived)) else {
-            return Found::Nobody;
-        };
-        let Some(multi) = found.recv().multi else {
+        let envelope = receive::envelope(arrived);
+        let Some(mut found) = self.rx.matcher.arrive(&envelope) else { return Found::Nobody };
+        if !found.recv().is_special() {
             let posted = found.take();
             return Found::Receive(self.rx.fill(posted, arrived));
+        }
+        let (id, context) = (found.id(), found.recv().context);
+        let Some((multi, signal)) = self.rx.matcher.get(id).and_then(|posted| self.rx.multi_of(posted))
+        else {
+            return match self.rx.matcher.take(id) {
+                Some(posted) => Found::Receive(self.rx.fill(posted, arrived)),
+                None => Found::Nobody,
+            };
         };
-        let (id, context, signal) = (found.id(), found.recv().context, found.recv().signal);
         if !self.boxes.has_room() {
             self.rx.counts.stopped += 1;
             return Found::Stopped;
         }
         match self.rx.fill_multi(context, signal, multi, arrived) {
             Some((filling, exhausted)) => {
-                if exhausted {
-                    self.rx.matcher.take(id);
+                if exhausted && let Some(posted) = self.rx.matcher.take(id) {
+                    self.rx.forget(&posted);
                 }
                 Found::Receive(filling)
             }
@@ -82,7 +88,8 @@ impl<T: Transport> Ends<T> {
     /// # Safety
     /// As there.
     #[inline(never)]
-    unsafe fn deliver_slow(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+    unsafe fn deliver_slow(&mut self, arrived: Arrived, body: *const u8) -> Delivery {
+        let arrived = &arrived;
         match self.find(arrived) {
             Found::Receive(filling) => {
                 // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
@@ -122,13 +129,13 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.peers.introduce(peer, address);
     }
 
-    #[inline]
+    #[inline(always)] // so that a transport's loop over messages knows what kind they are
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
         // The common case by itself: a receive of one piece, long enough, that is to be reported.
         if let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived))
             && let Some((context, to)) = found.recv().simple(arrived.len)
         {
-            drop(found.take());
+            found.release();
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
             unsafe { copy::bytes(body, to, arrived.len) };
@@ -136,7 +143,7 @@ impl<T: Transport> Host<T> for Ends<T> {
             return Delivery::Taken;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.deliver_slow(arrived, body) }
+        unsafe { self.deliver_slow(*arrived, body) }
     }
 
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {

@@ -46,6 +46,14 @@ impl<T: Transport> State<T> {
     fn split(&mut self) -> Option<(&mut T::Lanes, &mut Ends<T>)> {
         Some((self.lanes.as_mut()?, &mut self.ends))
     }
+
+    /// Moves the endpoint on outside a read of its queues.
+    fn drive(&mut self) {
+        self.ends.boxes.begin_unread();
+        if let Some((lanes, host)) = self.split() {
+            lanes.poll(host);
+        }
+    }
 }
 
 /// What queues and the progress thread hold of an endpoint.
@@ -86,14 +94,14 @@ impl<T: Transport> Source for EpCore<T> {
                 return Polled { filled, error: false };
             }
         }
-        outbox.begin_direct(buffer, filled);
+        state.ends.boxes.begin(slot, buffer, filled);
         let no_unwind = NoUnwind;
         if let Some((lanes, host)) = state.split() {
             lanes.poll(host);
         }
-        let (outbox, _) = state.ends.boxes.slot(slot);
-        let filled = outbox.end_direct();
+        let filled = state.ends.boxes.end(slot);
         std::mem::forget(no_unwind);
+        let (outbox, _) = state.ends.boxes.slot(slot);
         Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() }
     }
 
@@ -102,9 +110,7 @@ impl<T: Transport> Source for EpCore<T> {
     }
 
     fn drive(&self) {
-        if let Some((lanes, host)) = self.state.lock().split() {
-            lanes.poll(host);
-        }
+        self.state.lock().drive();
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
@@ -314,6 +320,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "open one with fi_av_open and bind it",
             ));
         }
+        state.ends.tx.decide();
         let mut lanes = T::open_lanes(&core.domain, &core.info)?;
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
@@ -438,6 +445,7 @@ impl<T: Transport> Endpoint for Ep<T> {
             ));
         }
         *field = value;
+        guard.ends.tx.decide();
         Ok(())
     }
 

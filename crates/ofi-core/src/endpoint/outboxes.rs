@@ -1,8 +1,8 @@
 //! The outboxes of an endpoint's two directions, which are one if both are bound to the same queue.
 
-use ofi_api::{CqErrorEntry, CqTaggedEntry, FiAddr};
+use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 
-use crate::cq::{Credit, Credits, Outbox};
+use crate::cq::{Credit, Credits, Entry, Outbox};
 
 /// Index of the outbox of transmit completions.
 pub const TRANSMIT: usize = 0;
@@ -37,6 +37,36 @@ impl Outboxes {
         (&mut self.boxes[slot & 1], &mut self.credits)
     }
 
+    /// Begins a poll that fills `buffer` from entry `filled` on, for the reader of `slot`. [`Outboxes::end`] it.
+    #[inline]
+    pub fn begin(&mut self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) {
+        self.boxes[slot & 1].begin_direct(buffer, filled);
+        if self.receive & 1 != slot & 1 {
+            self.begin_unread();
+        }
+    }
+
+    /// Ends what [`Outboxes::begin`] began; answers the fill.
+    #[inline]
+    pub fn end(&mut self, slot: usize) -> usize {
+        self.boxes[slot & 1].end_direct()
+    }
+
+    /// Begins a poll whose completions nobody is reading.
+    #[inline]
+    pub fn begin_unread(&mut self) {
+        self.boxes[self.receive & 1].begin();
+    }
+
+    /// Completes a transmit operation in the call that posted it.
+    #[inline(always)]
+    pub fn sent(&mut self, context: Context, flags: CompletionFlags) {
+        self.credits[Credit::Transmit as usize] -= 1;
+        let body = CqTaggedEntry { op_context: context, flags, ..CqTaggedEntry::EMPTY };
+        let entry = Entry { body, source: FiAddr::NOTAVAIL, credit: Credit::Transmit, error: false };
+        self.boxes[TRANSMIT].wait(entry);
+    }
+
     /// Completes a transmit operation.
     #[inline]
     pub fn transmitted(&mut self, body: &CqTaggedEntry) {
@@ -49,7 +79,7 @@ impl Outboxes {
     }
 
     /// Completes a receive, or reports something that nobody posted for.
-    #[inline]
+    #[inline(always)]
     pub fn received(&mut self, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
         self.boxes[self.receive & 1].push(&mut self.credits, body, source, credit);
     }
@@ -66,7 +96,7 @@ impl Outboxes {
     }
 
     /// Whether to take in more messages.
-    #[inline]
+    #[inline(always)]
     pub fn hungry(&self) -> bool {
         self.boxes[self.receive & 1].hungry()
     }

@@ -5,7 +5,7 @@ use ofi_api::{
     ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
-use super::receive::{self, Buffer, Filling, Held, MultiBuffer, Posted};
+use super::receive::{self, Filling, Held, MultiBuffer, Special, SpecialKind};
 use super::transmit::{bad_flags, many_len, not_opened_for, null_piece, send_flags, success};
 use super::{EpCore, State};
 use crate::copy;
@@ -54,9 +54,7 @@ impl<T: Transport> State<T> {
         self.ends.tx.counts.again += 1;
         // The man page has the application read its queues before it tries again; moving on here as well lets one
         // that only retries get through, where room is all that it waits for.
-        if let Some((lanes, host)) = self.split() {
-            lanes.poll(host);
-        }
+        self.drive();
         Error::AGAIN
     }
 
@@ -82,20 +80,50 @@ impl<T: Transport> State<T> {
     }
 }
 
-impl<T: Transport> EpCore<T> {
-    #[inline]
-    pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if !state.ends.tx.may_send[usize::from(TAGGED)] {
+impl<T: Transport> State<T> {
+    /// A send as most are: plain, of one piece, to a peer that can take it at once. `false` says that nothing
+    /// happened, and that [`State::send`] knows why or does what else it takes.
+    #[inline(always)]
+    fn send_now<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> bool {
+        let quick = &self.ends.tx.quick[usize::from(TAGGED)];
+        let (below, signal) = match op.call {
+            Call::Plain => (quick.plain, quick.signal),
+            Call::Inject => (quick.inject, false),
+            Call::Msg => return false,
+        };
+        let [piece] = op.buf.pieces() else { return false };
+        if piece.len >= below || !op.flags.is_empty() || piece.addr.is_null() {
+            return false;
+        }
+        let Some(peer) = self.ends.peers.get(op.dest) else { return false };
+        let Some(lanes) = &mut self.lanes else { return false };
+        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return false;
+        }
+        // SAFETY: the piece is lent for reading.
+        if !unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) } {
+            return false;
+        }
+        let counts = &mut self.ends.tx.counts;
+        counts.messages += 1;
+        counts.bytes += piece.len as u64;
+        if signal {
+            self.ends.boxes.sent(op.context, send_flags(TAGGED));
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        if !self.ends.tx.may_send[usize::from(TAGGED)] {
             let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
             return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
         }
-        let (flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
-        let len = state.ends.tx.message_len(op, flags, TAGGED)?;
-        let peer = state.peer(op.dest)?;
-        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
-            return Err(state.no_credit());
+        let (flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
+        let len = self.ends.tx.message_len(op, flags, TAGGED)?;
+        let peer = self.peer(op.dest)?;
+        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(self.no_credit());
         }
         let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal };
         let out = OutMessage {
@@ -108,13 +136,21 @@ impl<T: Transport> EpCore<T> {
             flags,
             ticket,
         };
-        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.send(host, &out);
         if outcome.is_ok() {
-            state.ends.tx.counts.messages += 1;
-            state.ends.tx.counts.bytes += len as u64;
+            self.ends.tx.counts.messages += 1;
+            self.ends.tx.counts.bytes += len as u64;
         }
-        state.posted(outcome, &ticket)
+        self.posted(outcome, &ticket)
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    #[inline]
+    pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        let mut guard = self.state.lock();
+        if guard.send_now::<TAGGED>(op, tag) { Ok(()) } else { guard.send::<TAGGED>(op, tag) }
     }
 
     pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
@@ -198,7 +234,7 @@ impl<T: Transport> EpCore<T> {
         if flags.contains(OpFlags::MULTI_RECV) {
             return state.post_multi(op, want, signal);
         }
-        let posted = Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
+        let posted = state.ends.rx.posted(op.context, &op.buf, signal);
         match state.ends.rx.matcher.post(want, posted) {
             matching::Posted::Queued(_) => {}
             matching::Posted::Matched { recv, message } => {
@@ -225,7 +261,7 @@ impl<T: Transport> EpCore<T> {
         };
         let mut error = CqErrorEntry::new(context, CompletionFlags::RECV, Errno::ECANCELED);
         let mut credit = Credit::Receive;
-        if let Some(id) = posted.multi
+        if let Some(id) = state.ends.rx.forget(&posted)
             && let Some(multi) = state.ends.rx.multis.get_mut(id)
         {
             multi.exhausted = true;
@@ -281,11 +317,14 @@ impl<T: Transport> State<T> {
             MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
         let id = self.ends.rx.multis.insert(multi);
         loop {
-            let posted =
-                Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: Some(id) };
+            let special = Special { signal, kind: SpecialKind::Multi(id) };
+            let posted = self.ends.rx.posted_special(op.context, special);
             let message = match self.ends.rx.matcher.post(want, posted) {
                 matching::Posted::Queued(_) => return Ok(()),
-                matching::Posted::Matched { message, .. } => message,
+                matching::Posted::Matched { message, recv } => {
+                    self.ends.rx.forget(&recv);
+                    message
+                }
             };
             let arrived = receive::arrived(&message.envelope);
             let Some((filling, exhausted)) = self.ends.rx.fill_multi(op.context, signal, id, &arrived) else {
@@ -306,9 +345,7 @@ impl<T: Transport> State<T> {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        if let Some((lanes, host)) = self.split() {
-            lanes.poll(host);
-        }
+        self.drive();
         let has = |flag| flags.contains(flag);
         let context = op.context.0;
         match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
@@ -331,8 +368,7 @@ impl<T: Transport> State<T> {
             (false, true, false) => match self.ends.rx.matcher.take_claimed(context) {
                 Some(message) => {
                     let signal = !self.ends.rx.selective || has(OpFlags::COMPLETION);
-                    let posted =
-                        Posted { context: op.context, buffer: Buffer::new(&op.buf), signal, multi: None };
+                    let posted = self.ends.rx.posted(op.context, &op.buf, signal);
                     let arrived = receive::arrived(&message.envelope);
                     let filling = self.ends.rx.fill(posted, &arrived);
                     self.settle(filling, message.content);

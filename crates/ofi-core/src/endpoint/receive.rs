@@ -17,15 +17,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    pub fn new(lent: &Lent<'_>) -> Self {
-        match lent.pieces() {
-            [one] => Self { first: *one, all: None },
-            many => Self { first: Piece::new(std::ptr::null_mut(), 0), all: Some(many.into()) },
-        }
-    }
-
     fn one(first: Piece) -> Self {
         Self { first, all: None }
+    }
+
+    fn many(all: Box<[Piece]>) -> Self {
+        Self { first: Piece::new(std::ptr::null_mut(), 0), all: Some(all) }
     }
 
     #[inline]
@@ -45,23 +42,49 @@ impl Buffer {
     }
 }
 
-/// A posted receive.
+/// A posted receive, small enough to lie in one cache line with what matching needs.
 pub struct Posted {
     pub context: Context,
-    pub buffer: Buffer,
-    /// Whether success is reported.
+    /// The memory, if it is one piece.
+    piece: Piece,
+    /// [`SIGNALLED`], [`SILENT`], or the id of a [`Special`], which has neither value.
+    tail: u64,
+}
+
+/// A receive of one piece whose success is reported.
+const SIGNALLED: u64 = 0;
+/// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below 2^32.)
+const SILENT: u64 = 1;
+
+/// What few receives have.
+pub struct Special {
     pub signal: bool,
-    /// The multi-receive buffer behind it.
-    pub multi: Option<SlotId>,
+    pub kind: SpecialKind,
+}
+
+/// See [`Special`].
+pub enum SpecialKind {
+    /// Not exactly one piece.
+    Pieces(Box<[Piece]>),
+    /// The multi-receive buffer behind the receive.
+    Multi(SlotId),
 }
 
 impl Posted {
     /// Context and memory, if this is a receive that `len` bytes complete without further ado: one piece that is long
     /// enough, whose success is reported.
-    #[inline]
+    #[inline(always)]
     pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
-        (self.signal && self.multi.is_none() && self.buffer.all.is_none() && len <= self.buffer.first.len)
-            .then_some((self.context, self.buffer.first.addr))
+        (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
+    }
+
+    /// Whether there is more to it than one piece of memory.
+    pub fn is_special(&self) -> bool {
+        self.tail > SILENT
+    }
+
+    fn special(&self) -> Option<SlotId> {
+        self.is_special().then_some(SlotId::from_wire(self.tail))
     }
 }
 
@@ -125,6 +148,7 @@ pub struct Counts {
 pub struct RxSide<T: Transport> {
     pub matcher: Matcher<Posted, Held<T>>,
     pub filling: Slots<Filling>,
+    specials: Slots<Special>,
     pub multis: Slots<MultiBuffer>,
     pub op_flags: OpFlags,
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
@@ -148,6 +172,7 @@ impl<T: Transport> RxSide<T> {
         Self {
             matcher: Matcher::new(config),
             filling: Slots::default(),
+            specials: Slots::default(),
             multis: Slots::default(),
             op_flags: OpFlags::empty(),
             selective: false,
@@ -163,16 +188,45 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Starts to fill a plain receive.
-    #[inline]
-    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
-        Filling {
-            context: posted.context,
-            buffer: posted.buffer,
-            signal: posted.signal,
-            multi: None,
-            arrived: *arrived,
+    /// A receive to post into `lent`.
+    #[inline(always)]
+    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> Posted {
+        if let [piece] = lent.pieces() {
+            return Posted { context, piece: *piece, tail: if signal { SIGNALLED } else { SILENT } };
         }
+        self.posted_special(context, Special { signal, kind: SpecialKind::Pieces(lent.pieces().into()) })
+    }
+
+    /// A receive to post of something that is not one piece.
+    #[inline(never)]
+    pub fn posted_special(&mut self, context: Context, special: Special) -> Posted {
+        let id = self.specials.insert(special);
+        Posted { context, piece: Piece::new(std::ptr::null_mut(), 0), tail: id.to_wire() }
+    }
+
+    /// The multi-receive buffer behind a posted receive, and whether success is reported.
+    pub fn multi_of(&self, posted: &Posted) -> Option<(SlotId, bool)> {
+        match self.specials.get(posted.special()?)? {
+            Special { signal, kind: SpecialKind::Multi(id) } => Some((*id, *signal)),
+            Special { kind: SpecialKind::Pieces(_), .. } => None,
+        }
+    }
+
+    /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
+    pub fn forget(&mut self, posted: &Posted) -> Option<SlotId> {
+        match self.specials.remove(posted.special()?)?.kind {
+            SpecialKind::Multi(id) => Some(id),
+            SpecialKind::Pieces(_) => None,
+        }
+    }
+
+    /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
+    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
+        let (buffer, signal) = match posted.special().and_then(|id| self.specials.remove(id)) {
+            Some(Special { signal, kind: SpecialKind::Pieces(all) }) => (Buffer::many(all), signal),
+            _ => (Buffer::one(posted.piece), posted.tail != SILENT),
+        };
+        Filling { context: posted.context, buffer, signal, multi: None, arrived: *arrived }
     }
 
     /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
@@ -212,7 +266,7 @@ impl<T: Transport> RxSide<T> {
     }
 
     /// Reports a simple receive ([`Posted::simple`]).
-    #[inline]
+    #[inline(always)]
     pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
         let flags = arrived_flags(arrived);
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };

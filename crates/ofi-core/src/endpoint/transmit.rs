@@ -37,6 +37,16 @@ pub struct Limits {
     pub rma_iov: usize,
 }
 
+/// What a send of one piece and no flags must satisfy: all the checks that its endpoint's settings decide, decided once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quick {
+    /// Its length is below this, for a plain call and for an injected one.
+    pub plain: usize,
+    pub inject: usize,
+    /// Whether the success of a plain one is reported.
+    pub signal: bool,
+}
+
 /// The transmit side of an endpoint.
 pub struct TxSide<T: Transport> {
     pub ops: Slots<TxOp<T::Op>>,
@@ -49,6 +59,8 @@ pub struct TxSide<T: Transport> {
     pub may_read: bool,
     pub may_write: bool,
     pub limits: Limits,
+    /// Of untagged and tagged sends; made by [`TxSide::decide`].
+    pub quick: [Quick; 2],
     pub counts: Counts,
 }
 
@@ -75,8 +87,26 @@ impl<T: Transport> TxSide<T> {
             may_read: false,
             may_write: false,
             limits: Limits::default(),
+            quick: [Quick::default(); 2],
             counts: Counts::default(),
         }
+    }
+
+    /// Decides [`Quick`] sends, whenever what they depend on has changed.
+    pub fn decide(&mut self) {
+        let below = |may: bool, limit: usize| if may { limit.saturating_add(1) } else { 0 };
+        let [untagged, tagged] = self.may_send;
+        let limits = &self.limits;
+        let sizes = [
+            (untagged, limits.message, limits.inject_message),
+            (tagged, limits.tagged, limits.inject_tagged),
+        ];
+        let no_flags = self.op_flags.is_empty();
+        self.quick = sizes.map(|(may, max, inject)| Quick {
+            plain: below(may && no_flags, max),
+            inject: below(may && no_flags, inject.min(max)),
+            signal: !self.selective,
+        });
     }
 
     /// The flags that hold for a call, and whether its success is reported.

@@ -6,7 +6,7 @@
 //! first* of all that match it. A message that no receive waits for is unexpected and kept, within a budget.
 //!
 //! The owner moves bytes and reports completions; this module only decides who gets what. `R` is what the
-//! owner keeps for a posted receive (up to 80 bytes fit into two cache lines with what matching needs), `U`
+//! owner keeps for a posted receive (32 bytes fit into a cache line with what matching needs), `U`
 //! what it keeps of an unexpected message: the bytes, or a token for a payload that was left at its sender.
 //!
 //! ```text
@@ -186,6 +186,12 @@ impl<R> Match<'_, R> {
     #[inline]
     pub fn take(self) -> R {
         self.posted.take_found(self.found)
+    }
+
+    /// As [`Match::take`], for an owner that has read all it needs.
+    #[inline(always)]
+    pub fn release(self) {
+        self.posted.release_found(self.found);
     }
 }
 

@@ -15,10 +15,9 @@ use super::slab::{NIL, Slab};
 use super::table::{KeyHash, Table};
 use super::{Envelope, Peer, RecvId, Source, Space, Want};
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    #[default]
-    UntaggedAny,
+    UntaggedAny = 0,
     UntaggedFrom,
     TagAny,
     TagFrom,
@@ -26,15 +25,28 @@ enum Class {
     WildFrom,
 }
 
-/// With links and generation 48 bytes: an `Option<R>` of up to 80 bytes keeps a slot in two cache lines.
+/// With links and generation 32 bytes, so that a receive of 32 bytes takes one cache line. Hence the packing, and hence
+/// the ignored bits of wildcards have a place of their own.
 #[derive(Clone, Copy, Default)]
+#[repr(C, packed(4))]
 struct Key {
+    /// Order in the upper bits, class in the lower three: to compare it is to compare the orders, which are unique.
     order: u64,
-    tag: u64, // of a wildcard: with the ignored bits set; of an untagged receive: 0
-    ignore: u64,
+    tag: u64,  // of a wildcard: with the ignored bits set; of an untagged receive: 0
     peer: u32, // of a receive from anyone: 0
-    class: Class,
 }
+
+const CLASS_BITS: u32 = 3;
+const CLASSES: [Class; 1 << CLASS_BITS] = [
+    Class::UntaggedAny,
+    Class::UntaggedFrom,
+    Class::TagAny,
+    Class::TagFrom,
+    Class::WildAny,
+    Class::WildFrom,
+    Class::UntaggedAny, // never stored
+    Class::UntaggedAny,
+];
 
 /// A receive that was found for a message, and where its list hangs: `place` is the entry in the table of its
 /// class. But for a wildcard it is the first of its list.
@@ -50,6 +62,8 @@ pub(super) struct PostedReceives<R> {
     next_order: u64,
     untagged_any: u32,
     wild: u32,
+    /// The ignored bits of wildcards, by slot.
+    ignored: Vec<u64>,
     /// Receives in the lists of `untagged_from`.
     untagged_from_len: usize,
     tag_any: Table<0>,
@@ -66,6 +80,7 @@ impl<R> PostedReceives<R> {
             next_order: 0,
             untagged_any: NIL,
             wild: NIL,
+            ignored: Vec::new(),
             untagged_from_len: 0,
             tag_any: Table::new(),
             tag_from: Table::new(),
@@ -86,15 +101,26 @@ impl<R> PostedReceives<R> {
         let order = self.next_order;
         self.next_order += 1;
         let (class, peer, tag) = classify(want);
-        let index = self.slab.insert(Key { order, tag, ignore: want.ignore, peer, class }, recv);
+        let index = self.slab.insert(Key { order: order << CLASS_BITS | class as u64, tag, peer }, recv);
         match class {
             Class::UntaggedAny => self.untagged_any = self.slab.push::<0>(self.untagged_any, index),
+            Class::WildAny | Class::WildFrom => self.link_wild(want.ignore, index),
             _ => self.link(class, peer, tag, index),
         }
         RecvId { index, generation: self.slab.generation(index) }
     }
 
-    /// Puts a receive into the list of its class and key.
+    #[inline(never)]
+    fn link_wild(&mut self, ignore: u64, index: u32) {
+        let at = index as usize;
+        if at >= self.ignored.len() {
+            self.ignored.resize(at + 1, 0);
+        }
+        self.ignored[at] = ignore;
+        self.wild = self.slab.push::<0>(self.wild, index);
+    }
+
+    /// Puts a receive that is no wildcard into the list of its class and key.
     #[inline(never)]
     fn link(&mut self, class: Class, peer: u32, tag: u64, index: u32) {
         match class {
@@ -106,8 +132,7 @@ impl<R> PostedReceives<R> {
                 let hash = self.hash.source_tag(peer, tag);
                 self.tag_from.append(&mut self.slab, hash, |slab, head| slab.key(head).is(peer, tag), index);
             }
-            Class::WildAny | Class::WildFrom => self.wild = self.slab.push::<0>(self.wild, index),
-            Class::UntaggedAny => self.untagged_any = self.slab.push::<0>(self.untagged_any, index),
+            Class::WildAny | Class::WildFrom | Class::UntaggedAny => unreachable!("linked by `push`"),
             Class::UntaggedFrom => {
                 let at = peer as usize;
                 if at >= self.untagged_from.len() {
@@ -163,13 +188,13 @@ impl<R> PostedReceives<R> {
         let limit = best.map(|best| self.slab.key(best.index).order);
         let mut index = self.wild;
         while index != NIL {
-            let receive = self.slab.key(index);
+            let receive = *self.slab.key(index);
             if limit.is_some_and(|limit| limit < receive.order) {
                 break;
             }
-            let from = receive.class == Class::WildAny || receive.peer == peer.0;
-            if from && receive.tag == tag | receive.ignore {
-                return found(index, receive.class, 0);
+            let from = receive.class() == Class::WildAny || receive.peer == peer.0;
+            if from && receive.tag == tag | self.ignored[index as usize] {
+                return found(index, receive.class(), 0);
             }
             index = self.slab.next::<0>(index);
         }
@@ -205,6 +230,17 @@ impl<R> PostedReceives<R> {
         self.slab.holds(id.index, id.generation).then(|| self.slab.at_mut(id.index))
     }
 
+    /// As `take_found`, without the receive.
+    #[inline(always)]
+    pub(super) fn release_found(&mut self, Found { index, class, place }: Found) {
+        match class {
+            Class::UntaggedAny => self.untagged_any = self.slab.pop::<0>(index),
+            Class::TagAny => self.tag_any.pop(&mut self.slab, place),
+            _ => return drop(self.take_found(Found { index, class, place })),
+        }
+        drop(self.slab.remove(index));
+    }
+
     /// Takes a receive that `find` has just found.
     #[inline]
     pub(super) fn take_found(&mut self, Found { index, class, place }: Found) -> R {
@@ -222,7 +258,8 @@ impl<R> PostedReceives<R> {
     }
 
     fn take_index(&mut self, index: u32) -> R {
-        let &Key { class, peer, tag, .. } = self.slab.key(index);
+        let key = *self.slab.key(index);
+        let (class, peer, tag) = (key.class(), key.peer, key.tag);
         match class {
             Class::TagAny => {
                 let place = self.tag_any_place(tag).expect(LISTED).place;
@@ -266,7 +303,9 @@ impl<R> PostedReceives<R> {
         let slab = &self.slab;
         let ids = self.cancels.ids(context, || {
             let id = |index| RecvId { index, generation: slab.generation(index) };
-            in_order(slab, |_, _| true).into_iter().map(move |index| (context_of(slab.at(index)), id(index)))
+            in_order(slab, |_, _, _| true)
+                .into_iter()
+                .map(move |index| (context_of(slab.at(index)), id(index)))
         })?;
         let id = std::iter::from_fn(|| ids.pop_front()).find(|id| slab.holds(id.index, id.generation))?;
         Some(self.take_index(id.index))
@@ -274,14 +313,15 @@ impl<R> PostedReceives<R> {
 
     /// Takes every receive that satisfies `wanted`, in the order of posting.
     pub(super) fn extract(&mut self, mut wanted: impl FnMut(&Want, &R) -> bool) -> Vec<R> {
-        let found = in_order(&self.slab, |key, recv| wanted(&key.want(), recv));
+        let ignored = |index: u32| self.ignored.get(index as usize).copied().unwrap_or_default();
+        let found = in_order(&self.slab, |index, key, recv| wanted(&key.want(ignored(index)), recv));
         found.into_iter().map(|index| self.take_index(index)).collect()
     }
 }
 
 /// The slots of the receives that satisfy `wanted`, in the order of posting.
-fn in_order<R>(slab: &Slab<Key, R, 1>, mut wanted: impl FnMut(&Key, &R) -> bool) -> Vec<u32> {
-    let matching = slab.iter().filter(|(_, key, recv)| wanted(key, recv));
+fn in_order<R>(slab: &Slab<Key, R, 1>, mut wanted: impl FnMut(u32, &Key, &R) -> bool) -> Vec<u32> {
+    let matching = slab.iter().filter(|(index, key, recv)| wanted(*index, key, recv));
     let mut found: Vec<(u64, u32)> = matching.map(|(index, key, _)| (key.order, index)).collect();
     found.sort_unstable();
     found.into_iter().map(|(_, index)| index).collect()
@@ -289,20 +329,27 @@ fn in_order<R>(slab: &Slab<Key, R, 1>, mut wanted: impl FnMut(&Key, &R) -> bool)
 
 impl Key {
     #[inline]
-    fn is(&self, peer: u32, tag: u64) -> bool {
+    fn is(self, peer: u32, tag: u64) -> bool {
         self.peer == peer && self.tag == tag
     }
 
-    fn want(&self) -> Want {
-        let space = match self.class {
+    #[inline]
+    fn class(self) -> Class {
+        CLASSES[(self.order % CLASSES.len() as u64) as usize]
+    }
+
+    fn want(self, ignored: u64) -> Want {
+        let class = self.class();
+        let space = match class {
             Class::UntaggedAny | Class::UntaggedFrom => Space::Untagged,
             _ => Space::Tagged,
         };
-        let source = match self.class {
+        let source = match class {
             Class::UntaggedAny | Class::TagAny | Class::WildAny => Source::Any,
             _ => Source::From(Peer(self.peer)),
         };
-        Want { space, source, tag: self.tag, ignore: self.ignore }
+        let ignore = if matches!(class, Class::WildAny | Class::WildFrom) { ignored } else { 0 };
+        Want { space, source, tag: self.tag, ignore }
     }
 }
 
@@ -336,26 +383,26 @@ impl<R> PostedReceives<R> {
         let mut check_list = |head: u32, of_list: &dyn Fn(&Key) -> bool| {
             let list = self.slab.check_list::<0>(head);
             assert!(list.iter().all(|&index| of_list(self.slab.key(index))));
-            assert!(list.is_sorted_by_key(|&index| self.slab.key(index).order));
+            assert!(list.is_sorted_by_key(|&index| { self.slab.key(index).order }));
             seen += list.len();
         };
-        check_list(self.untagged_any, &|key| key.class == Class::UntaggedAny);
-        check_list(self.wild, &|key| matches!(key.class, Class::WildAny | Class::WildFrom));
+        check_list(self.untagged_any, &|key| key.class() == Class::UntaggedAny);
+        check_list(self.wild, &|key| matches!(key.class(), Class::WildAny | Class::WildFrom));
         for (peer, &head) in (0..).zip(&self.untagged_from) {
-            check_list(head, &|key| key.class == Class::UntaggedFrom && key.peer == peer);
+            check_list(head, &|key| key.class() == Class::UntaggedFrom && key.peer == peer);
         }
         for (hash, head) in self.tag_any.check() {
             let tag = self.slab.key(head).tag;
             assert_eq!(hash, self.hash.tag(tag));
-            check_list(head, &|key| key.class == Class::TagAny && key.tag == tag);
+            check_list(head, &|key| key.class() == Class::TagAny && key.tag == tag);
         }
         for (hash, head) in self.tag_from.check() {
-            let &Key { peer, tag, .. } = self.slab.key(head);
+            let Key { peer, tag, .. } = *self.slab.key(head);
             assert_eq!(hash, self.hash.source_tag(peer, tag));
-            check_list(head, &|key| key.class == Class::TagFrom && key.is(peer, tag));
+            check_list(head, &|key| key.class() == Class::TagFrom && key.is(peer, tag));
         }
         assert_eq!(seen, self.len());
-        let directed = self.slab.iter().filter(|(_, key, _)| key.class == Class::UntaggedFrom).count();
+        let directed = self.slab.iter().filter(|(_, key, _)| key.class() == Class::UntaggedFrom).count();
         assert_eq!(directed, self.untagged_from_len);
     }
 

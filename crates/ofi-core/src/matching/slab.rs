@@ -9,7 +9,10 @@
 //!     own, and a table of lists keeps one index for each.
 //! Invariants of the slab:
 //! S1. A slot is empty and in the free list, or full and not. Free slots are linked through `links[0].next`.
-//! S2. `generation` grows when the slot is emptied, so an id outlives its value without naming another's.
+//! S2. `generation` grows by one when the slot is filled and when it is emptied, so an id outlives its value without
+//!     naming another's. It is odd while the slot is full, and `value` is initialised exactly then.
+
+use std::mem::MaybeUninit;
 
 pub(super) const NIL: u32 = u32::MAX;
 
@@ -24,7 +27,21 @@ struct Slot<K, V, const LISTS: usize> {
     links: [Links; LISTS],
     generation: u32,
     key: K, // of no meaning in an empty slot; apart from the value so that comparing keys need not ask
-    value: Option<V>,
+    value: MaybeUninit<V>,
+}
+
+impl<K, V, const LISTS: usize> Slot<K, V, LISTS> {
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.generation & 1 == 1
+    }
+
+    #[inline(always)]
+    fn value(&self) -> &V {
+        assert!(self.is_full(), "{FULL}");
+        // SAFETY: the slot is full, so by S2 the value is initialised.
+        unsafe { self.value.assume_init_ref() }
+    }
 }
 
 pub(super) struct Slab<K, V, const LISTS: usize> {
@@ -52,9 +69,11 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         self.len += 1;
         let index = self.free;
         let slot = &mut self.slots[index as usize];
+        debug_assert!(!slot.is_full(), "S1");
         self.free = slot.links[0].next;
+        slot.generation = slot.generation.wrapping_add(1);
         slot.key = key;
-        slot.value = Some(value);
+        slot.value.write(value);
         index
     }
 
@@ -73,7 +92,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
             self.slots = larger;
         }
         let links = [Links { next: NIL, prev: NIL }; LISTS];
-        self.slots.push(Slot { links, generation: 0, key: K::default(), value: None });
+        self.slots.push(Slot { links, generation: 0, key: K::default(), value: MaybeUninit::uninit() });
         self.free = index as u32;
     }
 
@@ -81,7 +100,9 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> V {
         let slot = &mut self.slots[index as usize];
-        let value = slot.value.take().expect(FULL);
+        assert!(slot.is_full(), "{FULL}");
+        // SAFETY: the slot is full, so by S2 the value is initialised, and it counts as moved out from here on.
+        let value = unsafe { slot.value.assume_init_read() };
         slot.generation = slot.generation.wrapping_add(1);
         slot.links[0].next = self.free;
         self.free = index;
@@ -96,14 +117,18 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
 
     #[inline]
     pub(super) fn at(&self, index: u32) -> &V {
-        self.slots[index as usize].value.as_ref().expect(FULL)
+        self.slots[index as usize].value()
     }
 
     #[inline]
     pub(super) fn at_mut(&mut self, index: u32) -> &mut V {
-        self.slots[index as usize].value.as_mut().expect(FULL)
+        let slot = &mut self.slots[index as usize];
+        assert!(slot.is_full(), "{FULL}");
+        // SAFETY: the slot is full, so by S2 the value is initialised.
+        unsafe { slot.value.assume_init_mut() }
     }
 
+    /// Of a slot that is full.
     #[inline]
     pub(super) fn generation(&self, index: u32) -> u32 {
         self.slots[index as usize].generation
@@ -112,14 +137,14 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
     /// Whether the slot still holds the value it held when it had this generation.
     #[inline]
     pub(super) fn holds(&self, index: u32, generation: u32) -> bool {
-        self.slots
-            .get(index as usize)
-            .is_some_and(|slot| slot.generation == generation && slot.value.is_some())
+        self.slots.get(index as usize).is_some_and(|slot| slot.generation == generation && slot.is_full())
     }
 
     /// All full slots, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &K, &V)> {
-        (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, &slot.key, slot.value.as_ref()?)))
+        let full = |slot: &&Slot<K, V, LISTS>| slot.is_full();
+        let slots = (0..).zip(&self.slots).filter(move |(_, slot)| full(slot));
+        slots.map(|(index, slot)| (index, &slot.key, slot.value()))
     }
 
     /// The slot after `index` in list `LIST`, or `NIL`.
@@ -172,6 +197,15 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
     }
 }
 
+impl<K, V, const LISTS: usize> Drop for Slab<K, V, LISTS> {
+    fn drop(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_full()) {
+            // SAFETY: the slot is full, so by S2 the value is initialised, and nobody looks at it again.
+            unsafe { slot.value.assume_init_drop() };
+        }
+    }
+}
+
 const FULL: &str = "a linked slot is full";
 
 #[cfg(test)]
@@ -182,7 +216,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         for (n, &index) in list.iter().enumerate() {
             let prev = list[(n + list.len() - 1) % list.len()];
             assert_eq!(self.slots[index as usize].links[LIST].prev, prev);
-            assert!(self.slots[index as usize].value.is_some());
+            assert!(self.slots[index as usize].is_full());
         }
         list
     }
@@ -225,6 +259,7 @@ mod tests {
         slab.remove(index);
         assert!(!slab.holds(index, generation));
         assert_eq!(slab.insert((), "new"), index, "the slot is used again");
+        assert_eq!(*slab.at(index), "new");
         assert!(!slab.holds(index, generation));
     }
 }

@@ -376,6 +376,6 @@ fn a_slot_and_a_table_are_used_again_not_added_to() {
 /// What `docs/hot-path.md` counts on.
 #[test]
 fn slots_fill_few_cache_lines() {
-    assert_eq!(PostedReceives::<[u64; 9]>::SLOT_BYTES, 128);
+    assert_eq!(PostedReceives::<[u64; 4]>::SLOT_BYTES, 64);
     assert_eq!(UnexpectedMessages::<[u64; 3]>::SLOT_BYTES, 128);
 }
