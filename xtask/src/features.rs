@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use ofi::raw::{
-    AddrFormat, AvAttr, AvType, BindFlags, Caps, CqAttr, CqFormat, EpType, GetinfoFlags, Hints, Info, MrMode,
-    MsgOrder, OpFlags, Progress, Request, ResourceMgmt, Serialization, Threading, Version, WaitObj,
+    AddrFormat, AvAttr, AvType, BindFlags, Caps, CqAttr, CqFormat, EpType, EqAttr, GetinfoFlags, Hints, Info,
+    MrMode, MsgOrder, OpFlags, Progress, Request, ResourceMgmt, Serialization, Threading, Version, WaitObj,
 };
 
 /// One question: what a line is called, and what a provider answers.
@@ -42,6 +42,14 @@ const QUESTIONS: &[Question] = &[
         each(WaitObj::VALUES, |wait_obj| {
             let attr = CqAttr { wait_obj, ..CqAttr::default() };
             domain(name).is_some_and(|domain| domain.open_cq(&attr).is_ok())
+        })
+    }),
+    ("wait objects of event queues", |name| {
+        each(WaitObj::VALUES, |wait_obj| {
+            let attr = EqAttr { wait_obj, ..EqAttr::default() };
+            ask(name, hints())
+                .and_then(|info| ofi::open_fabric(&info).ok())
+                .is_some_and(|fabric| fabric.open_eq(&attr).is_ok())
         })
     }),
     ("longest message, bytes", |name| size(name, |info| info.ep_attr.max_msg_size)),

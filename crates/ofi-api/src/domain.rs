@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, Info, MemoryRegion, MrAttr,
-    Placement, Result, Threading,
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, EqAttr, EventQueue, Info,
+    MemoryRegion, MrAttr, Placement, Result, Threading,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -42,6 +42,12 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `FI_EINVAL` if `info` is not this provider's.
     fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>>;
+
+    /// Opens an event queue, for objects of any of its domains.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a wait object that it cannot have.
+    fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>>;
 }
 
 /// A domain (`fid_domain`): an adapter, with what is opened on it.

@@ -38,6 +38,7 @@ mod av;
 mod completion;
 mod domain;
 mod endpoint;
+mod eq;
 #[allow(unsafe_code)]
 mod memory;
 mod provider;
@@ -49,6 +50,7 @@ pub use completion::{
 };
 pub use domain::{Domain, Fabric, Serialization};
 pub use endpoint::{Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, Statistic, TagMatch};
+pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};
 pub use memory::{
     Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
 };

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno, Error,
-    Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
+    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, EqAttr, Errno,
+    Error, EventQueue, Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
 };
 
 use crate::av::Av;
 use crate::cq::Cq;
 use crate::endpoint::Ep;
+use crate::eq::EqCore;
 use crate::keys::{Addressing, RegionTable};
 use crate::mr::Mr;
 use crate::progress::Progress;
@@ -97,6 +98,10 @@ impl<T: Transport> Fabric for FabricCore<T> {
             transport: T::open_domain(info)?,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
         }))))
+    }
+
+    fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>> {
+        Ok(EqCore::open(attr)?)
     }
 }
 

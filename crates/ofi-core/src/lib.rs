@@ -9,6 +9,7 @@ pub mod copy;
 pub mod cq;
 pub mod domain;
 pub mod endpoint;
+pub mod eq;
 pub mod keys;
 pub mod lock;
 pub mod log;

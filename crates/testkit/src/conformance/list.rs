@@ -36,6 +36,15 @@ macro_rules! for_each_case {
                 address_vector_types_are_granted_as_asked
                 only_provider_attributes_on_request
             }
+            events {
+                an_event_queue_has_every_wait_object_but_the_deprecated
+                an_event_that_was_written_is_read_once_and_in_order
+                an_event_queue_is_written_to_only_if_opened_for_it
+                a_full_event_queue_refuses_and_loses_nothing
+                an_event_wait_ends_at_its_time
+                an_event_descriptor_is_readable_while_there_are_events
+                a_written_event_wakes_a_blocked_reader
+            }
             completion {
                 every_operation_completes_unless_selective
                 selective_sends_complete_only_on_request

@@ -1,0 +1,159 @@
+//! Event queues (fi_eq(3)): what ended of the calls that take time, and what happens to connections.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::c_enum::c_enum;
+use crate::{Context, Errno, Info, Result, WaitObj};
+
+c_enum! {
+    /// What an event is about (`FI_NOTIFY` and the like of fi_eq(3)).
+    pub enum EventKind {
+        /// Written by the application, or something of the transport's own.
+        Notify = 0 => "FI_NOTIFY",
+        /// A peer asks a passive endpoint for a connection.
+        ConnReq = 1 => "FI_CONNREQ",
+        /// An endpoint is connected.
+        Connected = 2 => "FI_CONNECTED",
+        /// The peer of a connected endpoint is gone, in order or not.
+        Shutdown = 3 => "FI_SHUTDOWN",
+        /// A registration is ready.
+        MrComplete = 4 => "FI_MR_COMPLETE",
+        /// Addresses are inserted.
+        AvComplete = 5 => "FI_AV_COMPLETE",
+        /// An endpoint has joined a group.
+        JoinComplete = 6 => "FI_JOIN_COMPLETE",
+    }
+}
+
+/// Which object an event is about: C's `fid`, as a number that no other object of this process has or will have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fid(pub u64);
+
+impl Fid {
+    /// No object.
+    pub const NONE: Self = Self(0);
+
+    /// A number that was never given out before.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// How to open an event queue (`struct fi_eq_attr`).
+#[derive(Clone, Copy, Debug)]
+pub struct EqAttr {
+    /// How many events to make room for; 0 leaves it to the library. Bounds what the application writes; what the
+    /// library reports is never dropped.
+    pub size: usize,
+    /// Whether the application may write events of its own (`FI_WRITE`).
+    pub write: bool,
+    /// How a thread may block on the queue.
+    pub wait_obj: WaitObj,
+}
+
+impl Default for EqAttr {
+    fn default() -> Self {
+        Self { size: 0, write: false, wait_obj: WaitObj::None }
+    }
+}
+
+/// An event (`struct fi_eq_entry` and `struct fi_eq_cm_entry` in one).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What it is.
+    pub kind: EventKind,
+    /// About which object.
+    pub fid: Fid,
+    /// The context of the call that it is the end of.
+    pub context: Context,
+    /// What the kind says: for [`EventKind::AvComplete`] how many addresses were inserted.
+    pub data: u64,
+    /// With [`EventKind::ConnReq`]: what to open the endpoint with that accepts. Its `handle` is the request.
+    pub info: Option<Box<Info>>,
+    /// What the peer gave along to connect or accept; or what the application wrote.
+    pub conn_data: Vec<u8>,
+}
+
+impl Event {
+    /// An event with everything but kind and object at its neutral value.
+    pub const fn new(kind: EventKind, fid: Fid) -> Self {
+        Self { kind, fid, context: Context::NULL, data: 0, info: None, conn_data: Vec::new() }
+    }
+}
+
+/// A call that failed after it returned (`struct fi_eq_err_entry`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EqErrorEntry {
+    /// About which object.
+    pub fid: Fid,
+    /// The context of the call.
+    pub context: Context,
+    /// What the kind of call says: for an address the index of the one that failed.
+    pub data: u64,
+    /// Why it failed.
+    pub err: Errno,
+    /// The transport's own code; [`EventQueue::error_text`] explains it.
+    pub prov_errno: i32,
+    /// More about it: what the peer gave along to its rejection.
+    pub err_data: Vec<u8>,
+}
+
+impl EqErrorEntry {
+    /// An entry with everything but object and reason at its neutral value.
+    pub const fn new(fid: Fid, err: Errno) -> Self {
+        Self { fid, context: Context::NULL, data: 0, err, prov_errno: 0, err_data: Vec::new() }
+    }
+}
+
+/// An event queue (`fid_eq`). Reads drive what is bound to it, as reads of completion queues do.
+pub trait EventQueue: Send + Sync + std::any::Any {
+    /// Takes the oldest event.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is none; `FI_EAVAIL` if an error waits, to be taken with [`EventQueue::read_error`].
+    fn read(&self) -> Result<Event>;
+
+    /// The oldest event, which stays (`FI_PEEK`).
+    ///
+    /// # Errors
+    /// As `read`.
+    fn peek(&self) -> Result<Event>;
+
+    /// As [`EventQueue::read`], but blocks until there is something, or until `timeout` (`None` waits for ever).
+    ///
+    /// # Errors
+    /// As `read`; `FI_EAGAIN` also on time-out; `FI_EINVAL` on a queue without wait object.
+    fn read_wait(&self, timeout: Option<Duration>) -> Result<Event>;
+
+    /// As [`EventQueue::read_wait`], but the event stays.
+    ///
+    /// # Errors
+    /// As there.
+    fn peek_wait(&self, timeout: Option<Duration>) -> Result<Event>;
+
+    /// Takes the oldest error.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is none.
+    fn read_error(&self) -> Result<EqErrorEntry>;
+
+    /// Puts an event of the application's own in.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` unless the queue was opened with [`EqAttr::write`]; `FI_EAGAIN` while it is full.
+    fn write(&self, event: Event) -> Result<()>;
+
+    /// Explains a `prov_errno`.
+    fn error_text(&self, prov_errno: i32) -> String;
+
+    /// Whether the caller may block on the wait descriptor: see `fi_trywait` (fi_poll(3)).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if the caller must read the queue first; `FI_EINVAL` on a queue without wait object.
+    fn trywait(&self) -> Result<()>;
+
+    /// The wait descriptor, for `FI_WAIT_FD`.
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
+}

@@ -1,0 +1,270 @@
+//! Event queues. Whoever has something to report pushes it; a read first drives what is bound to the queue.
+//!
+//! Locks: the sources' list and the events have a lock each, and neither is held while a source is driven. So a source
+//! may push from under its own lock.
+
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventQueue, Result, WaitObj};
+
+use crate::cq::Bell;
+use crate::sys::{self, WaitSet};
+use crate::transport::Arm;
+
+/// Events that the application may have written and not read, unless it asked for room for more.
+const WRITTEN: usize = 1024;
+
+/// What an event queue drives: endpoints and listeners that report to it.
+pub trait Driven: Send + Sync {
+    /// Moves it on.
+    fn drive(&self);
+    /// Prepares for blocking until there is something to drive.
+    fn arm(&self) -> Arm;
+    /// What to block on, once armed.
+    fn wait_fd(&self) -> Option<RawFd>;
+    /// When to drive it next, even if nothing comes.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[derive(Default)]
+struct Events {
+    good: VecDeque<Event>,
+    bad: VecDeque<EqErrorEntry>,
+    /// Of `good`, those that the application wrote.
+    written: usize,
+}
+
+struct Waiting {
+    bell: Bell,
+    set: WaitSet,
+}
+
+/// The core's event queue.
+pub struct EqCore {
+    events: Mutex<Events>,
+    sources: Mutex<Vec<Weak<dyn Driven>>>,
+    waiting: Option<Waiting>,
+    wait_obj: WaitObj,
+    /// Events that the application may write before it reads; 0 if it may not.
+    room: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EqCore {
+    /// Opens a queue.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
+    pub fn open(attr: &EqAttr) -> Result<Arc<Self>> {
+        let waiting = match attr.wait_obj {
+            WaitObj::None | WaitObj::Yield => None,
+            WaitObj::Unspec | WaitObj::Fd => {
+                let (bell, set) = (Bell::new()?, WaitSet::new()?);
+                set.add(bell.fd())?;
+                Some(Waiting { bell, set })
+            }
+            other => {
+                return Err(Error::wanted(
+                    Errno::ENOSYS,
+                    "fi_eq_attr.wait_obj",
+                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
+                    other.to_string(),
+                    "open the queue with one of those",
+                ));
+            }
+        };
+        Ok(Arc::new(Self {
+            events: Mutex::default(),
+            sources: Mutex::default(),
+            waiting,
+            wait_obj: attr.wait_obj,
+            room: if attr.write { attr.size.max(WRITTEN) } else { 0 },
+        }))
+    }
+
+    /// The core's queue behind the application's handle.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for one of another implementation.
+    pub fn of(queue: &Arc<dyn EventQueue>) -> Result<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(queue) as _;
+        any.downcast::<Self>().map_err(|_| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the event queue",
+                "one opened on a fabric of this library",
+                "one of another implementation",
+                "open it on the fabric of the object that is bound to it",
+            )
+        })
+    }
+
+    /// Reports an event. May be called from any thread and under any lock of the caller's.
+    pub fn push(&self, event: Event) {
+        lock(&self.events).good.push_back(event);
+        self.ring();
+    }
+
+    /// Reports the failure of a call that has returned. As [`EqCore::push`].
+    pub fn push_error(&self, error: EqErrorEntry) {
+        lock(&self.events).bad.push_back(error);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.ring();
+        }
+    }
+
+    /// Drives `source` at each read from now on, while it lives.
+    ///
+    /// # Errors
+    /// What adding its descriptor to the wait set answers.
+    pub fn add(&self, source: &Arc<dyn Driven>) -> Result<()> {
+        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            waiting.set.add(fd)?;
+        }
+        lock(&self.sources).push(Arc::downgrade(source));
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.strike();
+        }
+        Ok(())
+    }
+
+    /// Stops driving `source`. To be called before its descriptor is closed.
+    pub fn remove(&self, source: &Arc<dyn Driven>) {
+        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            waiting.set.remove(fd);
+        }
+        let gone = Arc::as_ptr(source).cast::<()>();
+        lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
+    }
+
+    fn sources(&self) -> Vec<Arc<dyn Driven>> {
+        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn take(&self, consume: bool) -> Result<Event> {
+        self.sources().iter().for_each(|source| source.drive());
+        let mut events = lock(&self.events);
+        if !events.bad.is_empty() {
+            return Err(Error::AVAIL);
+        }
+        if !consume {
+            return events.good.front().cloned().ok_or(Error::AGAIN);
+        }
+        let event = events.good.pop_front().ok_or(Error::AGAIN)?;
+        // Which of the events were written is not kept: the count only has to come down with them.
+        events.written = events.written.min(events.good.len());
+        Ok(event)
+    }
+
+    fn take_wait(&self, consume: bool, timeout: Option<Duration>) -> Result<Event> {
+        if self.waiting.is_none() && self.wait_obj != WaitObj::Yield {
+            return Err(no_wait_object());
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            match self.take(consume) {
+                Err(error) if error.is_again() => {}
+                other => return other,
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::AGAIN);
+            }
+            match &self.waiting {
+                None => std::thread::yield_now(),
+                Some(waiting) if self.trywait().is_ok() => {
+                    let due = self.sources().iter().filter_map(|source| source.deadline()).min();
+                    let until = [due, deadline].into_iter().flatten().min();
+                    sys::wait_readable(&[waiting.set.fd()], until);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl EventQueue for EqCore {
+    fn read(&self) -> Result<Event> {
+        self.take(true)
+    }
+
+    fn peek(&self) -> Result<Event> {
+        self.take(false)
+    }
+
+    fn read_wait(&self, timeout: Option<Duration>) -> Result<Event> {
+        self.take_wait(true, timeout)
+    }
+
+    fn peek_wait(&self, timeout: Option<Duration>) -> Result<Event> {
+        self.take_wait(false, timeout)
+    }
+
+    fn read_error(&self) -> Result<EqErrorEntry> {
+        lock(&self.events).bad.pop_front().ok_or(Error::AGAIN)
+    }
+
+    fn write(&self, event: Event) -> Result<()> {
+        if self.room == 0 {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_eq_write",
+                "an event queue that was opened with FI_WRITE",
+                "one without",
+                "set the flag in fi_eq_attr.flags",
+            ));
+        }
+        let mut events = lock(&self.events);
+        if events.written >= self.room {
+            return Err(Error::AGAIN);
+        }
+        events.written += 1;
+        events.good.push_back(event);
+        drop(events);
+        self.ring();
+        Ok(())
+    }
+
+    fn error_text(&self, prov_errno: i32) -> String {
+        Errno::from_raw(prov_errno).to_string()
+    }
+
+    fn trywait(&self) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
+        waiting.bell.arm();
+        // Before the look at the events: what arming a source finds, it reports later, and then it rings.
+        let armed = self.sources().iter().all(|source| source.arm() == Arm::Armed);
+        let events = lock(&self.events);
+        if armed && events.good.is_empty() && events.bad.is_empty() { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.waiting.as_ref().filter(|_| self.wait_obj == WaitObj::Fd).map(|waiting| waiting.set.fd())
+    }
+}
+
+#[cold]
+fn no_wait_object() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "waiting on an event queue",
+        "a queue opened with FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
+        "one without a wait object",
+        "set fi_eq_attr.wait_obj",
+    )
+}

@@ -1,0 +1,85 @@
+//! An event queue with sources that are not endpoints.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ofi_api::{EventKind, Fid};
+
+use super::*;
+
+fn open(attr: EqAttr) -> (Arc<EqCore>, Arc<dyn EventQueue>) {
+    let core = EqCore::open(&attr).unwrap();
+    (Arc::clone(&core), core)
+}
+
+fn event(data: u64) -> Event {
+    Event { data, ..Event::new(EventKind::AvComplete, Fid(7)) }
+}
+
+/// Reports one event at its third drive.
+struct Slow {
+    queue: Weak<EqCore>,
+    drives: AtomicU32,
+}
+
+impl Driven for Slow {
+    fn drive(&self) {
+        if self.drives.fetch_add(1, Ordering::Relaxed) == 2
+            && let Some(queue) = self.queue.upgrade()
+        {
+            queue.push(event(3));
+        }
+    }
+    fn arm(&self) -> Arm {
+        Arm::Armed
+    }
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn deadline(&self) -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(5))
+    }
+}
+
+#[test]
+fn a_read_drives_the_sources_and_a_wait_ends_at_their_deadlines() {
+    let (core, queue) = open(EqAttr { wait_obj: WaitObj::Unspec, ..EqAttr::default() });
+    let source: Arc<dyn Driven> = Arc::new(Slow { queue: Arc::downgrade(&core), drives: AtomicU32::new(0) });
+    core.add(&source).unwrap();
+    assert!(queue.read().unwrap_err().is_again());
+    assert_eq!(queue.read_wait(Some(Duration::from_secs(10))).unwrap().data, 3);
+    core.remove(&source);
+    assert!(queue.read().unwrap_err().is_again());
+}
+
+#[test]
+fn an_error_stands_before_all_events_until_it_is_taken() {
+    let (core, queue) = open(EqAttr::default());
+    core.push(event(1));
+    core.push_error(EqErrorEntry { err_data: vec![1, 2], ..EqErrorEntry::new(Fid(7), Errno::ECONNREFUSED) });
+    assert_eq!(queue.read().unwrap_err().errno(), Errno::EAVAIL);
+    let error = queue.read_error().unwrap();
+    assert_eq!((error.err, error.err_data), (Errno::ECONNREFUSED, vec![1, 2]));
+    assert!(queue.read_error().unwrap_err().is_again());
+    assert_eq!(queue.read().unwrap(), event(1));
+}
+
+#[test]
+fn a_push_from_another_thread_wakes_a_reader() {
+    let (core, queue) = open(EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            core.push(event(9));
+        });
+        assert_eq!(queue.read_wait(None).unwrap().data, 9);
+    });
+}
+
+#[test]
+fn a_source_that_is_gone_is_forgotten() {
+    let (core, queue) = open(EqAttr::default());
+    let source: Arc<dyn Driven> = Arc::new(Slow { queue: Arc::downgrade(&core), drives: AtomicU32::new(2) });
+    core.add(&source).unwrap();
+    drop(source);
+    assert!(queue.read().unwrap_err().is_again());
+}
