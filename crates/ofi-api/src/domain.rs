@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Endpoint, EqAttr, EventQueue, Info,
-    MemoryRegion, MrAttr, Placement, Result, Threading,
+    AddressVector, Allocation, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr, Endpoint, EqAttr,
+    EventQueue, Info, MemoryRegion, MrAttr, Placement, Result, Threading,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -66,6 +66,12 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>>;
+
+    /// Opens a counter, at zero.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a wait object that it cannot have.
+    fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
 
     /// Opens an address vector.
     ///

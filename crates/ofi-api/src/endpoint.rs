@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Address, AddressVector, BindFlags, CompletionQueue, Context, FiAddr, Lent, OpFlags, RemotePiece, Result,
+    Address, AddressVector, BindFlags, CompletionQueue, Context, Counter, FiAddr, Lent, OpFlags, RemotePiece,
+    Result,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -128,13 +129,24 @@ pub struct Statistic {
 
 /// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently, and when the drop
 /// returns nobody uses the memory that was lent to it any more.
-pub trait Endpoint: Send + Sync {
+pub trait Endpoint: Send + Sync + std::any::Any {
     /// Binds a completion queue to the directions in `flags`.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` after enable; `FI_EBADFLAGS` for flags without a direction; `FI_EBUSY` if that direction has
     /// one; `FI_EINVAL` for a queue of another library's making.
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()>;
+
+    /// Binds a counter to the kinds of operation in `flags`: sends, receives, reads and writes that start here, and
+    /// reads and writes of peers (those need `FI_RMA_EVENT`). No flag at all means every kind that the endpoint has.
+    /// It counts each operation that ends, whether or not a queue is told of it. A direction that counts its
+    /// operations needs no queue; then failures are only counted.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` after enable; `FI_EBADFLAGS` for other flags; `FI_EBUSY` if a kind has a counter;
+    /// `FI_EOPNOTSUPP` for peers' operations without `FI_RMA_EVENT`; `FI_EINVAL` for a counter of another library's
+    /// making, `FI_EDOMAIN` for one of another domain.
+    fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()>;
 
     /// Binds the address vector.
     ///

@@ -36,6 +36,7 @@ pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 mod av;
 #[allow(unsafe_code)]
 mod completion;
+mod counter;
 mod domain;
 mod endpoint;
 mod eq;
@@ -48,6 +49,7 @@ pub use completion::{
     CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormatEntry, CqMsgEntry,
     CqTaggedEntry,
 };
+pub use counter::{CntrAttr, Counter};
 pub use domain::{Domain, Fabric, Serialization};
 pub use endpoint::{Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, Statistic, TagMatch};
 pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{FiAddr, MrAccess, Result};
+use crate::{BindFlags, Counter, Endpoint, FiAddr, MrAccess, Result};
 
 /// One contiguous piece of memory. Laid out like C's `struct iovec`.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +114,9 @@ pub struct MrAttr<'a> {
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
+    /// Leave it disabled: no operation may use the region before [`MemoryRegion::enable`], so that what it is to be
+    /// bound to can be bound first. Always so under `FI_MR_ENDPOINT`.
+    pub disabled: bool,
 }
 
 impl<'a> MrAttr<'a> {
@@ -123,7 +126,15 @@ impl<'a> MrAttr<'a> {
     /// Until the registration is closed, the memory stays mapped, and with remote rights any peer that has the key
     /// may read or write it at any moment: the program must not hold Rust references to it that say otherwise.
     pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
-        Self { pieces, access, offset: 0, requested_key: 0, iface: crate::HmemIface::System, device: 0 }
+        Self {
+            pieces,
+            access,
+            offset: 0,
+            requested_key: 0,
+            iface: crate::HmemIface::System,
+            device: 0,
+            disabled: false,
+        }
     }
 
     /// The memory: one piece, or several that form one region.
@@ -139,7 +150,7 @@ impl<'a> MrAttr<'a> {
 
 /// A registration (`fid_mr`). Closed when the last handle is dropped, or by [`MemoryRegion::close`].
 pub trait MemoryRegion: Send + Sync {
-    /// The key that peers name it by.
+    /// The key that peers name it by; `FI_KEY_NOTAVAIL` until it is enabled.
     fn key(&self) -> u64;
     /// The descriptor that local operations name it by.
     fn desc(&self) -> Desc;
@@ -151,6 +162,34 @@ pub trait MemoryRegion: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Has `counter` count what peers do with the region (`fi_mr_bind`): `FI_REMOTE_WRITE`, `FI_REMOTE_READ` or both.
+    /// Accesses that run through mappings of peers are stopped first, and go to the owner from now on, since nobody
+    /// else can count them.
+    ///
+    /// # Errors
+    /// `FI_EBADFLAGS` for other flags; `FI_EBUSY` if that kind has a counter; `FI_EINVAL` for a counter of another
+    /// library's making, `FI_EDOMAIN` for one of another domain.
+    fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()>;
+
+    /// Ties the region to an endpoint, as domains with `FI_MR_ENDPOINT` need; others take note of it and change nothing.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` if the region is enabled and the domain has `FI_MR_ENDPOINT`; `FI_EDOMAIN` for an endpoint of
+    /// another domain.
+    fn bind_endpoint(&self, endpoint: &Arc<dyn Endpoint>) -> Result<()>;
+
+    /// Lets the region be used (`fi_mr_enable`). Twice changes nothing.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is closed.
+    fn enable(&self) -> Result<()>;
+
+    /// Says that other pages may lie behind `pieces` of the region now (`fi_mr_refresh`). No piece means all of it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is closed, or a piece lies outside.
+    fn refresh(&self, pieces: &[Piece]) -> Result<()>;
+
     /// Withdraws all rights. When it returns, no peer that follows the protocol touches the memory, and none will:
     /// a later access with its key fails at the peer.
     ///

@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AvAttr, CompletionQueue, CqAttr, Domain, Endpoint, EpType, EqAttr, Errno,
-    Error, EventQueue, Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result, Serialization,
+    AddressVector, Allocation, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr, Domain, Endpoint, EpType,
+    EqAttr, Errno, Error, EventQueue, Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result,
+    Serialization,
 };
 
 use crate::av::Av;
+use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::endpoint::Ep;
 use crate::eq::EqCore;
 use crate::keys::{Addressing, RegionTable};
 use crate::mr::Mr;
 use crate::progress::Progress;
+use crate::roster::Roster;
 use crate::transport::Transport;
 
 /// A domain, shared by everything that is open in it.
@@ -30,6 +33,8 @@ pub struct DomainCore<T: Transport> {
     pub transport: T::Domain,
     /// Who drives it.
     pub progress: Progress,
+    /// What is enabled in it.
+    pub roster: Roster,
 }
 
 /// Tells domains of a process apart.
@@ -37,7 +42,7 @@ pub struct DomainCore<T: Transport> {
 pub struct DomainId(u64);
 
 impl DomainId {
-    fn next() -> Self {
+    pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
@@ -97,6 +102,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
             regions: RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)),
             transport: T::open_domain(info)?,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
+            roster: Roster::default(),
         }))))
     }
 
@@ -125,6 +131,10 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
         Ok(Cq::open(attr, self.0.serialization, self.0.id)?)
+    }
+
+    fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
+        Ok(Cntr::open(attr, self.0.id)?)
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {

@@ -4,6 +4,7 @@
 //! this crate is told in `docs/architecture.md`: [`endpoint`], the transport, [`endpoint`] again, [`matching`], [`cq`].
 
 pub mod av;
+pub mod cntr;
 pub mod config;
 pub mod copy;
 pub mod cq;
@@ -19,6 +20,7 @@ pub mod negotiate;
 pub mod peers;
 pub mod progress;
 pub mod provider_filter;
+pub mod roster;
 pub mod settings;
 pub mod slots;
 pub mod sys;

@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ofi_api::{Desc, Errno, Error, MemoryRegion, MrAttr, MrMode, Result};
+use ofi_api::{
+    BindFlags, Counter, Desc, Endpoint, Errno, Error, KEY_NOTAVAIL, MemoryRegion, MrAttr, MrMode, Piece,
+    Result,
+};
 
+use crate::cntr::Cntr;
 use crate::domain::DomainCore;
+use crate::endpoint::Ep;
 use crate::keys::{KeyChoice, Registration};
 use crate::transport::Transport;
 
@@ -17,7 +22,6 @@ const BOUND: Duration = Duration::from_secs(1);
 pub struct Mr<T: Transport> {
     domain: Arc<DomainCore<T>>,
     desc: Desc,
-    key: u64,
     base: u64,
     len: usize,
     closed: AtomicBool,
@@ -32,28 +36,31 @@ impl<T: Transport> Mr<T> {
         let chosen = domain.info.domain_attr.mr_mode.contains(MrMode::PROV_KEY);
         let key = if chosen { KeyChoice::Random } else { KeyChoice::Requested };
         let data = T::register(&domain.transport, attr)?;
-        let desc = domain.regions.register(Registration::new(attr, key, data))?;
+        let mut registration = Registration::new(attr, key, data);
+        registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
+        let desc = domain.regions.register(registration)?;
         let granted = domain
             .regions
             .region(desc)
             .map_err(|violation| Error::with(Errno::EINVAL, violation.to_string()))?;
         let region = granted.region();
-        let (key, base, len) = (region.key(), region.base_address(), region.len());
+        let (base, len) = (region.base_address(), region.len());
         drop(granted);
-        Ok(Arc::new(Self {
-            domain: Arc::clone(domain),
-            desc,
-            key,
-            base,
-            len,
-            closed: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(Self { domain: Arc::clone(domain), desc, base, len, closed: AtomicBool::new(false) }))
     }
+}
+
+fn binds_endpoints<T: Transport>(domain: &DomainCore<T>) -> bool {
+    domain.info.domain_attr.mr_mode.contains(MrMode::ENDPOINT)
+}
+
+fn closed() -> Error {
+    Error::wanted(Errno::EINVAL, "a registration", "an open one", "a closed one", "register the memory again")
 }
 
 impl<T: Transport> MemoryRegion for Mr<T> {
     fn key(&self) -> u64 {
-        self.key
+        self.domain.regions.region(self.desc).map_or(KEY_NOTAVAIL, |granted| granted.region().key())
     }
 
     fn desc(&self) -> Desc {
@@ -66,6 +73,75 @@ impl<T: Transport> MemoryRegion for Mr<T> {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+        let counter = Cntr::of(counter, self.domain.id())?;
+        let kinds = BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE;
+        if flags.is_empty() || !kinds.contains(flags) {
+            return Err(Error::wanted(
+                Errno::EBADFLAGS,
+                "the flags of fi_mr_bind with a counter",
+                "FI_REMOTE_WRITE, FI_REMOTE_READ or both",
+                format!("{flags:?}"),
+                "bind counters of local operations to the endpoint",
+            ));
+        }
+        self.domain.regions.bind(self.desc, &counter, flags)?;
+        self.domain.roster.watch(&counter)?;
+        let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
+        T::deregister(&self.domain, granted.region().data())
+    }
+
+    fn bind_endpoint(&self, endpoint: &Arc<dyn Endpoint>) -> Result<()> {
+        let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
+        if binds_endpoints(&self.domain) && granted.region().is_enabled() {
+            return Err(Error::wanted(
+                Errno::EOPBADSTATE,
+                "fi_mr_bind",
+                "a region before fi_mr_enable",
+                "an enabled one",
+                "bind first",
+            ));
+        }
+        let any: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(endpoint) as _;
+        match any.downcast::<Ep<T>>() {
+            Ok(own) if own.is_of(&self.domain) => Ok(()),
+            _ => Err(Error::wanted(
+                Errno::EDOMAIN,
+                "the endpoint of fi_mr_bind",
+                "one of the region's domain",
+                "another",
+                "register the memory in the endpoint's domain",
+            )),
+        }
+    }
+
+    fn enable(&self) -> Result<()> {
+        self.domain.regions.enable(self.desc)
+    }
+
+    fn refresh(&self, pieces: &[Piece]) -> Result<()> {
+        let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
+        let inside = |part: &Piece, whole: &Piece| {
+            part.addr >= whole.addr
+                && part
+                    .addr
+                    .addr()
+                    .checked_add(part.len)
+                    .is_some_and(|end| end <= whole.addr.addr() + whole.len)
+        };
+        // Every access goes through the owner's page table: what lies behind an address now is what is accessed.
+        match pieces.iter().find(|part| !granted.region().pieces().iter().any(|whole| inside(part, whole))) {
+            None => Ok(()),
+            Some(part) => Err(Error::wanted(
+                Errno::EINVAL,
+                "the memory of fi_mr_refresh",
+                "memory of the region",
+                format!("{} bytes at {:p}, which are not", part.len, part.addr),
+                "register that memory on its own",
+            )),
+        }
     }
 
     fn close(&self) -> Result<()> {

@@ -8,11 +8,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, Context, Errno, Info, LibraryMemory, MrAttr, OpFlags, Piece, Placement, RemotePiece, Result,
-    Statistic,
+    Address, Context, Errno, Info, LibraryMemory, MrAccess, MrAttr, OpFlags, Piece, Placement, RemotePiece,
+    Result, Statistic,
 };
 
 use crate::domain::DomainCore;
+use crate::keys::RegionTable;
 use crate::slots::SlotId;
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
@@ -49,7 +50,8 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
-    /// Stops peers' use of a registration whose key is already gone. See [`ofi_api::MemoryRegion::close`].
+    /// Stops peers' use of a registration that goes past its owner: one whose key is already gone
+    /// ([`ofi_api::MemoryRegion::close`]), or one that counts its accesses from now on ([`crate::keys::Region::is_counted`]).
     ///
     /// # Errors
     /// `FI_EBUSY` if a live peer did not stop within the bound.
@@ -127,8 +129,10 @@ pub struct Ticket {
     pub context: Context,
     /// The flags of its completion.
     pub flags: ofi_api::CompletionFlags,
-    /// Whether success is reported. Failure always is.
+    /// Whether success is reported. Failure always is, where there is a queue.
     pub signal: bool,
+    /// Its length in bytes, for counters.
+    pub len: usize,
 }
 
 /// What became of a posted operation.
@@ -210,6 +214,10 @@ pub trait Host<T: Transport> {
     /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
     #[must_use]
     fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool;
+
+    /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
+    /// peers' accesses pass through them, for every access that succeeded.
+    fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]);
 
     /// Opens a slot for an operation that does not finish at once.
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId;

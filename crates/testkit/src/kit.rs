@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use ofi::raw::{
-    Address, AvAttr, BindFlags, Caps, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint, Fabric,
+    Address, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint, Fabric,
     GetinfoFlags, Hints, Info, MrMode, Result, Serialization, Threading, Version, WaitObj,
 };
 
@@ -95,6 +95,8 @@ pub struct Opening {
     two_queues: bool,
     given: Option<Arc<dyn CompletionQueue>>,
     selective: BindFlags,
+    unbound: BindFlags,
+    counters: Vec<(CntrAttr, BindFlags)>,
     serialization: Serialization,
     name: Option<Address>,
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
@@ -109,6 +111,8 @@ impl Opening {
             two_queues: false,
             given: None,
             selective: BindFlags::empty(),
+            unbound: BindFlags::empty(),
+            counters: Vec::new(),
             serialization: Serialization::LIBRARY,
             name: None,
             within: None,
@@ -154,6 +158,18 @@ impl Opening {
     /// Binds with `FI_SELECTIVE_COMPLETION`, in these directions.
     pub fn selective(mut self, directions: BindFlags) -> Self {
         self.selective = directions;
+        self
+    }
+
+    /// Binds no queue to these directions.
+    pub fn without_queue(mut self, directions: BindFlags) -> Self {
+        self.unbound = directions;
+        self
+    }
+
+    /// One counter more, bound to these kinds of operation; the side has it in [`Side::counters`].
+    pub fn counter(mut self, attr: CntrAttr, flags: BindFlags) -> Self {
+        self.counters.push((attr, flags));
         self
     }
 
@@ -220,14 +236,20 @@ impl Opening {
             None => domain.open_cq(&self.cq)?,
         };
         let rx = if self.two_queues { domain.open_cq(&self.cq)? } else { Arc::clone(&tx) };
-        bind(&ep, &tx, &rx, self.selective)?;
+        bind(&ep, &tx, &rx, self.selective, self.unbound)?;
+        let mut counters = Vec::new();
+        for (attr, flags) in &self.counters {
+            let counter = domain.open_counter(attr)?;
+            ep.bind_counter(&counter, *flags)?;
+            counters.push(counter);
+        }
         let av = domain.open_av(&AvAttr::default())?;
         ep.bind_av(&av)?;
         if let Some(name) = &self.name {
             ep.set_name(name)?;
         }
         let (events, lent) = (Mutex::new(VecDeque::new()), Mutex::new(Vec::new()));
-        Ok(Side { ep, tx, rx, av, domain, fabric, info, events, lent })
+        Ok(Side { ep, tx, rx, counters, av, domain, fabric, info, events, lent })
     }
 }
 
@@ -236,9 +258,13 @@ fn bind(
     tx: &Arc<dyn CompletionQueue>,
     rx: &Arc<dyn CompletionQueue>,
     selective: BindFlags,
+    unbound: BindFlags,
 ) -> Result<()> {
     let directions = [(tx, BindFlags::TRANSMIT), (rx, BindFlags::RECV)];
     for (queue, direction) in directions {
+        if unbound.contains(direction) {
+            continue;
+        }
         let flag =
             if selective.contains(direction) { BindFlags::SELECTIVE_COMPLETION } else { BindFlags::empty() };
         ep.bind_cq(queue, direction | flag)?;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi::raw::{
-    AddressVector, CompletionQueue, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain, Endpoint, Errno,
-    Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece, Result,
+    AddressVector, CompletionQueue, Context, Counter, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain,
+    Endpoint, Errno, Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece, Result,
 };
 
 use crate::memory::{Buffers, Slice};
@@ -61,6 +61,8 @@ pub struct Side {
     pub tx: Arc<dyn CompletionQueue>,
     /// The queue of receive completions; may be the same.
     pub rx: Arc<dyn CompletionQueue>,
+    /// The counters that it was opened with.
+    pub counters: Vec<Arc<dyn Counter>>,
     /// The address vector.
     pub av: Arc<dyn AddressVector>,
     /// The domain.
@@ -79,7 +81,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Side {
-    /// Reads both queues, and keeps what they say for [`Side::next`].
+    /// Reads both queues and all counters, and keeps what they say for [`Side::next`].
     ///
     /// # Panics
     /// If a queue answers anything that it should not.
@@ -88,6 +90,9 @@ impl Side {
         self.poll_queue(&self.tx);
         if !self.is_one_queue() {
             self.poll_queue(&self.rx);
+        }
+        for counter in &self.counters {
+            counter.read();
         }
     }
 

@@ -1,5 +1,6 @@
 //! Bounded waits. A test never sleeps for something to happen: it drives its endpoints until it did, or fails.
 
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::side::Side;
@@ -50,4 +51,23 @@ pub fn drive_through(time: Duration, sides: &[&Side]) {
         sides.iter().for_each(|side| side.poll());
         std::thread::yield_now();
     }
+}
+
+/// Blocks on `fd`. Whether it became readable.
+///
+/// # Panics
+/// If `fd` does not go into an epoll set.
+pub fn readable(fd: RawFd, timeout: Duration) -> bool {
+    // SAFETY: makes a descriptor.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    assert!(set >= 0);
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: both descriptors are open, and the event is read during the call.
+    let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    assert_eq!(added, 0, "a wait descriptor goes into an epoll set");
+    // SAFETY: room for one event, as said.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout.as_millis() as i32) };
+    // SAFETY: `set` was made above.
+    unsafe { libc::close(set) };
+    found == 1
 }

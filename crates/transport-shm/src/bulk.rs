@@ -240,7 +240,7 @@ impl Lane {
             let over = stream.sent == stream.len;
             self.ring(common);
             if over && let Some(stream) = self.streams.pop_front() {
-                self.streamed(host, &stream);
+                self.streamed(common, host, &stream);
             }
         }
         if sent {
@@ -250,15 +250,18 @@ impl Lane {
     }
 
     /// A stream is in the ring to its last byte.
-    fn streamed<H: Host<Shm>>(&mut self, host: &mut H, stream: &Stream) {
-        match stream.source {
-            Source::Message(op) => {
+    fn streamed<H: Host<Shm>>(&mut self, common: &Common, host: &mut H, stream: &Stream) {
+        match &stream.source {
+            &Source::Message(op) => {
                 // Transmit-complete: the bytes no longer depend on this process. With confirmation the peer ends it.
                 if !matches!(host.op(self.peer, op), Some(Op::Message { confirm: true, .. })) {
                     self.finish(host, op, Ok(()));
                 }
             }
-            Source::Read(_) => self.serving -= 1,
+            Source::Read(remote) => {
+                self.serving -= 1;
+                host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, remote);
+            }
             Source::Kept(_) | Source::Write(_) => {}
         }
     }

@@ -111,6 +111,10 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
     let mut given = region.data().given.lock().unwrap_or_else(PoisonError::into_inner);
+    // Under the lock, so that whoever binds a counter either finds the grant in the list, or is seen here.
+    if region.is_counted() || shared.counts() {
+        return refused; // the owner has to see each access
+    }
     let Ok(fd) = allocated.descriptor(writable) else { return refused };
     given.push((Arc::downgrade(shared), slot, generation));
     let terms =

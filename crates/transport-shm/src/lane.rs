@@ -513,7 +513,7 @@ impl Lane {
             kind::ANNOUNCE => self.take_announcement(common, host, record.high, words),
             kind::WRITE => self.take_write(common, host, record.high, words),
             kind::WRITE_LONG => self.take_long_write(common, record.high, words),
-            kind::READ => self.take_read(common, words),
+            kind::READ => self.take_read(common, host, words),
             kind::NOTICE => self.take_notice(host, words),
             _ => Err(Broken),
         }

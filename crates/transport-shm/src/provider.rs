@@ -90,6 +90,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SOURCE
             | Caps::SOURCE_ERR
             | Caps::FENCE
+            | Caps::RMA_EVENT
             | Caps::LOCAL_COMM,
         addr_format: format,
         ..Info::default()
@@ -125,6 +126,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.av_type, domain.mr_mode) = (AvType::Unspec, variant.mr_mode);
     (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (8, 8, IOV_LIMIT);
     (domain.cq_cnt, domain.ep_cnt, domain.mr_cnt) = (MANY, MANY, MANY);
+    domain.cntr_cnt = MANY;
     (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY);
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
     domain.max_err_data = 128;

@@ -392,7 +392,11 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                write_here(common, &remote, 0, body, len)
+                let written = write_here(common, &remote, 0, body, len);
+                if written.is_ok() {
+                    host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                }
+                written
             }
             Err(errno) => Err(errno),
         };
@@ -450,13 +454,21 @@ impl Lane {
         write.got += part;
         if last && let Some(write) = self.writes.remove(id) {
             self.serving -= 1;
+            if write.failed.is_none() {
+                host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+            }
             self.done(common, write.op, write.failed.map_or(Ok(()), Err));
         }
         Ok(true)
     }
 
     /// Executes a read of the peer, or starts to.
-    pub fn take_read(&mut self, common: &mut Common, mut words: Words) -> Result<Flow, Broken> {
+    pub fn take_read<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_READ)?;
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
@@ -464,16 +476,28 @@ impl Lane {
                 if len > SHORT_READ {
                     (self.serving, self.busy) = (self.serving + 1, true);
                     self.streams.push_back(Stream::read(remote, op, len));
-                } else if !self.reply_data(common, op, &remote, len) {
-                    return Ok(Flow::Stop);
+                } else {
+                    match self.reply_data(common, op, &remote, len) {
+                        None => return Ok(Flow::Stop),
+                        Some(false) => {}
+                        Some(true) => {
+                            host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, &remote);
+                        }
+                    }
                 }
             }
         }
         Ok(Flow::Next)
     }
 
-    /// Sends the bytes of a short read. `false` if there is no room.
-    fn reply_data(&mut self, common: &mut Common, op: u64, remote: &[RemotePiece], len: usize) -> bool {
+    /// Sends the bytes of a short read, or why not; whether it was the bytes. `None` if there is no room.
+    fn reply_data(
+        &mut self,
+        common: &mut Common,
+        op: u64,
+        remote: &[RemotePiece],
+        len: usize,
+    ) -> Option<bool> {
         let mut bytes = [0u8; SHORT_READ];
         let mut done = 0;
         for piece in remote {
@@ -487,7 +511,7 @@ impl Lane {
                 Ok(granted) => granted,
                 Err(violation) => {
                     self.done(common, op, Err(violation.errno()));
-                    return true;
+                    return Some(false);
                 }
             };
             for part in granted.pieces() {
@@ -496,8 +520,8 @@ impl Lane {
                 done += part.len;
             }
         }
-        let Some(link) = self.link_mut() else { return true };
-        let Ok(mut slot) = link.replies.reserve(8 + len) else { return false };
+        let link = self.link_mut()?;
+        let mut slot = link.replies.reserve(8 + len).ok()?;
         // SAFETY: a word and `len` bytes were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         body.word(op);
@@ -505,7 +529,7 @@ impl Lane {
         unsafe { copy::bytes(bytes.as_ptr(), body.rest(), len) };
         slot.publish(kind::DATA);
         self.ring(common);
-        true
+        Some(true)
     }
 
     /// Takes the bytes of a read of this end.

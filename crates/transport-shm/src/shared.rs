@@ -261,6 +261,11 @@ impl Shared {
         self.caps.contains(Caps::RMA) && (directions.is_empty() || directions.contains(needs))
     }
 
+    /// Whether the endpoint reports what peers do with its memory (`FI_RMA_EVENT`).
+    pub fn counts(&self) -> bool {
+        self.caps.contains(Caps::RMA_EVENT)
+    }
+
     /// Whether a peer is copying through grant slot `slot`.
     pub fn copies_through(&self, slot: u32) -> bool {
         self.pairs().values().filter_map(|entry| entry.memory.as_ref()).any(|memory| {

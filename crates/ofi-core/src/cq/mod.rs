@@ -41,6 +41,8 @@ pub trait Source: Send + Sync {
     fn is_empty(&self, slot: usize) -> bool;
     /// Moves the source on in the application's stead.
     fn drive(&self);
+    /// Moves the source on for the application, which is looking at something else than a queue.
+    fn attend(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
     /// Prepares for blocking until there is something to poll for.

@@ -1,13 +1,17 @@
 //! What a transport calls: an arriving message finds its receive, an ending operation its completion.
 
-use ofi_api::{Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Result};
+use ofi_api::{
+    Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, MrAccess, RemotePiece, Result,
+};
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::receive::{self, Filling, Held, RxSide};
 use super::transmit::{TxOp, TxSide, success};
+use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
+use crate::keys::RegionTable;
 use crate::matching::Limit;
 use crate::slots::SlotId;
 use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Receiving, Ticket, Transport};
@@ -186,6 +190,14 @@ impl<T: Transport> Host<T> for Ends<T> {
         true
     }
 
+    fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]) {
+        let kind = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
+        if self.boxes.counters.has(kind) {
+            self.boxes.counters.count(kind, remote.iter().map(|piece| piece.len).sum());
+        }
+        regions.count(kind, remote);
+    }
+
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {
         self.boxes.credits[Credit::Transmit as usize] -= 1;
         self.tx.ops.insert(TxOp { peer, ticket, op })
@@ -206,6 +218,9 @@ impl<T: Transport> Host<T> for Ends<T> {
             return None;
         }
         let op = self.tx.ops.remove(id)?;
+        if result.is_ok() {
+            self.boxes.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
+        }
         match result {
             Ok(()) if op.ticket.signal => self.boxes.transmitted(&success(&op.ticket)),
             Ok(()) => self.boxes.credits[Credit::Transmit as usize] += 1,

@@ -14,16 +14,17 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AddressVector, BindFlags, Caps, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, EpOption,
-    Errno, Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
+    Address, AddressVector, BindFlags, Caps, CompletionQueue, Counter, CqBuffer, CqErrorEntry, Endpoint,
+    EpOption, Errno, Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
 };
 
 use self::ends::Ends;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
-use self::transmit::{Limits, TxSide};
+use self::transmit::{Limits, TxSide, not_opened_for};
 use crate::av::Av;
+use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
 use crate::lock::PolicyLock;
@@ -113,6 +114,11 @@ impl<T: Transport> Source for EpCore<T> {
         self.state.lock().drive();
     }
 
+    fn attend(&self) {
+        self.domain.progress.polled();
+        self.drive();
+    }
+
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
         let mut guard = self.state.lock();
         let (outbox, credits) = guard.ends.boxes.slot(slot);
@@ -191,6 +197,13 @@ impl<T: Transport> Ep<T> {
     }
 }
 
+impl<T: Transport> Ep<T> {
+    /// Whether it was opened in `domain`.
+    pub(crate) fn is_of(&self, domain: &DomainCore<T>) -> bool {
+        self.core.domain.id() == domain.id()
+    }
+}
+
 fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) -> Error {
     Error::wanted(Errno::EOPBADSTATE, subject, wanted, found, advice)
 }
@@ -264,6 +277,35 @@ impl<T: Transport> Endpoint for Ep<T> {
         Ok(())
     }
 
+    fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+        let counter = Cntr::of(counter, self.core.domain.id())?;
+        if !Counters::ALL.contains(flags) {
+            return Err(Error::wanted(
+                Errno::EBADFLAGS,
+                "the flags of fi_ep_bind with a counter",
+                "FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ and FI_REMOTE_WRITE, or none for all",
+                format!("{flags:?}"),
+                "leave the others out",
+            ));
+        }
+        let target = BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE;
+        let events = self.core.info.caps.contains(Caps::RMA_EVENT);
+        if flags.intersects(target) && !events {
+            return Err(not_opened_for("counting what peers do", "FI_RMA_EVENT"));
+        }
+        let every = if events { Counters::ALL } else { Counters::ALL - target };
+        let mut guard = self.core.state.lock();
+        if guard.lanes.is_some() {
+            return Err(bad_state(
+                "fi_ep_bind",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "bind first",
+            ));
+        }
+        guard.ends.boxes.counters.bind(&counter, if flags.is_empty() { every } else { flags })
+    }
+
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(av) as _;
         let Ok(av) = any.downcast::<Av>() else { return Err(foreign("the address vector")) };
@@ -301,12 +343,17 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
-        if (sends && !state.ends.tx.bound) || (receives && !state.ends.rx.bound) {
-            let missing = if sends && !state.ends.tx.bound { "FI_TRANSMIT" } else { "FI_RECV" };
+        let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.boxes.counters.has(kind));
+        let told = (
+            state.ends.tx.bound || counts(&[Kind::Send, Kind::Read, Kind::Write]),
+            state.ends.rx.bound || counts(&[Kind::Receive]),
+        );
+        if (sends && !told.0) || (receives && !told.1) {
+            let missing = if sends && !told.0 { "FI_TRANSMIT" } else { "FI_RECV" };
             return Err(Error::wanted(
                 Errno::ENOCQ,
                 "fi_enable",
-                "a completion queue for each direction that the endpoint's capabilities have",
+                "a completion queue or a counter for each direction that the endpoint's capabilities have",
                 format!("none for {missing}"),
                 "bind one, or ask getinfo for fewer capabilities",
             ));
@@ -320,11 +367,15 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "open one with fi_av_open and bind it",
             ));
         }
+        state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
         state.ends.tx.decide();
+        state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
         let mut lanes = T::open_lanes(&core.domain, &core.info)?;
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         state.lanes = Some(lanes);
+        state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
+        let counters = state.ends.boxes.counters.each();
         let queues = state.queues.clone();
         let same = matches!(&queues, [Some(tx), Some(rx)] if Arc::ptr_eq(tx, rx));
         if same {
@@ -342,6 +393,10 @@ impl<T: Transport> Endpoint for Ep<T> {
                 queue.add(Arc::clone(&source), slot)?;
             }
         }
+        for counter in counters {
+            counter.add_source(&source)?;
+        }
+        core.domain.roster.enter(&source)?;
         core.domain.progress.add(&source);
         Ok(())
     }
@@ -501,10 +556,14 @@ impl<T: Transport> Drop for Ep<T> {
     fn drop(&mut self) {
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
         self.core.domain.progress.remove(&source);
-        let queues = {
+        let (queues, counters) = {
             let guard = self.core.state.lock();
-            guard.queues.clone()
+            (guard.queues.clone(), guard.ends.boxes.counters.each())
         };
+        for counter in counters {
+            counter.remove_source(&source);
+        }
+        self.core.domain.roster.leave(&source);
         for queue in queues.iter().flatten() {
             queue.remove(&source);
         }

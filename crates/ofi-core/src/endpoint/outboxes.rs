@@ -2,6 +2,7 @@
 
 use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 
+use crate::cntr::{Counters, Kind};
 use crate::cq::{Credit, Credits, Entry, Outbox};
 
 /// Index of the outbox of transmit completions.
@@ -14,6 +15,10 @@ pub struct Outboxes {
     receive: usize,
     /// Operations that may still be posted.
     pub credits: Credits,
+    /// What counts the operations that end.
+    pub counters: Counters,
+    /// Directions that have a queue, by slot: failures of the others are only counted.
+    pub read: [bool; 2],
 }
 
 impl Outboxes {
@@ -23,6 +28,8 @@ impl Outboxes {
             boxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
             receive: 1,
             credits: [0, tx_size, rx_size],
+            counters: Counters::default(),
+            read: [true; 2],
         }
     }
 
@@ -75,7 +82,12 @@ impl Outboxes {
 
     /// Completes a transmit operation with an error.
     pub fn transmit_failed(&mut self, error: CqErrorEntry) {
-        self.boxes[TRANSMIT].push_error(error, Credit::Transmit);
+        self.counters.fail(Kind::of(error.flags));
+        if self.read[TRANSMIT] {
+            self.boxes[TRANSMIT].push_error(error, Credit::Transmit);
+        } else {
+            self.credits[Credit::Transmit as usize] += 1;
+        }
     }
 
     /// Completes a receive, or reports something that nobody posted for.
@@ -86,7 +98,17 @@ impl Outboxes {
 
     /// Completes a receive with an error.
     pub fn receive_failed(&mut self, error: CqErrorEntry, credit: Credit) {
-        self.boxes[self.receive & 1].push_error(error, credit);
+        self.counters.fail(Kind::Receive);
+        self.not_found(error, credit);
+    }
+
+    /// Reports a failure that counts as no operation: a search that found nothing.
+    pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
+        if self.read[1] {
+            self.boxes[self.receive & 1].push_error(error, credit);
+        } else {
+            self.credits[credit as usize] += 1;
+        }
     }
 
     /// Whether an entry that nobody posted for may be reported.

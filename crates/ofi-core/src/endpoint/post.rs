@@ -8,6 +8,7 @@ use ofi_api::{
 use super::receive::{self, Filling, Held, MultiBuffer, Special, SpecialKind};
 use super::transmit::{bad_flags, many_len, not_opened_for, null_piece, send_flags, success};
 use super::{EpCore, State};
+use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::matching::{self, Source as From, Unexpected, Want};
@@ -63,6 +64,7 @@ impl<T: Transport> State<T> {
     fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
+                self.ends.boxes.counters.count(Kind::of(ticket.flags), ticket.len);
                 if ticket.signal {
                     self.ends.boxes.credits[Credit::Transmit as usize] -= 1;
                     self.ends.boxes.transmitted(&success(ticket));
@@ -125,7 +127,7 @@ impl<T: Transport> State<T> {
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(self.no_credit());
         }
-        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal };
+        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal, len };
         let out = OutMessage {
             pieces: op.buf.pieces(),
             len,
@@ -173,7 +175,7 @@ impl<T: Transport> EpCore<T> {
             return Err(state.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-        let ticket = Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal };
+        let ticket = Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal, len };
         let out = OutRma {
             write,
             pieces: op.buf.pieces(),
@@ -230,7 +232,7 @@ impl<T: Transport> EpCore<T> {
             return Err(state.no_credit());
         }
         *credit -= 1;
-        let signal = !state.ends.rx.selective || flags.contains(OpFlags::COMPLETION);
+        let signal = state.ends.rx.reports(flags);
         if flags.contains(OpFlags::MULTI_RECV) {
             return state.post_multi(op, want, signal);
         }
@@ -367,7 +369,7 @@ impl<T: Transport> State<T> {
             }
             (false, true, false) => match self.ends.rx.matcher.take_claimed(context) {
                 Some(message) => {
-                    let signal = !self.ends.rx.selective || has(OpFlags::COMPLETION);
+                    let signal = self.ends.rx.reports(flags);
                     let posted = self.ends.rx.posted(op.context, &op.buf, signal);
                     let arrived = receive::arrived(&message.envelope);
                     let filling = self.ends.rx.fill(posted, &arrived);
@@ -408,8 +410,12 @@ impl<T: Transport> State<T> {
             let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
             let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
             error.tag = want.tag;
-            return self.ends.boxes.receive_failed(error, Credit::Receive);
+            return self.ends.boxes.not_found(error, Credit::Receive);
         };
+        if !self.ends.rx.bound {
+            self.ends.boxes.credits[Credit::Receive as usize] += 1;
+            return;
+        }
         let arrived = receive::arrived(&envelope);
         let source =
             if self.ends.rx.report_source { self.ends.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };

@@ -4,6 +4,7 @@ use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAd
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
+use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
 use crate::slots::{SlotId, Slots};
@@ -47,12 +48,14 @@ pub struct Posted {
     pub context: Context,
     /// The memory, if it is one piece.
     piece: Piece,
-    /// [`SIGNALLED`], [`SILENT`], or the id of a [`Special`], which has neither value.
+    /// [`SIGNALLED`], [`SILENT`], [`COUNTED`], or the id of a [`Special`], which has none of these values.
     tail: u64,
 }
 
 /// A receive of one piece whose success is reported.
 const SIGNALLED: u64 = 0;
+/// The same, on an endpoint that counts receives: it takes the longer way, so that the short one need not ask.
+const COUNTED: u64 = 2;
 /// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below 2^32.)
 const SILENT: u64 = 1;
 
@@ -80,7 +83,7 @@ impl Posted {
 
     /// Whether there is more to it than one piece of memory.
     pub fn is_special(&self) -> bool {
-        self.tail > SILENT
+        self.tail > COUNTED
     }
 
     fn special(&self) -> Option<SlotId> {
@@ -154,6 +157,8 @@ pub struct RxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
+    /// What a receive whose success is reported is marked with; see [`RxSide::decide`].
+    signalled: u64,
     /// What the endpoint was opened for: untagged and tagged receives.
     pub may_receive: [bool; 2],
     /// `FI_SOURCE`: completions say from whom.
@@ -177,6 +182,7 @@ impl<T: Transport> RxSide<T> {
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
+            signalled: SIGNALLED,
             may_receive: [false; 2],
             report_source: false,
             source_errors: false,
@@ -188,11 +194,23 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
+    /// Says whether a counter counts receives.
+    pub fn decide(&mut self, counted: bool) {
+        self.signalled = if counted { COUNTED } else { SIGNALLED };
+    }
+
+    /// Whether the success of a receive with these flags is reported.
+    #[inline(always)]
+    pub fn reports(&self, flags: OpFlags) -> bool {
+        (!self.selective || flags.contains(OpFlags::COMPLETION)) && self.bound
+    }
+
     /// A receive to post into `lent`.
     #[inline(always)]
     pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> Posted {
         if let [piece] = lent.pieces() {
-            return Posted { context, piece: *piece, tail: if signal { SIGNALLED } else { SILENT } };
+            let tail = if signal { self.signalled } else { SILENT };
+            return Posted { context, piece: *piece, tail };
         }
         self.posted_special(context, Special { signal, kind: SpecialKind::Pieces(lent.pieces().into()) })
     }
@@ -296,9 +314,10 @@ impl<T: Transport> RxSide<T> {
         if let Some(multi) = filling.multi {
             let (released, given) = self.release(multi);
             (flags, credit, buf) = (flags | released, given, filling.buffer.first.addr);
-            signal |= !released.is_empty();
+            signal |= !released.is_empty() && self.bound;
         }
         if !signal {
+            boxes.counters.count(Kind::Receive, placed);
             boxes.credits[credit as usize] += 1;
             return;
         }
@@ -306,6 +325,7 @@ impl<T: Transport> RxSide<T> {
         if self.source_errors && source == FiAddr::NOTAVAIL {
             return unknown_source(boxes, peers, filling.context, arrived, placed, flags, credit);
         }
+        boxes.counters.count(Kind::Receive, placed);
         let body = CqTaggedEntry {
             op_context: filling.context,
             flags,

@@ -54,6 +54,8 @@ pub struct TxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
+    /// A counter counts sends.
+    pub counted: bool,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
     pub may_send: [bool; 2],
     pub may_read: bool,
@@ -83,6 +85,7 @@ impl<T: Transport> TxSide<T> {
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
+            counted: false,
             may_send: [false; 2],
             may_read: false,
             may_write: false,
@@ -101,11 +104,11 @@ impl<T: Transport> TxSide<T> {
             (untagged, limits.message, limits.inject_message),
             (tagged, limits.tagged, limits.inject_tagged),
         ];
-        let no_flags = self.op_flags.is_empty();
+        let quick = self.op_flags.is_empty() && !self.counted;
         self.quick = sizes.map(|(may, max, inject)| Quick {
-            plain: below(may && no_flags, max),
-            inject: below(may && no_flags, inject.min(max)),
-            signal: !self.selective,
+            plain: below(may && quick, max),
+            inject: below(may && quick, inject.min(max)),
+            signal: !self.selective && self.bound,
         });
     }
 
@@ -121,7 +124,7 @@ impl<T: Transport> TxSide<T> {
             return Err(bad_flags(flags - ALLOWED));
         }
         let wanted = !self.selective || flags.intersects(LEVELS.union(OpFlags::COMPLETION));
-        Ok((flags, wanted && call != Call::Inject))
+        Ok((flags, wanted && call != Call::Inject && self.bound))
     }
 
     /// Checks a message's size and memory; answers its length.

@@ -5,12 +5,13 @@
 //!     together from `offset` on. [`super::register`] checks that.
 //! I2. A [`Span`] lies inside its region.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use ofi_api::{Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece};
+use ofi_api::{BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece, Result};
 
 use super::Violation;
+use crate::cntr::{Cntr, Counters, Kind};
 
 /// What the address of a remote access means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +23,6 @@ pub enum Addressing {
 }
 
 /// A registration, with data `T` of the transport.
-#[derive(Debug)]
 pub struct Region<T> {
     pub(super) key: u64,
     pub(super) desc: Desc,
@@ -42,6 +42,9 @@ pub struct Region<T> {
     /// The same of the region that this one was made from.
     pub(super) base: Option<Arc<()>>,
     pub(super) data: T,
+    /// What counts peers' reads and writes.
+    pub(super) counters: RwLock<Counters>,
+    pub(super) is_counted: AtomicBool,
 }
 
 /// The pieces of a region, without an allocation for the usual case.
@@ -115,6 +118,27 @@ impl<T> Region<T> {
     #[inline]
     pub fn is_enabled(&self) -> bool {
         self.is_enabled.load(Ordering::Acquire)
+    }
+
+    /// Whether a counter is bound to it: then its owner must take part in every access.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        self.is_counted.load(Ordering::Acquire)
+    }
+
+    /// Has `counter` count accesses of peers.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if a kind of access has a counter.
+    pub fn bind(&self, counter: &Arc<Cntr>, flags: BindFlags) -> Result<()> {
+        self.counters.write().unwrap_or_else(PoisonError::into_inner).bind(counter, flags)?;
+        self.is_counted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Counts an access of `len` bytes.
+    pub(super) fn count(&self, kind: Kind, len: usize) {
+        self.counters.read().unwrap_or_else(PoisonError::into_inner).count(kind, len);
     }
 
     /// Which memory it is.
@@ -289,5 +313,13 @@ impl Iterator for Pieces<'_> {
         let part = Piece::new(piece.addr.wrapping_add(self.start), len);
         (self.pieces, self.start, self.left) = (rest, 0, self.left - len);
         Some(part)
+    }
+}
+
+impl<T> std::fmt::Debug for Region<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Region");
+        out.field("desc", &self.desc).field("memory", &self.memory).field("access", &self.access);
+        out.finish_non_exhaustive() // neither the key, which is a secret, nor the transport's data
     }
 }

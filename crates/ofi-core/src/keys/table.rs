@@ -4,10 +4,10 @@
 //! access; never while a grant lives.
 //! Order: `changes`, then one shard at a time.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use ofi_api::{Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, Result};
+use ofi_api::{BindFlags, Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, RemotePiece, Result};
 
 use super::region::Memory;
 use super::register::{check_memory, end_of};
@@ -17,6 +17,7 @@ use super::violation::Counters;
 use super::{
     Addressing, Closing, Grant, KeyChoice, Pieces, Region, Registration, Violation, ViolationCounts,
 };
+use crate::cntr::{Cntr, Kind};
 
 /// The next descriptor: one for the process, so that those of two domains differ.
 static NEXT_DESC: AtomicUsize = AtomicUsize::new(1);
@@ -31,6 +32,8 @@ pub struct RegionTable<T> {
     /// Held while regions come and go.
     changes: Mutex<KeySupply>,
     violations: Counters,
+    /// Some region has, or had, a counter.
+    counting: AtomicBool,
 }
 
 impl<T> RegionTable<T> {
@@ -44,6 +47,7 @@ impl<T> RegionTable<T> {
             by_desc: Shards::new(),
             changes: Mutex::default(),
             violations: Counters::default(),
+            counting: AtomicBool::new(false),
         }
     }
 
@@ -90,6 +94,8 @@ impl<T> RegionTable<T> {
             as_base: Arc::new(()),
             base: base.map(|base| Arc::clone(&base.as_base)),
             data,
+            counters: RwLock::default(),
+            is_counted: false.into(),
         });
         if is_remote(attr.access()) && !self.by_key.insert(key, Arc::clone(&region)) {
             drop(keys); // before the transport's data, which may have something to say
@@ -196,6 +202,37 @@ impl<T> RegionTable<T> {
     /// The whole region that peers name by `key`, for a transport that lets them map it.
     pub fn remote(&self, key: u64) -> Option<Grant<T>> {
         self.by_key.read(key, |region| Grant::whole(Arc::clone(region)))
+    }
+
+    /// Has `counter` count peers' accesses to a region.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if a kind of access has a counter.
+    pub fn bind(&self, desc: Desc, counter: &Arc<Cntr>, flags: BindFlags) -> Result<()> {
+        self.by_desc
+            .read(desc.0 as u64, |region| region.bind(counter, flags))
+            .ok_or_else(no_such_region)??;
+        self.counting.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Counts a peer's access: once for each region that it touched.
+    #[inline]
+    pub fn count(&self, kind: Kind, remote: &[RemotePiece]) {
+        if self.counting.load(Ordering::Acquire) {
+            self.count_each(kind, remote);
+        }
+    }
+
+    #[cold]
+    fn count_each(&self, kind: Kind, remote: &[RemotePiece]) {
+        for (at, piece) in remote.iter().enumerate() {
+            if remote[..at].iter().any(|earlier| earlier.key == piece.key) {
+                continue;
+            }
+            let len = remote.iter().filter(|other| other.key == piece.key).map(|other| other.len).sum();
+            self.by_key.read(piece.key, |region| region.count(kind, len));
+        }
     }
 
     /// Number of regions.

@@ -265,6 +265,34 @@ macro_rules! for_each_case {
                 automatic_progress_wakes_a_blocked_reader
                 manual_progress_needs_only_reads_of_a_queue
             }
+            counters {
+                every_kind_of_operation_has_its_counter
+                operations_without_an_entry_are_counted
+                counters_stand_in_for_queues
+                one_counter_counts_every_kind
+                bytes_are_counted
+                failures_are_counted_apart
+                failures_without_a_queue_are_counted_only
+                a_search_that_finds_nothing_counts_as_nothing
+                a_counter_is_added_to_and_set
+                endpoints_share_a_counter
+                a_wait_ends_at_its_threshold
+                a_wait_times_out
+                a_failure_ends_a_wait_on_a_counter
+                a_counter_without_a_wait_object_cannot_be_waited_on
+                a_counter_s_descriptor_becomes_readable
+                no_wake_up_is_lost_between_counters
+                automatic_progress_counts_without_a_call
+                peers_accesses_are_counted
+                peers_bytes_are_counted
+                refused_accesses_of_peers_are_not_counted
+                a_region_counts_its_accesses
+                a_region_counts_from_the_moment_it_is_bound
+                a_region_is_enabled_late
+                a_region_is_refreshed
+                wrong_bindings_of_counters_are_refused
+                a_counter_outlives_its_endpoint
+            }
             threading {
                 everything_works_at_domain_level
                 everything_works_at_completion_level

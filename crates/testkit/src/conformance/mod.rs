@@ -13,6 +13,7 @@ mod list;
 pub mod av;
 pub mod bad_input;
 pub mod completion;
+pub mod counters;
 pub mod events;
 pub mod flow;
 pub mod levels;

@@ -1,29 +1,11 @@
 //! Sleeping until a queue has something (fi_cq(3), fi_poll(3), fi_trywait).
 
-use std::os::fd::RawFd;
-
 use crate::prelude::*;
 
 /// Long enough to tell a time-out from no time-out, on a busy machine.
 const SHORT: Duration = Duration::from_millis(50);
 /// No wake-up may take so long.
 const LONG: Duration = Duration::from_secs(5);
-
-/// Blocks on `fd`. Whether it became readable.
-fn readable(fd: RawFd, timeout: Duration) -> bool {
-    // SAFETY: makes a descriptor.
-    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    assert!(set >= 0);
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    // SAFETY: both descriptors are open, and the event is read during the call.
-    let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    assert_eq!(added, 0, "a wait descriptor goes into an epoll set");
-    // SAFETY: room for one event, as said.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout.as_millis() as i32) };
-    // SAFETY: `set` was made above.
-    unsafe { libc::close(set) };
-    found == 1
-}
 
 /// Blocks as fi_trywait(3) says until `side`'s receive queue says something.
 fn next_by_fd(side: &Side) -> Event {
@@ -36,7 +18,7 @@ fn next_by_fd(side: &Side) -> Event {
         }
         assert!(start.elapsed() < LONG, "nothing came\n{}", side.report());
         if side.rx.trywait().is_ok() {
-            assert!(readable(fd, LONG), "blocked for ever after fi_trywait said so\n{}", side.report());
+            assert!(wait::readable(fd, LONG), "blocked for ever after fi_trywait said so\n{}", side.report());
         }
     }
 }
@@ -328,7 +310,7 @@ pub fn an_idle_queue_sleeps(kit: &dyn Kit) {
     let fd = pair.b.rx.wait_fd().unwrap();
     let lasted = (0..20).any(|_| {
         pair.b.poll();
-        pair.b.rx.trywait().is_ok() && !readable(fd, SHORT)
+        pair.b.rx.trywait().is_ok() && !wait::readable(fd, SHORT)
     });
     assert!(lasted, "the descriptor of an idle queue stays readable");
     let before = thread_time();

@@ -1,0 +1,351 @@
+//! Counters. A counter is two numbers; endpoints add to them where their operations end (`endpoint/outboxes.rs`),
+//! regions where a peer's access has been executed.
+//!
+//! Invariants:
+//! I1. Whoever raises a number looks afterwards whether somebody sleeps for it (the bell). Whoever is going to sleep
+//!     arms the bell first, and looks at the numbers afterwards. Both in `SeqCst` order, so one of the two sees the other.
+//! I2. Nothing here is called with the lock of `sources` held but the sources themselves; an endpoint never takes that
+//!     lock while it holds its own.
+
+mod binding;
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, Result, WaitObj};
+
+pub use binding::{Counters, Kind};
+
+use crate::cq::{Bell, Source};
+use crate::domain::DomainId;
+use crate::sys::{self, WaitSet};
+use crate::transport::Arm;
+
+struct Waiting {
+    bell: Bell,
+    set: WaitSet,
+}
+
+/// The core's counter.
+pub struct Cntr {
+    domain: DomainId,
+    events: CntrEvents,
+    wait_obj: WaitObj,
+    value: AtomicU64,
+    errors: AtomicU64,
+    /// What the application saw last, for [`Counter::trywait`].
+    seen: AtomicU64,
+    seen_errors: AtomicU64,
+    /// What to move on when it is read.
+    sources: Mutex<Vec<Arc<dyn Source>>>,
+    waiting: Option<Waiting>,
+}
+
+impl Cntr {
+    /// Opens a counter.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd, pollfd and yield; `FI_EMFILE` and the like.
+    pub fn open(attr: &CntrAttr, domain: DomainId) -> Result<Arc<Self>> {
+        let waiting = match attr.wait_obj {
+            WaitObj::None | WaitObj::Yield => None,
+            WaitObj::Unspec | WaitObj::Fd | WaitObj::Pollfd => {
+                let (bell, set) = (Bell::new()?, WaitSet::new()?);
+                set.add(bell.fd())?;
+                Some(Waiting { bell, set })
+            }
+            other => {
+                return Err(Error::wanted(
+                    Errno::ENOSYS,
+                    "fi_cntr_attr.wait_obj",
+                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_POLLFD or FI_WAIT_YIELD",
+                    other.to_string(),
+                    "open the counter with one of those",
+                ));
+            }
+        };
+        Ok(Arc::new(Self {
+            domain,
+            events: attr.events,
+            wait_obj: attr.wait_obj,
+            value: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            seen_errors: AtomicU64::new(0),
+            sources: Mutex::default(),
+            waiting,
+        }))
+    }
+
+    /// The domain that it was opened in.
+    pub fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// Takes the core's counter out of an application's handle.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for one of another library's making, `FI_EDOMAIN` for one of another domain.
+    pub fn of(counter: &Arc<dyn Counter>, domain: DomainId) -> Result<Arc<Self>> {
+        let any: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(counter) as _;
+        let wrong = |errno, found| {
+            Err(Error::wanted(
+                errno,
+                "the counter",
+                "one that was opened in this domain",
+                found,
+                "open it with fi_cntr_open of this domain",
+            ))
+        };
+        match any.downcast::<Self>() {
+            Ok(own) if own.domain == domain => Ok(own),
+            Ok(_) => wrong(Errno::EDOMAIN, "one of another domain"),
+            Err(_) => wrong(Errno::EINVAL, "one of another implementation"),
+        }
+    }
+
+    /// Counts an operation of `len` bytes that has succeeded.
+    #[inline]
+    pub fn count(&self, len: usize) {
+        self.raise(if self.events == CntrEvents::Bytes { len as u64 } else { 1 });
+    }
+
+    /// Counts an operation that has failed.
+    #[cold]
+    pub fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::SeqCst);
+        self.changed();
+    }
+
+    #[inline]
+    fn raise(&self, by: u64) {
+        self.value.fetch_add(by, Ordering::SeqCst);
+        self.changed();
+    }
+
+    #[inline]
+    fn changed(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.ring();
+        }
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Vec<Arc<dyn Source>>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves `source` on whenever the counter is read or waited on. [`Cntr::remove`] it before it goes away.
+    ///
+    /// # Errors
+    /// What adding its descriptor to the wait set answers.
+    pub fn add_source(&self, source: &Arc<dyn Source>) -> Result<()> {
+        let mut sources = self.sources();
+        if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {
+            if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+                waiting.set.add(fd)?;
+            }
+            sources.push(Arc::clone(source));
+            if let Some(waiting) = &self.waiting {
+                waiting.bell.strike();
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves `source` alone from now on.
+    pub fn remove_source(&self, source: &Arc<dyn Source>) {
+        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            waiting.set.remove(fd);
+        }
+        let mut gone = Vec::new();
+        self.sources().retain(|known| {
+            let stays = !Arc::ptr_eq(known, source);
+            if !stays {
+                gone.push(Arc::clone(known)); // dropped without the lock
+            }
+            stays
+        });
+    }
+
+    /// Moves everything on that counts here.
+    fn drive(&self) {
+        for source in self.sources().iter() {
+            source.attend();
+        }
+    }
+
+    fn values(&self) -> (u64, u64) {
+        (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst))
+    }
+
+    /// Arms everything that may change the counter: `Ok` if the caller may block until the descriptors are readable, and
+    /// the numbers were `values` after that.
+    fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
+        waiting.bell.arm();
+        let armed = self.sources().iter().all(|source| source.arm_lanes() == Arm::Armed);
+        armed && self.values() == values
+    }
+
+    fn set_seen(&self, (value, errors): (u64, u64)) {
+        self.seen.store(value, Ordering::Relaxed);
+        self.seen_errors.store(errors, Ordering::Relaxed);
+    }
+}
+
+impl Counter for Cntr {
+    fn read(&self) -> u64 {
+        self.drive();
+        let value = self.value.load(Ordering::SeqCst);
+        self.seen.store(value, Ordering::Relaxed);
+        value
+    }
+
+    fn read_error(&self) -> u64 {
+        self.drive();
+        let errors = self.errors.load(Ordering::SeqCst);
+        self.seen_errors.store(errors, Ordering::Relaxed);
+        errors
+    }
+
+    fn add(&self, value: u64) -> Result<()> {
+        self.raise(value);
+        Ok(())
+    }
+
+    fn add_error(&self, value: u64) -> Result<()> {
+        self.errors.fetch_add(value, Ordering::SeqCst);
+        self.changed();
+        Ok(())
+    }
+
+    fn set(&self, value: u64) -> Result<()> {
+        self.value.store(value, Ordering::SeqCst);
+        self.changed();
+        Ok(())
+    }
+
+    fn set_error(&self, value: u64) -> Result<()> {
+        self.errors.store(value, Ordering::SeqCst);
+        self.changed();
+        Ok(())
+    }
+
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()> {
+        if self.waiting.is_none() && self.wait_obj != WaitObj::Yield {
+            return Err(no_wait_object());
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let errors = self.errors.load(Ordering::SeqCst);
+        loop {
+            self.drive();
+            let values = self.values();
+            self.set_seen(values);
+            // The failure first: the value may have been reached before the call.
+            if values.1 != errors {
+                return Err(Error::AVAIL);
+            }
+            if values.0 >= threshold {
+                return Ok(());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::new(Errno::ETIMEDOUT));
+            }
+            match &self.waiting {
+                Some(waiting) if self.arm(waiting, values) => {
+                    sys::wait_readable(&[waiting.set.fd()], deadline);
+                }
+                Some(_) => {}
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn trywait(&self) -> Result<()> {
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
+        let seen = (self.seen.load(Ordering::Relaxed), self.seen_errors.load(Ordering::Relaxed));
+        if self.arm(waiting, seen) { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        let shown = matches!(self.wait_obj, WaitObj::Fd | WaitObj::Pollfd);
+        self.waiting.as_ref().filter(|_| shown).map(|waiting| waiting.set.fd())
+    }
+
+    fn events(&self) -> CntrEvents {
+        self.events
+    }
+}
+
+fn no_wait_object() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "fi_cntr_attr.wait_obj",
+        "a counter that can block",
+        "FI_WAIT_NONE",
+        "open the counter with FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD, or poll it with fi_cntr_read",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter(events: CntrEvents, wait_obj: WaitObj) -> Arc<Cntr> {
+        Cntr::open(&CntrAttr { events, wait_obj }, DomainId::next()).unwrap()
+    }
+
+    #[test]
+    fn operations_and_bytes_are_counted_and_failures_one_by_one() {
+        for (events, value) in [(CntrEvents::Comp, 2), (CntrEvents::Bytes, 107)] {
+            let counter = counter(events, WaitObj::None);
+            counter.count(100);
+            counter.count(7);
+            counter.count_error();
+            assert_eq!((counter.read(), counter.read_error()), (value, 1));
+        }
+    }
+
+    #[test]
+    fn without_a_wait_object_nothing_waits() {
+        let counter = counter(CntrEvents::Comp, WaitObj::None);
+        assert_eq!(counter.wait(0, None).unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(counter.trywait().unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(counter.wait_fd(), None);
+    }
+
+    /// Two threads take turns, each asleep until the other has counted; a lost wake-up would run into the time-out.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const ROUNDS: u64 = 2_000;
+        let bound = Some(Duration::from_secs(10));
+        for wait_obj in [WaitObj::Unspec, WaitObj::Yield] {
+            let (ping, pong) = (counter(CntrEvents::Comp, wait_obj), counter(CntrEvents::Comp, wait_obj));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=ROUNDS {
+                        ping.wait(round, bound).unwrap();
+                        pong.count(0);
+                    }
+                });
+                for round in 1..=ROUNDS {
+                    ping.count(0);
+                    pong.wait(round, bound).unwrap();
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_a_wait() {
+        let counter = counter(CntrEvents::Comp, WaitObj::Fd);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| counter.wait(1, Some(Duration::from_secs(10))));
+            std::thread::sleep(Duration::from_millis(20));
+            counter.count_error();
+            assert_eq!(waiter.join().unwrap().unwrap_err().errno(), Errno::EAVAIL);
+        });
+        assert_eq!(counter.wait(1, Some(Duration::ZERO)).unwrap_err().errno(), Errno::ETIMEDOUT);
+    }
+}

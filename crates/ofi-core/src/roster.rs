@@ -1,0 +1,65 @@
+//! The endpoints of a domain, for counters of regions: which endpoint serves a peer's access nobody knows before.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ofi_api::Result;
+
+use crate::cntr::Cntr;
+use crate::cq::Source;
+
+#[derive(Default)]
+struct Members {
+    endpoints: Vec<Weak<dyn Source>>,
+    counters: Vec<Weak<Cntr>>,
+}
+
+/// Enabled endpoints, and counters that are moved on by all of them.
+#[derive(Default)]
+pub struct Roster(Mutex<Members>);
+
+impl Roster {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An endpoint was enabled.
+    ///
+    /// # Errors
+    /// What adding its descriptor to a wait set answers.
+    pub fn enter(&self, endpoint: &Arc<dyn Source>) -> Result<()> {
+        let counters: Vec<Arc<Cntr>> = {
+            let mut members = self.members();
+            members.endpoints.push(Arc::downgrade(endpoint));
+            members.counters.retain(|counter| counter.strong_count() > 0);
+            members.counters.iter().filter_map(Weak::upgrade).collect()
+        };
+        counters.iter().try_for_each(|counter| counter.add_source(endpoint))
+    }
+
+    /// An endpoint is closing.
+    pub fn leave(&self, endpoint: &Arc<dyn Source>) {
+        let gone = Arc::as_ptr(endpoint).cast::<()>();
+        let counters: Vec<Arc<Cntr>> = {
+            let mut members = self.members();
+            members.endpoints.retain(|known| known.as_ptr().cast::<()>() != gone);
+            members.counters.iter().filter_map(Weak::upgrade).collect()
+        };
+        counters.iter().for_each(|counter| counter.remove_source(endpoint));
+    }
+
+    /// Has every endpoint move `counter` on, those that come later too.
+    ///
+    /// # Errors
+    /// As [`Roster::enter`].
+    pub fn watch(&self, counter: &Arc<Cntr>) -> Result<()> {
+        let endpoints: Vec<Arc<dyn Source>> = {
+            let mut members = self.members();
+            if members.counters.iter().any(|known| known.as_ptr() == Arc::as_ptr(counter)) {
+                return Ok(());
+            }
+            members.counters.push(Arc::downgrade(counter));
+            members.endpoints.iter().filter_map(Weak::upgrade).collect()
+        };
+        endpoints.iter().try_for_each(|endpoint| counter.add_source(endpoint))
+    }
+}
