@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use ofi::raw::{
-    AddrFormat, AvAttr, AvType, BindFlags, Caps, CqAttr, CqFormat, EpType, EqAttr, GetinfoFlags, Hints, Info,
-    MrMode, MsgOrder, OpFlags, Progress, Request, ResourceMgmt, Serialization, Threading, Version, WaitObj,
+    AddrFormat, AvAttr, AvType, BindFlags, Caps, CntrAttr, CntrEvents, CqAttr, CqFormat, EpType, EqAttr,
+    GetinfoFlags, Hints, Info, MrMode, MsgOrder, OpFlags, Progress, Request, ResourceMgmt, Serialization,
+    Threading, Version, WaitObj,
 };
 
 /// One question: what a line is called, and what a provider answers.
@@ -50,6 +51,18 @@ const QUESTIONS: &[Question] = &[
             ask(name, hints())
                 .and_then(|info| ofi::open_fabric(&info).ok())
                 .is_some_and(|fabric| fabric.open_eq(&attr).is_ok())
+        })
+    }),
+    ("counters", |name| {
+        each(CntrEvents::VALUES, |events| {
+            let attr = CntrAttr { events, ..CntrAttr::default() };
+            domain(name).is_some_and(|domain| domain.open_counter(&attr).is_ok())
+        })
+    }),
+    ("counters' wait objects", |name| {
+        each(WaitObj::VALUES, |wait_obj| {
+            let attr = CntrAttr { wait_obj, ..CntrAttr::default() };
+            domain(name).is_some_and(|domain| domain.open_counter(&attr).is_ok())
         })
     }),
     ("longest message, bytes", |name| size(name, |info| info.ep_attr.max_msg_size)),
