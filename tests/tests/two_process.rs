@@ -5,7 +5,7 @@ use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
-testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_target);
+testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_target, counting);
 
 /// The tag that tells an echo to end.
 const STOP: u64 = u64::MAX;
@@ -396,4 +396,99 @@ fn a_process_with_automatic_progress_serves_without_a_call() {
         child.line.expect("ok");
         child.finish();
     }
+}
+
+/// Hints with atomics.
+fn atomic_hints() -> Hints {
+    hints(Naming::Names).caps(Caps::MSG | Caps::RMA | Caps::ATOMIC)
+}
+
+/// What a counting process adds to: the type, and where it lies. The last two are done by the owner, whose lock they
+/// take: a double complex that is aligned like a double, and one too wide for any instruction.
+const COUNTED: [(Datatype, usize); 5] = [
+    (Datatype::Uint64, 0),
+    (Datatype::Int32, 8),
+    (Datatype::Double, 16),
+    (Datatype::DoubleComplex, 24),
+    (Datatype::LongDoubleComplex, 64),
+];
+const COUNTERS: usize = 3;
+const EACH: usize = 2_000;
+
+/// The bytes of a small number.
+fn number(datatype: Datatype, value: u64) -> Vec<u8> {
+    let extended = |value: u64| -> Vec<u8> {
+        let zeroes = value.leading_zeros();
+        let exponent = if value == 0 { 0 } else { 0x3FFF + 63 - u128::from(zeroes) };
+        (exponent << 64 | u128::from(value.checked_shl(zeroes).unwrap_or(0))).to_ne_bytes().to_vec()
+    };
+    match datatype {
+        Datatype::Uint64 => value.to_ne_bytes().to_vec(),
+        Datatype::Int32 => (value as i32).to_ne_bytes().to_vec(),
+        Datatype::Double => (value as f64).to_ne_bytes().to_vec(),
+        Datatype::DoubleComplex => [(value as f64).to_ne_bytes(), [0; 8]].concat(),
+        Datatype::LongDoubleComplex => [extended(value), vec![0; 16]].concat(),
+        other => panic!("{other}"),
+    }
+}
+
+/// Adds 1 to each of the counted numbers, many times.
+fn counting(line: &mut Line, arguments: &[String]) {
+    let side = Opening::new(atomic_hints()).open();
+    let to = side.insert_address(&parse(&arguments[0]));
+    let there = parse_region(&arguments[1]);
+    line.say("ready");
+    line.expect("go");
+    let ones = COUNTED.map(|(datatype, _)| {
+        let bytes = number(datatype, 1);
+        let memory = Memory::new(bytes.len());
+        memory.slice(..).put(&bytes);
+        memory
+    });
+    for _ in 0..EACH {
+        for (one, (datatype, at)) in ones.iter().zip(COUNTED) {
+            let piece = [RemotePiece { addr: there.addr + at as u64, len: datatype.size(), key: there.key }];
+            let out = side.out(to, one).context(1);
+            wait::drive(&[&side], "room", || out.atomic(FiOp::Sum, datatype, &piece).ok());
+        }
+        for _ in COUNTED {
+            wait::drive(&[&side], "the sum", || side.next_of(1)).done();
+        }
+    }
+    line.say("done");
+}
+
+fn count_together(library: bool) {
+    let side = Opening::new(atomic_hints()).open();
+    let memory = if library { Memory::library(&side.domain, 96) } else { Memory::new(96) };
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    let arguments = [side.name().to_string(), region_text(&region)];
+    let mut children: Vec<Child> =
+        (0..COUNTERS).map(|_| Child::start("counting", &[&arguments[0], &arguments[1]])).collect();
+    for child in &mut children {
+        child.line.expect("ready");
+    }
+    for child in &mut children {
+        child.line.say("go");
+    }
+    for child in &mut children {
+        wait::drive(&[&side], "a process that counts", || child.line.has_news().then_some(()));
+        child.line.expect("done");
+    }
+    let bytes = memory.bytes();
+    for (datatype, at) in COUNTED {
+        let found = &bytes[at..at + datatype.size()];
+        assert_eq!(found, number(datatype, (COUNTERS * EACH) as u64), "{datatype}");
+    }
+    children.into_iter().for_each(Child::finish);
+}
+
+#[test]
+fn processes_count_together_in_application_memory() {
+    count_together(false);
+}
+
+#[test]
+fn processes_count_together_in_library_memory() {
+    count_together(true);
 }

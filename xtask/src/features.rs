@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use ofi::raw::{
-    AddrFormat, AvAttr, AvType, BindFlags, Caps, CntrAttr, CntrEvents, CqAttr, CqFormat, EpType, EqAttr,
-    GetinfoFlags, Hints, Info, MrMode, MsgOrder, OpFlags, Progress, Request, ResourceMgmt, Serialization,
-    Threading, Version, WaitObj,
+    AddrFormat, AtomicKind, AvAttr, AvType, BindFlags, Caps, CntrAttr, CntrEvents, CqAttr, CqFormat,
+    Datatype, EpType, EqAttr, FiOp, GetinfoFlags, Hints, Info, MrMode, MsgOrder, OpFlags, Progress, Request,
+    ResourceMgmt, Serialization, Threading, Version, WaitObj,
 };
 
 /// One question: what a line is called, and what a provider answers.
@@ -64,6 +64,12 @@ const QUESTIONS: &[Question] = &[
             let attr = CntrAttr { wait_obj, ..CntrAttr::default() };
             domain(name).is_some_and(|domain| domain.open_counter(&attr).is_ok())
         })
+    }),
+    ("atomic operations, of those that have a meaning", |name| atomics(name)),
+    ("bytes of one atomic operation", |name| {
+        let attr = domain(name)
+            .and_then(|domain| domain.query_atomic(AtomicKind::Base, FiOp::Sum, Datatype::Uint8).ok());
+        attr.map_or("none".into(), |attr| number(attr.count))
     }),
     ("longest message, bytes", |name| size(name, |info| info.ep_attr.max_msg_size)),
     ("longest injected message, bytes", |name| size(name, |info| info.tx_attr.inject_size)),
@@ -190,6 +196,21 @@ fn modes(name: &str) -> String {
     };
     let words: Vec<&str> = ways.iter().filter(|(_, mode)| has(*mode)).map(|(word, _)| *word).collect();
     words.join("; ")
+}
+
+/// How many combinations of call, operation and type there are, and which types.
+fn atomics(name: &str) -> String {
+    let Some(domain) = domain(name) else { return String::new() };
+    let has = |kind, op, datatype| domain.query_atomic(kind, op, datatype).is_ok();
+    let count = |datatype| {
+        let all = AtomicKind::ALL.into_iter().flat_map(|kind| FiOp::VALUES.iter().map(move |&op| (kind, op)));
+        all.filter(|&(kind, op)| has(kind, op, datatype)).count()
+    };
+    let types: Vec<(Datatype, usize)> =
+        Datatype::VALUES.iter().map(|&datatype| (datatype, count(datatype))).collect();
+    let all: usize = types.iter().map(|(_, count)| count).sum();
+    let with = types.iter().filter(|(_, count)| *count > 0);
+    format!("{} on {}", number(all), code(with.map(|(datatype, _)| datatype.to_string())))
 }
 
 fn size(name: &str, field: fn(&Info) -> usize) -> String {

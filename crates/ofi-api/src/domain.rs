@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr, Endpoint, EqAttr,
-    EventQueue, Info, MemoryRegion, MrAttr, Placement, Result, Threading,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
+    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, Placement, Result, Threading,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -90,4 +90,10 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_ENOMEM`, `FI_EINVAL` for a length of zero.
     fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation>;
+
+    /// What one atomic call may do (`fi_query_atomic`) on endpoints that have `FI_ATOMIC`.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a combination that the domain does not have, with the reason.
+    fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr>;
 }

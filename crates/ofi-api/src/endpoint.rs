@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Address, AddressVector, BindFlags, CompletionQueue, Context, Counter, FiAddr, Lent, OpFlags, RemotePiece,
-    Result,
+    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionQueue, Context, Counter, Datatype,
+    FiAddr, FiOp, Lent, OpFlags, RemotePiece, Result,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -108,12 +108,16 @@ pub enum EpOption {
     MaxTaggedSize = 13,
     /// Largest RMA.
     MaxRmaSize = 14,
+    /// Largest atomic: bytes of the elements that one call changes.
+    MaxAtomicSize = 15,
     /// Largest injected message.
     InjectMsgSize = 16,
     /// Largest injected tagged message.
     InjectTaggedSize = 17,
     /// Largest injected RMA write.
     InjectRmaSize = 18,
+    /// Largest injected atomic.
+    InjectAtomicSize = 19,
 }
 
 /// One named counter of an endpoint, for people and monitoring.
@@ -208,6 +212,19 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// # Errors
     /// As `send`.
     fn read(&self, op: &RmaOp<'_>) -> Result<()>;
+
+    /// Changes the peer's memory atomically, element by element.
+    ///
+    /// # Errors
+    /// As `send`; `FI_EOPNOTSUPP` for an operation and type that [`Endpoint::atomic_valid`] does not know, `FI_EMSGSIZE`
+    /// for more elements than it says.
+    fn atomic(&self, op: &AtomicOp<'_>) -> Result<()>;
+
+    /// The most elements of one call (`fi_atomicvalid`, `fi_fetch_atomicvalid`, `fi_compare_atomicvalid`).
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a combination that the endpoint does not have, with the reason.
+    fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize>;
 
     /// Cancels the oldest receive posted with `context`. It ends with either its message or `FI_ECANCELED`.
     ///

@@ -33,6 +33,7 @@ pub use types::{
 pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 
 // The objects and the transport contract, outermost first.
+mod atomic;
 mod av;
 #[allow(unsafe_code)]
 mod completion;
@@ -44,6 +45,7 @@ mod eq;
 mod memory;
 mod provider;
 
+pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
 pub use av::{AddressVector, AvAttr};
 pub use completion::{
     CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormatEntry, CqMsgEntry,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr, Domain, Endpoint, EpType,
-    EqAttr, Errno, Error, EventQueue, Fabric, Info, MemoryRegion, MrAttr, MrMode, Placement, Result,
-    Serialization,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
+    Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue, Fabric, FiOp, Info, MemoryRegion,
+    MrAttr, MrMode, Placement, Result, Serialization,
 };
 
+use crate::atomic::Executor;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
@@ -156,5 +157,19 @@ impl<T: Transport> Domain for DomainHandle<T> {
             ));
         }
         T::alloc(&self.0, len, placement)
+    }
+
+    fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr> {
+        let size = Executor::find(kind, op, datatype)?.size();
+        match T::atomic_size() / size {
+            0 => Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_query_atomic",
+                "a provider with FI_ATOMIC",
+                self.0.info.fabric_attr.prov_name.clone(),
+                "do it with messages",
+            )),
+            count => Ok(AtomicAttr { count, size }),
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! A transport implements [`transport::Transport`] and gets every feature of the model for it. A message's way through
 //! this crate is told in `docs/architecture.md`: [`endpoint`], the transport, [`endpoint`] again, [`matching`], [`cq`].
 
+pub mod atomic;
 pub mod av;
 pub mod cntr;
 pub mod config;

@@ -12,6 +12,7 @@ use ofi_api::{
     Result, Statistic,
 };
 
+use crate::atomic::Executor;
 use crate::domain::DomainCore;
 use crate::keys::RegionTable;
 use crate::slots::SlotId;
@@ -73,6 +74,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for names that do not resolve.
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address>;
 
+    /// Most bytes that one atomic operation changes; 0 where the transport has no atomics.
+    fn atomic_size() -> usize {
+        0
+    }
+
     /// Checks an address given by the application, and brings it into the one form that compares equal.
     ///
     /// # Errors
@@ -116,6 +122,29 @@ pub struct OutRma<'a> {
     pub peer: Peer,
     /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+/// An atomic operation on its way out. All lengths are those of the target.
+#[derive(Clone, Copy)]
+pub struct OutAtomic<'a> {
+    /// What is done to each element.
+    pub executor: Executor,
+    /// The operands: none for `FI_ATOMIC_READ`.
+    pub operands: &'a [Piece],
+    /// The comparands, where it compares.
+    pub comparands: &'a [Piece],
+    /// Where the old values go, where it fetches.
+    pub results: &'a [Piece],
+    /// The peer's memory: each piece a multiple of the element's size.
+    pub remote: &'a [RemotePiece],
+    /// Bytes in all; at most [`Transport::atomic_size`], and not 0.
+    pub len: usize,
+    /// Whose.
+    pub peer: Peer,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
     /// What [`Host::open`] needs.
@@ -216,7 +245,7 @@ pub trait Host<T: Transport> {
     fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool;
 
     /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
-    /// peers' accesses pass through them, for every access that succeeded.
+    /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
     fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]);
 
     /// Opens a slot for an operation that does not finish at once.
@@ -297,6 +326,16 @@ pub trait Lanes<T: Transport>: Send {
     /// # Errors
     /// As `send`.
     fn rma<H: Host<T>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted>;
+
+    /// Changes a peer's memory atomically: once, whatever is sent again. Only for transports with
+    /// [`Transport::atomic_size`].
+    ///
+    /// # Errors
+    /// As `send`.
+    fn atomic<H: Host<T>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let _ = (host, out);
+        Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
+    }
 
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);

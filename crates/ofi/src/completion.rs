@@ -6,6 +6,7 @@ use ofi_api::{CompletionFlags, CqErrorEntry, Errno, Error, FiAddr};
 
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
+use crate::element::{Element, numbers_of};
 use crate::multi_recv::{MultiRecvBuffer, MultiRecvRange};
 use crate::operations::{Claim, Op};
 
@@ -69,6 +70,16 @@ impl Completion {
             }
             (None, None) => &[],
         }
+    }
+
+    /// The numbers of [`Completion::bytes`]: what a fetching atomic found, or a collective gave.
+    pub fn values<T: Element>(&self) -> impl Iterator<Item = T> + '_ {
+        numbers_of(self.bytes())
+    }
+
+    /// The first of them.
+    pub fn value<T: Element>(&self) -> Option<T> {
+        self.values().next()
     }
 
     /// Takes the buffer out, if it is a `B`.

@@ -13,6 +13,7 @@ mod any_buffer;
 mod buffer;
 mod completion;
 mod domain;
+mod element;
 mod memory;
 mod multi_recv;
 mod node;
@@ -28,6 +29,7 @@ pub use any_buffer::AnyBuffer;
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, OpError};
 pub use domain::Domain;
+pub use element::Element;
 pub use memory::Memory;
 pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
 pub use node::{Node, NodeBuilder};
@@ -39,8 +41,9 @@ pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};
 pub use window::Window;
 
 pub use ofi_api::{
-    AddrFormat, Address, Caps, CompletionFlags, EpOption, EpType, Errno, Error, FiAddr, GetinfoFlags, Hints,
-    Info, MrAccess, OpFlags, Placement, Progress, Refusal, Result, Statistic, Version, WaitObj,
+    AddrFormat, Address, AtomicKind, Caps, CompletionFlags, Datatype, EpOption, EpType, Errno, Error, FiAddr,
+    FiOp, GetinfoFlags, Hints, Info, MrAccess, OpFlags, Placement, Progress, Refusal, Result, Statistic,
+    Version, WaitObj,
 };
 
 /// The raw layer: libfabric's objects and operations, on memory that is lent by an `unsafe` promise.

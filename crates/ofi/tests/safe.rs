@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod safe {
+    pub mod atomics;
     pub mod ending;
     pub mod messages;
     pub mod multi;

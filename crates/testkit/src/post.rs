@@ -1,7 +1,8 @@
 //! Posting operations from a test: what is not said has its default, and the memory is kept until the endpoint closes.
 
 use ofi::raw::{
-    Call, Context, FiAddr, Lent, OpFlags, Piece, ReceiveOp, RemotePiece, Result, RmaOp, SendOp, TagMatch,
+    AtomicOp, Call, Context, Datatype, FiAddr, FiOp, Lent, OpFlags, Piece, ReceiveOp, RemotePiece, Result,
+    RmaOp, SendOp, TagMatch,
 };
 
 use crate::memory::{Buffers, Slice};
@@ -144,6 +145,69 @@ impl Out<'_> {
     /// Those of the call.
     pub fn read(&self, remote: &[RemotePiece]) -> Result<()> {
         self.rma(remote, false)
+    }
+
+    fn post_atomic(
+        &self,
+        op: (FiOp, Datatype),
+        extra: [Option<Buffers>; 2],
+        remote: &[RemotePiece],
+    ) -> Result<()> {
+        let [compare, result] = extra;
+        for buffers in compare.iter().chain(&result) {
+            self.side.keep(buffers);
+        }
+        let compared = compare.as_ref().map(pieces);
+        let fetched = result.as_ref().map(pieces);
+        self.with(|buf, _, flags| {
+            let mut op = AtomicOp::new(op.0, op.1, buf, remote, self.to, self.context);
+            (op.flags, op.call) = (flags, self.call);
+            // SAFETY: kept until the endpoint is closed, as all memory here.
+            let lent = |pieces| unsafe { Lent::new(pieces, &[]) };
+            let op = match (&compared, &fetched) {
+                (Some(compare), Some(result)) => op.compare(lent(compare), lent(result)),
+                (None, Some(result)) => op.fetch(lent(result)),
+                _ => op,
+            };
+            self.side.ep.atomic(&op)
+        })
+    }
+
+    /// Changes the peer's memory with it.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn atomic(&self, op: FiOp, datatype: Datatype, remote: &[RemotePiece]) -> Result<()> {
+        self.post_atomic((op, datatype), [None, None], remote)
+    }
+
+    /// Changes the peer's memory with it, and fetches what was there.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn fetch(
+        &self,
+        op: FiOp,
+        datatype: Datatype,
+        result: impl Into<Buffers>,
+        remote: &[RemotePiece],
+    ) -> Result<()> {
+        self.post_atomic((op, datatype), [None, Some(result.into())], remote)
+    }
+
+    /// Changes the peer's memory to it where a comparison holds, and fetches what was there.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn compare(
+        &self,
+        op: FiOp,
+        datatype: Datatype,
+        compare: impl Into<Buffers>,
+        result: impl Into<Buffers>,
+        remote: &[RemotePiece],
+    ) -> Result<()> {
+        self.post_atomic((op, datatype), [Some(compare.into()), Some(result.into())], remote)
     }
 }
 

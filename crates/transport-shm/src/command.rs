@@ -7,10 +7,11 @@
 //!           Write     op count count×(addr len key) [data] payload
 //!           WriteLong op count count×(addr len key) [data]
 //!           Read      op count count×(addr len key)
+//!           Atomic    op count count×(addr len key) operands comparands   flags from bit 16 on: the executor
 //!           Notice    data len                            written directly, with remote CQ data
 //! replies   Done      op errno
 //!           Send      op into len                         stream `len` bytes as parts for `into`
-//!           Data      op payload                          a short read
+//!           Data      op payload                          a short read, or what an atomic found
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
 
@@ -24,6 +25,7 @@ pub mod kind {
     pub const WRITE_LONG: u32 = 4;
     pub const READ: u32 = 5;
     pub const NOTICE: u32 = 6;
+    pub const ATOMIC: u32 = 7;
     pub const DONE: u32 = 16;
     pub const SEND: u32 = 17;
     pub const DATA: u32 = 18;

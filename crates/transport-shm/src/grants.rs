@@ -90,7 +90,8 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
             Err(_) => refused,
         };
     }
-    if !shared.serves(Caps::REMOTE_READ) || !shared.serves(Caps::REMOTE_WRITE) {
+    let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+    if !shared.serves(Caps::RMA | Caps::ATOMIC, both) {
         return refused; // the owner decides on each access
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };

@@ -50,6 +50,7 @@ pub struct Counts {
     pub kept: u64,
     pub bulk_bytes: u64,
     pub direct_bytes: u64,
+    pub direct_atomics: u64,
     pub wakes: u64,
     pub corrupt: u64,
     pub lost: u64,
@@ -514,6 +515,7 @@ impl Lane {
             kind::WRITE => self.take_write(common, host, record.high, words),
             kind::WRITE_LONG => self.take_long_write(common, record.high, words),
             kind::READ => self.take_read(common, host, words),
+            kind::ATOMIC => self.take_atomic(common, host, record.high, words),
             kind::NOTICE => self.take_notice(host, words),
             _ => Err(Broken),
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutRma, Peer, Posted};
 use ofi_ring::doorbell::{Sleeper, take_hint};
 use ofi_ring::membarrier::{self, Support};
 use ofi_ring::mpsc;
@@ -476,6 +476,11 @@ impl Lanes<Shm> for State {
         lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
     }
 
+    fn atomic<H: Host<Shm>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+    }
+
     fn pull<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         if let Ok(lanes) = self.open() {
             lanes.lanes[peer as usize].pull(&mut lanes.common, host, token, into);
@@ -518,6 +523,7 @@ impl Lanes<Shm> for State {
         add("shm_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
         add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
         add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
+        add("shm_direct_atomics", counts.direct_atomics, "atomic operations done in a peer's memory");
         add("shm_ring_full", counts.ring_full, "times that the ring to a peer was full");
         add("shm_wakes", counts.wakes, "sleeping peers woken");
         add("shm_lost", counts.lost, "peers lost");

@@ -5,6 +5,7 @@
 //! ring, and on the peer `lane.rs` (poll), `message.rs` again, and the core. How two endpoints meet: `control.rs`,
 //! `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
 
+mod atomic;
 mod bulk;
 mod command;
 mod control;
@@ -76,6 +77,10 @@ impl Transport for Shm {
 
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
         name::resolve(node, service)
+    }
+
+    fn atomic_size() -> usize {
+        atomic::size_limit()
     }
 
     fn normalize(address: &Address) -> Result<Address> {

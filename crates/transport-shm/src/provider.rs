@@ -49,6 +49,14 @@ fn free_order() -> MsgOrder {
         | MsgOrder::RAW
         | MsgOrder::WAR
         | MsgOrder::WAW
+        | MsgOrder::RMA_RAR
+        | MsgOrder::RMA_RAW
+        | MsgOrder::RMA_WAR
+        | MsgOrder::RMA_WAW
+        | MsgOrder::ATOMIC_RAR
+        | MsgOrder::ATOMIC_RAW
+        | MsgOrder::ATOMIC_WAR
+        | MsgOrder::ATOMIC_WAW
 }
 
 /// All variants, the preferred one first: keys that cannot be guessed, manual progress, no waiting for messages before
@@ -77,6 +85,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         caps: Caps::MSG
             | Caps::TAGGED
             | Caps::RMA
+            | Caps::ATOMIC
             | Caps::SEND
             | Caps::RECV
             | Caps::READ

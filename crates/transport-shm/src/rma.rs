@@ -9,6 +9,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Posted};
 
 use crate::Shm;
+use crate::atomic::Waiting;
 use crate::bulk::{Stream, remote_runs};
 use crate::command::{Words, Writer, flag, kind};
 use crate::grants::Grant;
@@ -19,12 +20,14 @@ use crate::message::{Op, Payload, Token};
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
 /// Longest read that travels inside a reply.
-const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
+pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 
 /// Something that waits for a grant. In order.
 pub enum Parked {
     /// An access of this end.
     Rma { id: SlotId, access: Access },
+    /// An atomic operation of this end.
+    Atomic { id: SlotId, waiting: Waiting },
     /// A payload to be pulled out of the sender's library memory.
     Pull { token: Token, into: SlotId },
 }
@@ -49,7 +52,7 @@ pub struct ServedWrite {
 }
 
 /// What stands in the way of a direct access.
-enum Way {
+pub enum Way {
     /// Nothing.
     Direct,
     /// The peer has not answered yet.
@@ -66,20 +69,7 @@ impl Lane {
         host: &mut H,
         out: &OutRma<'_>,
     ) -> Result<Posted> {
-        if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
-            return Err(Error::AGAIN);
-        }
-        if self.gone {
-            return Err(Error::AGAIN);
-        }
-        match self.up() {
-            None => self.connect(common)?,
-            Some(up) if up.wish() == wish::CLOSED => {
-                self.busy = true;
-                return Err(Error::AGAIN);
-            }
-            Some(_) => {}
-        }
+        self.ready_for_access(common, out.flags)?;
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
         if self.parked.is_empty() {
             match self.way(common, out.remote, out.write) {
@@ -136,8 +126,26 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
+    /// Whether an access may be posted now; connects the lane.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` while it has to wait.
+    pub fn ready_for_access(&mut self, common: &mut Common, flags: OpFlags) -> Result<()> {
+        if self.gone || (flags.contains(OpFlags::FENCE) && self.outstanding > 0) {
+            return Err(Error::AGAIN);
+        }
+        match self.up() {
+            None => self.connect(common),
+            Some(up) if up.wish() == wish::CLOSED => {
+                self.busy = true;
+                Err(Error::AGAIN)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Which way an access to `remote` goes. Asks for grants that are not known.
-    fn way(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Way {
+    pub fn way(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Way {
         let Some(link) = self.link_mut() else { return Way::Wait };
         if link.up.is_none() {
             return Way::Wait;
@@ -286,6 +294,13 @@ impl Lane {
                     }
                     self.parked_accesses -= 1;
                 }
+                Parked::Atomic { id, waiting } => {
+                    if let Some(waiting) = self.move_atomic(common, host, id, waiting) {
+                        self.parked.push_front(Parked::Atomic { id, waiting });
+                        return;
+                    }
+                    self.parked_accesses -= 1;
+                }
             }
         }
     }
@@ -343,10 +358,11 @@ impl Lane {
     /// The operation and the ranges of an access, each checked. The outer error is a broken peer, the inner one goes
     /// back to it.
     #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
-    fn parse_access(
+    pub fn parse_access(
         &self,
         common: &Common,
         words: &mut Words,
+        kind: Caps,
         access: MrAccess,
     ) -> Result<(u64, Result<(Box<[RemotePiece]>, usize), Errno>), Broken> {
         let op = words.next().ok_or(Broken)?;
@@ -356,8 +372,7 @@ impl Lane {
         }
         let mut remote = Vec::with_capacity(count as usize);
         // What the endpoint was not opened for is refused like a right that the region does not have.
-        let needs = if access == MrAccess::REMOTE_WRITE { Caps::REMOTE_WRITE } else { Caps::REMOTE_READ };
-        let mut total = if common.shared.serves(needs) { Ok(0usize) } else { Err(Errno::EACCES) };
+        let mut total = if common.shared.serves(kind, access) { Ok(0usize) } else { Err(Errno::EACCES) };
         for _ in 0..count {
             let mut next = || words.next().ok_or(Broken);
             let (addr, len, key) = (next()?, next()?, next()?);
@@ -380,7 +395,7 @@ impl Lane {
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_WRITE)?;
+        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
         let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
         let (body, len) = words.rest();
         let result = match checked {
@@ -411,7 +426,7 @@ impl Lane {
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_WRITE)?;
+        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
         let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
         match checked {
             Ok((_, 0)) => return Err(Broken), // a short one
@@ -469,7 +484,7 @@ impl Lane {
         host: &mut H,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, MrAccess::REMOTE_READ)?;
+        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_READ)?;
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::{Address, Caps, Errno, Error, Result};
+use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
 use ofi_core::domain::DomainCore;
 use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
@@ -255,10 +255,15 @@ impl Shared {
         self.pairs().get(peer).and_then(|entry| entry.peer)
     }
 
-    /// Whether the endpoint lets peers do what capability `needs` says.
-    pub fn serves(&self, needs: Caps) -> bool {
+    /// Whether the endpoint lets peers do accesses of this kind (`RMA` or `ATOMIC`) that need these rights.
+    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
         let directions = self.caps & Caps::RMA_DIRECTIONS;
-        self.caps.contains(Caps::RMA) && (directions.is_empty() || directions.contains(needs))
+        let serves = |right, direction| {
+            !access.contains(right) || directions.is_empty() || directions.contains(direction)
+        };
+        self.caps.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
     }
 
     /// Whether the endpoint reports what peers do with its memory (`FI_RMA_EVENT`).

@@ -191,11 +191,13 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]) {
-        let kind = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
+        // A fetching atomic counts as a read at the endpoint, and as what it does to the memory at the region.
+        let kind = if access.contains(MrAccess::REMOTE_READ) { Kind::RemoteRead } else { Kind::RemoteWrite };
+        let done = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
         if self.boxes.counters.has(kind) {
             self.boxes.counters.count(kind, remote.iter().map(|piece| piece.len).sum());
         }
-        regions.count(kind, remote);
+        regions.count(done, remote);
     }
 
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {

@@ -3,6 +3,7 @@
 //! A call comes in here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and comes back
 //! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
+mod atomic;
 mod ends;
 mod outboxes;
 mod peers;
@@ -14,10 +15,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AddressVector, BindFlags, Caps, CompletionQueue, Counter, CqBuffer, CqErrorEntry, Endpoint,
-    EpOption, Errno, Error, Info, ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
+    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, Caps, CompletionQueue, Counter, CqBuffer,
+    CqErrorEntry, Datatype, Endpoint, EpOption, Errno, Error, FiOp, Info, ReceiveOp, Result, RmaOp, SendOp,
+    Statistic, TagMatch,
 };
 
+use self::atomic::AtomicSide;
 use self::ends::Ends;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
@@ -166,6 +169,7 @@ impl<T: Transport> Ep<T> {
             iov: info.tx_attr.iov_limit,
             rma_iov: info.tx_attr.rma_iov_limit,
         };
+        tx.atomics = AtomicSide::new(caps, T::atomic_size(), info.tx_attr.inject_size);
         let mut rx = RxSide::new(&matching::Config {
             bytes: crate::settings::unexpected_bytes(),
             envelopes: crate::settings::unexpected_messages(),
@@ -453,6 +457,14 @@ impl<T: Transport> Endpoint for Ep<T> {
         self.core.rma(op, false)
     }
 
+    fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
+        self.core.atomic(op)
+    }
+
+    fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+        self.core.atomic_valid(kind, op, datatype)
+    }
+
     fn cancel(&self, context: ofi_api::Context) -> Result<()> {
         self.core.cancel(context)
     }
@@ -468,6 +480,8 @@ impl<T: Transport> Endpoint for Ep<T> {
             EpOption::InjectMsgSize => limits.inject_message,
             EpOption::InjectTaggedSize => limits.inject_tagged,
             EpOption::InjectRmaSize => limits.inject_rma,
+            EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
+            EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
             _ => return Err(Error::new(Errno::ENOPROTOOPT)),
         })
     }
@@ -476,7 +490,8 @@ impl<T: Transport> Endpoint for Ep<T> {
         let mut guard = self.core.state.lock();
         let info = &self.core.info;
         let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
-        let limits = &mut guard.ends.tx.limits;
+        let tx = &mut guard.ends.tx;
+        let (limits, atomics) = (&mut tx.limits, &mut tx.atomics);
         let (field, max) = match option {
             EpOption::MinMultiRecv => {
                 guard.ends.rx.min_multi_recv = value;
@@ -488,6 +503,8 @@ impl<T: Transport> Endpoint for Ep<T> {
             EpOption::InjectMsgSize => (&mut limits.inject_message, max_inject),
             EpOption::InjectTaggedSize => (&mut limits.inject_tagged, max_inject),
             EpOption::InjectRmaSize => (&mut limits.inject_rma, max_inject),
+            EpOption::MaxAtomicSize => (&mut atomics.size, T::atomic_size()),
+            EpOption::InjectAtomicSize => (&mut atomics.inject, max_inject.min(T::atomic_size())),
             _ => return Err(Error::new(Errno::ENOPROTOOPT)),
         };
         if value > max {
@@ -511,6 +528,7 @@ impl<T: Transport> Endpoint for Ep<T> {
             stat("tx_messages", tx.messages, "messages sent"),
             stat("tx_bytes", tx.bytes, "bytes of messages sent"),
             stat("tx_writes", tx.writes, "remote writes posted"),
+            stat("tx_atomics", guard.ends.tx.atomics.posted, "atomic operations posted"),
             stat("tx_reads", tx.reads, "remote reads posted"),
             stat("tx_again", tx.again, "posts refused with FI_EAGAIN"),
             stat("tx_failed", tx.failed, "operations that ended with an error"),

@@ -21,7 +21,7 @@ const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(Op
 const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
 
 #[cold]
-fn not_enabled() -> Error {
+pub(super) fn not_enabled() -> Error {
     Error::wanted(
         Errno::EOPBADSTATE,
         "a data transfer call",
@@ -34,7 +34,7 @@ fn not_enabled() -> Error {
 impl<T: Transport> State<T> {
     /// The peer at `address`.
     #[inline]
-    fn peer(&mut self, address: FiAddr) -> Result<Peer> {
+    pub(super) fn peer(&mut self, address: FiAddr) -> Result<Peer> {
         match self.ends.peers.get(address) {
             Some(peer) => Ok(peer),
             None => self.meet(address),
@@ -51,7 +51,7 @@ impl<T: Transport> State<T> {
     }
 
     #[cold]
-    fn no_credit(&mut self) -> Error {
+    pub(super) fn no_credit(&mut self) -> Error {
         self.ends.tx.counts.again += 1;
         // The man page has the application read its queues before it tries again; moving on here as well lets one
         // that only retries get through, where room is all that it waits for.
@@ -61,7 +61,7 @@ impl<T: Transport> State<T> {
 
     /// Accounts for what the transport said of a posted operation.
     #[inline]
-    fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
+    pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
                 self.ends.boxes.counters.count(Kind::of(ticket.flags), ticket.len);

@@ -2,6 +2,7 @@
 
 use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp};
 
+use super::atomic::AtomicSide;
 use crate::slots::Slots;
 use crate::transport::{Peer, Ticket, Transport};
 
@@ -60,6 +61,7 @@ pub struct TxSide<T: Transport> {
     pub may_send: [bool; 2],
     pub may_read: bool,
     pub may_write: bool,
+    pub atomics: AtomicSide,
     pub limits: Limits,
     /// Of untagged and tagged sends; made by [`TxSide::decide`].
     pub quick: [Quick; 2],
@@ -89,6 +91,7 @@ impl<T: Transport> TxSide<T> {
             may_send: [false; 2],
             may_read: false,
             may_write: false,
+            atomics: AtomicSide::default(),
             limits: Limits::default(),
             quick: [Quick::default(); 2],
             counts: Counts::default(),

@@ -3,6 +3,7 @@
 //! Followed: a call comes in at `message.rs`, `tagged.rs` or `rma.rs`, moves its buffer into a slot of the table of
 //! operations (`post.rs`), and goes to the raw endpoint; `queue.rs` reads the raw queue and gives the buffer back.
 
+mod atomic;
 mod builder;
 mod message;
 mod post;

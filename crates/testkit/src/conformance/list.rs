@@ -201,6 +201,23 @@ macro_rules! for_each_case {
                 both_sides_access_each_other
                 an_endpoint_accesses_its_own_memory
             }
+            atomic {
+                every_operation_gives_the_same_in_any_memory
+                operations_on_unsigned_words_calculate_as_the_man_page_says
+                the_count_limit_is_told_and_kept
+                what_has_no_meaning_is_refused_with_the_reason
+                an_endpoint_without_the_capability_has_no_atomics
+                a_wrong_key_or_range_is_refused_and_the_endpoint_goes_on
+                rights_follow_what_the_operation_does
+                misaligned_elements_are_changed_all_the_same
+                pieces_here_and_there_need_not_match
+                an_injected_atomic_never_completes
+                selective_atomics_complete_only_on_request
+                accesses_and_atomics_stay_in_order
+                a_message_does_not_overtake_an_atomic
+                many_atomics_at_once_are_executed_once_each
+                both_sides_and_the_owner_count_together
+            }
             regions {
                 a_region_tells_its_length_base_and_key
                 requested_keys_are_used

@@ -10,6 +10,7 @@
 
 mod list;
 
+pub mod atomic;
 pub mod av;
 pub mod bad_input;
 pub mod completion;

@@ -1,0 +1,309 @@
+//! Atomic operations: one table for all transports, from (kind, operation, data type) to an [`Executor`].
+//!
+//! The rule, for each element: one of up to 8 bytes (16 where the CPU has cmpxchg16b) that is aligned to its size is
+//! changed by a lock-free read-modify-write, so whoever can reach the memory may do it, and it is atomic towards the
+//! owner's own atomic instructions too. All others (wider ones, and misaligned ones such as a complex number that C
+//! aligned to its half) are changed by the owner of the memory alone, under a lock that the element's address chooses.
+//! Which of the two it is depends on nothing but type, CPU and address, so all who change an element agree.
+//!
+//! The lock belongs to the address and not to the registration, since one piece of memory may be registered twice.
+//!
+//! Target memory may be changed by others at any time: raw pointers and atomic instructions, never a reference.
+
+mod cell;
+mod long_double;
+mod number;
+mod operation;
+mod small_float;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{AtomicKind, Datatype, Errno, Error, FiOp, MrAccess, RemotePiece, Result};
+
+use self::long_double::LongDouble;
+use self::number::{Complex, Integer, Number, Ordered};
+use self::operation::{self as ops, Routines};
+use self::small_float::{Bf16, E4m3, E5m2, F16};
+use crate::keys::RegionTable;
+
+/// Executes one operation on elements of one type.
+#[derive(Clone, Copy, Debug)]
+pub struct Executor {
+    routines: Routines,
+    size: usize,
+    kind: AtomicKind,
+    op: FiOp,
+    datatype: Datatype,
+}
+
+/// Locks for elements that no instruction changes at once. An element is always locked by the same one.
+static LOCKS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
+
+fn lock(target: *mut u8) -> MutexGuard<'static, ()> {
+    LOCKS[(target.addr() >> 3) % LOCKS.len()].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Executor {
+    /// The executor of a kind of call, an operation and a type.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a combination that has no meaning or that this CPU cannot do.
+    #[inline]
+    pub fn find(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<Self> {
+        match routines(op, datatype) {
+            Some(routines) if belongs(kind, op) && is_possible(datatype) => {
+                Ok(Self { routines, size: datatype.size(), kind, op, datatype })
+            }
+            _ => Err(refusal(kind, op, datatype)),
+        }
+    }
+
+    /// The executor behind [`Executor::to_wire`], if there is one.
+    pub fn from_wire(word: u16) -> Option<Self> {
+        let kind = *AtomicKind::ALL.get(usize::from(word >> 10))?;
+        let op = FiOp::from_c(u32::from(word & 0x1F))?;
+        let datatype = Datatype::from_c(u32::from(word >> 5 & 0x1F))?;
+        Self::find(kind, op, datatype).ok()
+    }
+
+    /// Twelve bits that name it to a peer.
+    pub fn to_wire(&self) -> u16 {
+        (self.kind as u16) << 10 | (self.datatype.as_c() as u16) << 5 | self.op.as_c() as u16
+    }
+
+    /// Which kind of call it is.
+    pub fn kind(&self) -> AtomicKind {
+        self.kind
+    }
+
+    /// Bytes of an element.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether it takes operands.
+    #[inline]
+    pub fn takes_operands(&self) -> bool {
+        self.op != FiOp::AtomicRead
+    }
+
+    /// Whether it answers what was there before.
+    #[inline]
+    pub fn fetches(&self) -> bool {
+        self.kind != AtomicKind::Base
+    }
+
+    /// Whether it takes comparands.
+    #[inline]
+    pub fn compares(&self) -> bool {
+        self.kind == AtomicKind::Compare
+    }
+
+    /// Whether an element at this address is changed by an instruction, so that anybody who can reach it may do it. If
+    /// not, only the owner may.
+    #[inline]
+    pub fn is_lock_free(&self, addr: u64) -> bool {
+        self.routines.lock_free.is_some() && addr.is_multiple_of(self.size as u64)
+    }
+
+    /// The rights that the target must give.
+    pub fn rights(&self) -> MrAccess {
+        match (self.kind, self.op) {
+            (_, FiOp::AtomicRead) => MrAccess::REMOTE_READ,
+            (AtomicKind::Base, _) => MrAccess::REMOTE_WRITE,
+            _ => MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE,
+        }
+    }
+
+    /// Changes `count` elements at `target`, wherever it is lock-free; else under the lock, as their owner.
+    ///
+    /// # Safety
+    /// For `count` elements each: `target` may be written (for `FI_ATOMIC_READ`: read), and is atomically accessed by
+    /// whoever shares it; `operand` may be read if [`Executor::takes_operands`], `compare` if [`Executor::compares`];
+    /// `result` may be written, or is null. If not [`Executor::is_lock_free`], this process owns the memory.
+    #[inline]
+    pub unsafe fn execute(
+        &self,
+        target: *mut u8,
+        operand: *const u8,
+        compare: *const u8,
+        result: *mut u8,
+        count: usize,
+    ) {
+        if let Some(lock_free) = self.routines.lock_free
+            && target.addr().is_multiple_of(self.size)
+        {
+            // SAFETY: the caller's promise, and each element is aligned to its size.
+            return unsafe { lock_free(target, operand, compare, result, count) };
+        }
+        for index in 0..count {
+            let skip = index * self.size;
+            let at = target.wrapping_add(skip);
+            let result = if result.is_null() { result } else { result.wrapping_add(skip) };
+            let _locked = lock(at);
+            let (operand, compare) = (operand.wrapping_add(skip), compare.wrapping_add(skip));
+            // SAFETY: the caller's promise; others change this element under the same lock.
+            unsafe { (self.routines.alone)(at, operand, compare, result, 1) };
+        }
+    }
+
+    /// Changes `count` elements at `target`, which nobody else touches: for calculations on own memory.
+    ///
+    /// # Safety
+    /// As [`Executor::execute`], and nobody else accesses `target` during the call.
+    pub unsafe fn execute_alone(&self, target: *mut u8, operand: *const u8, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            (self.routines.alone)(target, operand, std::ptr::null(), std::ptr::null_mut(), count);
+        }
+    }
+
+    /// Executes a peer's operation on registered memory, at its owner. `operand`, `compare` and `result` are for all of
+    /// `remote`, in order.
+    ///
+    /// # Errors
+    /// What the peer is told; pieces before the one that failed may have been changed.
+    ///
+    /// # Safety
+    /// As [`Executor::execute`] for operand, compare and result.
+    pub unsafe fn execute_at<R>(
+        &self,
+        regions: &RegionTable<R>,
+        remote: &[RemotePiece],
+        operand: *const u8,
+        compare: *const u8,
+        result: *mut u8,
+    ) -> Result<(), Errno> {
+        let mut done = 0;
+        for piece in remote {
+            let checked = regions.check(piece.key, piece.addr, piece.len as u64, self.rights());
+            let granted = checked.map_err(|violation| violation.errno())?;
+            if !granted.len().is_multiple_of(self.size)
+                || granted.pieces().any(|part| !part.len.is_multiple_of(self.size))
+            {
+                return Err(Errno::EINVAL); // an element across two pieces of a region
+            }
+            for part in granted.pieces() {
+                let result = if result.is_null() { result } else { result.wrapping_add(done) };
+                let (operand, compare) = (operand.wrapping_add(done), compare.wrapping_add(done));
+                // SAFETY: the grant holds the registered memory, which is this process's, with the right to change it;
+                // the rest is the caller's promise.
+                unsafe { self.execute(part.addr, operand, compare, result, part.len / self.size) };
+                done += part.len;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an operation belongs to a kind of call (fi_atomic(3), "Base", "Fetch-", "Compare-Atomic Functions").
+#[inline]
+fn belongs(kind: AtomicKind, op: FiOp) -> bool {
+    let compares = (FiOp::Cswap as u32..=FiOp::Mswap as u32).contains(&op.as_c());
+    match kind {
+        AtomicKind::Base => !compares && op != FiOp::AtomicRead,
+        AtomicKind::Fetch => !compares,
+        AtomicKind::Compare => compares,
+    }
+}
+
+/// Whether this CPU can calculate with a type.
+#[inline]
+fn is_possible(datatype: Datatype) -> bool {
+    long_double::IS_POSSIBLE || !matches!(datatype, Datatype::LongDouble | Datatype::LongDoubleComplex)
+}
+
+#[cold]
+fn refusal(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Error {
+    let call = match kind {
+        AtomicKind::Base => "fi_atomic",
+        AtomicKind::Fetch => "fi_fetch_atomic",
+        AtomicKind::Compare => "fi_compare_atomic",
+    };
+    let wanted = if !belongs(kind, op) {
+        "an operation of this kind of call (fi_atomic(3))"
+    } else if is_possible(datatype) {
+        "a type that the operation has a meaning for: bitwise ones take integers, ordering ones no complex numbers"
+    } else {
+        "a type that this CPU calculates with: long double takes an x87"
+    };
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        call,
+        wanted,
+        format!("{op} on {datatype}"),
+        "ask fi_query_atomic first, and do the others with messages",
+    )
+}
+
+/// The table.
+fn routines(op: FiOp, datatype: Datatype) -> Option<Routines> {
+    match datatype {
+        Datatype::Int8 => integer::<i8>(op),
+        Datatype::Uint8 => integer::<u8>(op),
+        Datatype::Int16 => integer::<i16>(op),
+        Datatype::Uint16 => integer::<u16>(op),
+        Datatype::Int32 => integer::<i32>(op),
+        Datatype::Uint32 => integer::<u32>(op),
+        Datatype::Int64 => integer::<i64>(op),
+        Datatype::Uint64 => integer::<u64>(op),
+        Datatype::Int128 => integer::<i128>(op),
+        Datatype::Uint128 => integer::<u128>(op),
+        Datatype::Float => ordered::<f32>(op),
+        Datatype::Double => ordered::<f64>(op),
+        Datatype::LongDouble => ordered::<LongDouble>(op),
+        Datatype::Float16 => ordered::<F16>(op),
+        Datatype::Bfloat16 => ordered::<Bf16>(op),
+        Datatype::Float8E4m3 => ordered::<E4m3>(op),
+        Datatype::Float8E5m2 => ordered::<E5m2>(op),
+        Datatype::FloatComplex => number::<Complex<f32>>(op),
+        Datatype::DoubleComplex => number::<Complex<f64>>(op),
+        Datatype::LongDoubleComplex => number::<Complex<LongDouble>>(op),
+        Datatype::Void => None,
+    }
+}
+
+/// What any number can do.
+fn number<E: Number>(op: FiOp) -> Option<Routines> {
+    Some(match op {
+        FiOp::Sum => Routines::of::<E, ops::Sum>(),
+        FiOp::Diff => Routines::of::<E, ops::Diff>(),
+        FiOp::Prod => Routines::of::<E, ops::Prod>(),
+        FiOp::Lor => Routines::of::<E, ops::Lor>(),
+        FiOp::Land => Routines::of::<E, ops::Land>(),
+        FiOp::Lxor => Routines::of::<E, ops::Lxor>(),
+        FiOp::AtomicRead => Routines::of::<E, ops::Read>(),
+        FiOp::AtomicWrite => Routines::of::<E, ops::Write>(),
+        FiOp::Cswap => Routines::of::<E, ops::SwapEq>(),
+        FiOp::CswapNe => Routines::of::<E, ops::SwapNe>(),
+        _ => return None,
+    })
+}
+
+/// What numbers with an order can do.
+fn ordered<E: Ordered>(op: FiOp) -> Option<Routines> {
+    Some(match op {
+        FiOp::Min => Routines::of::<E, ops::Min>(),
+        FiOp::Max => Routines::of::<E, ops::Max>(),
+        FiOp::CswapLe => Routines::of::<E, ops::SwapLe>(),
+        FiOp::CswapLt => Routines::of::<E, ops::SwapLt>(),
+        FiOp::CswapGe => Routines::of::<E, ops::SwapGe>(),
+        FiOp::CswapGt => Routines::of::<E, ops::SwapGt>(),
+        _ => return number::<E>(op),
+    })
+}
+
+/// What integers can do: everything.
+fn integer<E: Integer>(op: FiOp) -> Option<Routines> {
+    Some(match op {
+        FiOp::Bor => Routines::of::<E, ops::Bor>(),
+        FiOp::Band => Routines::of::<E, ops::Band>(),
+        FiOp::Bxor => Routines::of::<E, ops::Bxor>(),
+        FiOp::Mswap => Routines::of::<E, ops::Mswap>(),
+        _ => return ordered::<E>(op),
+    })
+}

@@ -1,0 +1,170 @@
+//! Posting atomic operations.
+
+use ofi_api::{
+    AtomicKind, AtomicOp, Call, Caps, CompletionFlags, Datatype, Errno, Error, FiOp, Lent, OpFlags, Result,
+};
+
+use super::EpCore;
+use super::post::not_enabled;
+use super::transmit::{bad_flags, many_len, not_opened_for};
+use crate::atomic::Executor;
+use crate::cq::Credit;
+use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
+
+/// What an endpoint may do, and how much of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AtomicSide {
+    may_read: bool,
+    may_write: bool,
+    /// Most bytes of one operation, and of an injected one.
+    pub size: usize,
+    pub inject: usize,
+    pub posted: u64,
+}
+
+impl AtomicSide {
+    /// The side of an endpoint with these capabilities.
+    pub fn new(caps: Caps, size: usize, inject: usize) -> Self {
+        let named = caps & Caps::RMA_DIRECTIONS;
+        let may = |way| caps.contains(Caps::ATOMIC) && (named.is_empty() || named.contains(way));
+        Self {
+            may_read: may(Caps::READ),
+            may_write: may(Caps::WRITE),
+            size,
+            inject: inject.min(size),
+            posted: 0,
+        }
+    }
+
+    /// Refuses what the endpoint was not opened for.
+    fn check(&self, kind: AtomicKind, op: FiOp) -> Result<()> {
+        let (reads, writes) = (kind != AtomicKind::Base, op != FiOp::AtomicRead);
+        if (reads && !self.may_read) || (writes && !self.may_write) {
+            let (call, caps) = match kind {
+                AtomicKind::Base => ("fi_atomic", "FI_ATOMIC and FI_WRITE"),
+                AtomicKind::Fetch => ("fi_fetch_atomic", "FI_ATOMIC, FI_READ and FI_WRITE"),
+                AtomicKind::Compare => ("fi_compare_atomic", "FI_ATOMIC, FI_READ and FI_WRITE"),
+            };
+            return Err(not_opened_for(call, caps));
+        }
+        Ok(())
+    }
+}
+
+/// The length of memory that must be as long as the target.
+fn same_len(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -> Result<()> {
+    let found = many_len(lent, iov_limit)?;
+    if found != len {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            format!("the length of the {what} in bytes"),
+            format!("{len}, as long as the remote memory"),
+            found.to_string(),
+            "give all buffers the same number of elements",
+        ));
+    }
+    Ok(())
+}
+
+impl<T: Transport> EpCore<T> {
+    /// See [`ofi_api::Endpoint::atomic_valid`].
+    pub(super) fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+        let side = self.state.lock().ends.tx.atomics;
+        side.check(kind, op)?;
+        Ok(side.size / Executor::find(kind, op, datatype)?.size())
+    }
+
+    /// See [`ofi_api::Endpoint::atomic`].
+    pub(super) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let side = state.ends.tx.atomics;
+        side.check(op.kind, op.op)?;
+        let executor = Executor::find(op.kind, op.op, op.datatype)?;
+        let (flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
+        if flags.contains(OpFlags::REMOTE_CQ_DATA) {
+            return Err(bad_flags(OpFlags::REMOTE_CQ_DATA));
+        }
+        if op.call == Call::Inject && op.kind != AtomicKind::Base {
+            return Err(no_inject());
+        }
+        let limits = &state.ends.tx.limits;
+        let len = remote_len(op, &executor, limits.rma_iov)?;
+        let size = if flags.contains(OpFlags::INJECT) { side.inject } else { side.size };
+        if len > size {
+            return Err(too_many(len, size, &executor));
+        }
+        if executor.takes_operands() {
+            same_len("operands", &op.buf, limits.iov, len)?;
+        }
+        if executor.compares() {
+            same_len("comparands", &op.compare, limits.iov, len)?;
+        }
+        if executor.fetches() {
+            same_len("room for results", &op.result, limits.iov, len)?;
+        }
+        let peer = state.peer(op.peer)?;
+        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(state.no_credit());
+        }
+        let kind = if executor.fetches() { CompletionFlags::READ } else { CompletionFlags::WRITE };
+        let ticket = Ticket { context: op.context, flags: CompletionFlags::ATOMIC | kind, signal, len };
+        let out = OutAtomic {
+            executor,
+            operands: if executor.takes_operands() { op.buf.pieces() } else { &[] },
+            comparands: if executor.compares() { op.compare.pieces() } else { &[] },
+            results: if executor.fetches() { op.result.pieces() } else { &[] },
+            remote: op.remote,
+            len,
+            peer,
+            flags,
+            ticket,
+        };
+        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let outcome = lanes.atomic(host, &out);
+        state.ends.tx.atomics.posted += u64::from(outcome.is_ok());
+        state.posted(outcome, &ticket)
+    }
+}
+
+/// The length of the remote memory: elements, at least one.
+fn remote_len(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<usize> {
+    let wrong = |what: &str, wanted: String, found: String| {
+        Err(Error::wanted(Errno::EINVAL, what, wanted, found, "see fi_atomic(3)"))
+    };
+    if op.remote.is_empty() || op.remote.len() > limit {
+        let wanted = format!("1 to {limit} (tx_attr.rma_iov_limit)");
+        return wrong("rma_iov_count", wanted, op.remote.len().to_string());
+    }
+    if let Some(piece) = op.remote.iter().find(|piece| !piece.len.is_multiple_of(executor.size())) {
+        let wanted = format!("a multiple of {}, the size of an element", executor.size());
+        return wrong("the length of a remote piece in bytes", wanted, piece.len.to_string());
+    }
+    let len = op.remote.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len));
+    if len == 0 {
+        return wrong("the number of elements", "at least one".into(), "0".into());
+    }
+    Ok(len)
+}
+
+#[cold]
+fn too_many(len: usize, size: usize, executor: &Executor) -> Error {
+    Error::wanted(
+        Errno::EMSGSIZE,
+        "the number of elements",
+        format!("at most {}", size / executor.size()),
+        (len / executor.size()).to_string(),
+        "ask fi_atomicvalid for the limit, and split the operation",
+    )
+}
+
+#[cold]
+fn no_inject() -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        "fi_inject_atomic",
+        "an operation without results",
+        "one that fetches",
+        "fetch with a completion, which says when the results are there",
+    )
+}

@@ -1,0 +1,94 @@
+//! Several processes draw tickets from a counter in the memory of one, and a lock that they take by compare-and-swap
+//! guards a sum that is too much for one operation.
+//!
+//! `cargo run --release --example atomic_counter`
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ofi::{Caps, FiAddr, FiOp, Hints, MrAccess, Node, RemoteWindow};
+use support::Outcome;
+
+const WORKERS: usize = 3;
+const TICKETS: u64 = 2_000;
+const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::RMA | Caps::ATOMIC);
+        let node = Node::open(&hints)?;
+        match std::env::args().nth(1) {
+            None => owner(&node),
+            Some(peer) => worker(&node, &peer),
+        }
+    })
+}
+
+fn owner(node: &Node) -> Outcome {
+    // Tickets, the lock, and the sum that it guards.
+    let window = node.domain().alloc_window(24, BOTH)?;
+    let start = Instant::now();
+    let mut others = Vec::new();
+    for _ in 0..WORKERS {
+        others.push(support::second_process(&[&node.name()?.to_string()])?.0);
+        let peer = support::meet(node)?;
+        node.inject(&window.remote().to_bytes(), peer)?;
+    }
+    // The workers do not need this process any more: they change the memory themselves.
+    for _ in 0..WORKERS {
+        node.recv(vec![0; 4])?;
+        support::next(node)?;
+    }
+    let (tickets, sum) = (window.load_u64(0)?, window.load_u64(16)?);
+    println!("{WORKERS} processes drew {tickets} tickets in {:.1?}", start.elapsed());
+    if tickets != WORKERS as u64 * TICKETS || sum != tickets * (tickets - 1) / 2 {
+        return Err(format!("{tickets} tickets with sum {sum}: some were lost").into());
+    }
+    for other in others {
+        other.finish()?;
+    }
+    Ok(())
+}
+
+/// Does something until it answers, and gives what was there before.
+fn done(node: &Node) -> Result<u64, Box<dyn std::error::Error>> {
+    support::next(node)?.value::<u64>().ok_or_else(|| "a completion without a value".into())
+}
+
+/// Adds to the guarded sum.
+fn add_under_lock(node: &Node, peer: FiAddr, remote: RemoteWindow, value: u64) -> Outcome {
+    let (lock, sum) = (remote.slice(8..16)?, remote.slice(16..24)?);
+    loop {
+        node.compare_swap(0u64, 1, peer, lock)?;
+        if done(node)? == 0 {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    node.read(vec![0; 8], peer, sum)?;
+    let old = done(node)?;
+    node.write((old + value).to_ne_bytes().to_vec(), peer, sum)?;
+    support::next(node)?;
+    node.fetch_atomic(FiOp::AtomicWrite, &[0u64], vec![0; 8], peer, lock)?;
+    done(node)?;
+    Ok(())
+}
+
+fn worker(node: &Node, peer: &str) -> Outcome {
+    println!("{}", node.name()?);
+    let peer = support::greet(node, &peer.parse()?)?;
+    node.recv(vec![0; RemoteWindow::BYTES])?;
+    let remote = RemoteWindow::from_bytes(support::next(node)?.bytes())?;
+    let mut mine = 0;
+    for _ in 0..TICKETS {
+        node.fetch_add(1u64, peer, remote.slice(..8)?)?;
+        mine += done(node)?;
+    }
+    add_under_lock(node, peer, remote, mine)?;
+    node.send(b"done".to_vec(), peer)?;
+    support::next(node)?;
+    Ok(())
+}

@@ -1,0 +1,379 @@
+//! Atomic operations: in place through a mapping where the peer grants one and an instruction does it, else executed by
+//! the memory's owner, like the remote accesses of `rma.rs` and in one order with them.
+//!
+//! An operation is executed once: the owner makes sure of room for its answer first, and an initiator that loses a grant
+//! halfway fails the operation instead of beginning again.
+
+use std::mem::MaybeUninit;
+
+use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
+use ofi_core::atomic::Executor;
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutAtomic, Posted};
+
+use crate::Shm;
+use crate::command::{Words, Writer, kind};
+use crate::grants::Grant;
+use crate::lane::{Broken, Common, Flow, Lane, full};
+use crate::message::{Op, Payload, copied};
+use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way};
+
+/// Where the executor is in a command's half of the header word.
+const EXECUTOR: u32 = 16;
+
+/// Most bytes of one operation: results fit a reply, operands and comparands a command beside the words.
+pub fn size_limit() -> usize {
+    const WORDS: usize = 2 + 3 * RMA_IOV_LIMIT;
+    let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();
+    let command = (ofi_ring::record::max_body(lines) - 8 * WORDS) / 2;
+    command.min(MOST) / 32 * 32 // whole elements of every type
+}
+
+/// The limit with command rings of any size.
+const MOST: usize = SHORT_READ;
+
+/// Room for operands, comparands or results of one operation. Never initialised as a whole.
+#[repr(align(16))]
+struct Scratch(MaybeUninit<[u8; MOST]>);
+
+impl Scratch {
+    const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    fn addr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// The one piece of memory, or a copy of several in `scratch`.
+///
+/// # Safety
+/// The pieces are lent, and have at most [`MOST`] bytes.
+unsafe fn joined(pieces: &[Piece], len: usize, scratch: &mut Scratch) -> *const u8 {
+    match pieces {
+        [] => std::ptr::null(),
+        [one] => one.addr,
+        many => {
+            // SAFETY: the caller's promise.
+            unsafe { copy::gather(many, 0, scratch.addr(), len) };
+            scratch.addr()
+        }
+    }
+}
+
+/// An operation that waits for a grant.
+pub struct Waiting {
+    executor: Executor,
+    /// Operands, then comparands.
+    bytes: Box<[u8]>,
+    results: Box<[Piece]>,
+    remote: Box<[RemotePiece]>,
+    len: usize,
+}
+
+impl Waiting {
+    fn new(out: &OutAtomic<'_>) -> Self {
+        let both: Vec<Piece> = out.operands.iter().chain(out.comparands).copied().collect();
+        let len = both.iter().map(|piece| piece.len).sum();
+        Self {
+            executor: out.executor,
+            bytes: copied(&both, len),
+            results: out.results.into(),
+            remote: out.remote.into(),
+            len: out.len,
+        }
+    }
+
+    /// The same as pieces: operands, comparands.
+    fn parts(&self) -> [Vec<Piece>; 2] {
+        let (operands, comparands) =
+            if self.executor.takes_operands() { self.bytes.split_at(self.len) } else { (&[][..], &[][..]) };
+        [operands, comparands].map(|part| match part {
+            [] => Vec::new(),
+            part => vec![Piece::new(part.as_ptr().cast_mut(), part.len())],
+        })
+    }
+}
+
+/// One operation, borrowed from the call that posts it or from [`Waiting`].
+struct Atomic<'a> {
+    executor: Executor,
+    operands: &'a [Piece],
+    comparands: &'a [Piece],
+    results: &'a [Piece],
+    remote: &'a [RemotePiece],
+    len: usize,
+}
+
+impl Lane {
+    /// Changes the peer's memory.
+    pub fn atomic<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutAtomic<'_>,
+    ) -> Result<Posted> {
+        self.ready_for_access(common, out.flags)?;
+        if self.parked.is_empty() {
+            let atomic = Atomic {
+                executor: out.executor,
+                operands: out.operands,
+                comparands: out.comparands,
+                results: out.results,
+                remote: out.remote,
+                len: out.len,
+            };
+            match self.way_of(common, &atomic) {
+                Way::Direct => match self.change_directly(common, &atomic) {
+                    Ok(true) => return Ok(Posted::Done),
+                    Ok(false) => {} // the grant was withdrawn: ask again
+                    Err(errno) => {
+                        let id = host.open(self.peer, out.ticket, Op::Parked);
+                        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+                        self.finish(host, id, Err(errno));
+                        return Ok(Posted::Pending);
+                    }
+                },
+                Way::Wait => {}
+                Way::Command => {
+                    let id = host.open(self.peer, out.ticket, Op::Parked);
+                    if let Err(error) = self.send_atomic(common, &atomic, id) {
+                        host.abandon(id);
+                        return Err(error);
+                    }
+                    if let Some(slot) = host.op(self.peer, id) {
+                        *slot = commanded(out.results.into(), out.len);
+                    }
+                    (self.outstanding, self.busy) = (self.outstanding + 1, true);
+                    self.commanded += 1;
+                    return Ok(Posted::Pending);
+                }
+            }
+        }
+        let id = host.open(self.peer, out.ticket, Op::Parked);
+        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+        self.parked.push_back(Parked::Atomic { id, waiting: Waiting::new(out) });
+        self.parked_accesses += 1;
+        self.move_parked(common, host);
+        Ok(Posted::Pending)
+    }
+
+    /// Which way it goes: in place only if every element is changed by an instruction.
+    fn way_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> Way {
+        if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
+            // Also for reads, since a mapping for writing is only given with both rights.
+            self.way(common, atomic.remote, true)
+        } else if self.up().is_none() {
+            Way::Wait
+        } else {
+            Way::Command
+        }
+    }
+
+    /// An address in memory that is aligned like the element at this remote address: of the mapping, once there is one.
+    fn place_of(&self, piece: &RemotePiece) -> u64 {
+        match self.grants.get(&piece.key) {
+            Some(Grant::Given(granted)) => {
+                granted.resolve(piece.addr, piece.len, true).map_or(piece.addr, |target| target.addr() as u64)
+            }
+            _ => piece.addr,
+        }
+    }
+
+    /// Changes memory through the mappings. `false` if a grant was withdrawn before anything was changed.
+    ///
+    /// # Errors
+    /// What the owner would answer.
+    fn change_directly(&mut self, common: &mut Common, atomic: &Atomic<'_>) -> Result<bool, Errno> {
+        let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
+        for (target, piece) in targets.iter_mut().zip(atomic.remote) {
+            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
+            *target = (granted.resolve(piece.addr, piece.len, true)?, piece.len);
+        }
+        let (mut operands, mut comparands, mut results) = (Scratch::new(), Scratch::new(), Scratch::new());
+        let executor = &atomic.executor;
+        // SAFETY: the pieces are lent, and as long as the target, which the limit holds for.
+        let operands = unsafe { joined(atomic.operands, atomic.len, &mut operands) };
+        // SAFETY: as above.
+        let comparands = unsafe { joined(atomic.comparands, atomic.len, &mut comparands) };
+        let old = match atomic.results {
+            [] => std::ptr::null_mut(),
+            [one] => one.addr,
+            _ => results.addr(),
+        };
+        let mut done = 0;
+        for (&(target, run), piece) in targets.iter().zip(atomic.remote) {
+            let holds = match self.grants.get(&piece.key) {
+                Some(Grant::Given(granted)) => self.while_granted(common, granted, || {
+                    let old = if old.is_null() { old } else { old.wrapping_add(done) };
+                    let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
+                    // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and
+                    // the grant holds now; they are lock-free (`way_of`), so whoever shares them changes them at once.
+                    // Operands, comparands and results have `len` bytes, where the executor wants them.
+                    unsafe { executor.execute(target, operands, comparands, old, run / executor.size()) };
+                }),
+                _ => false,
+            };
+            if !holds {
+                self.grants.remove(&piece.key);
+                // Beginning again would change the first pieces twice.
+                return if done == 0 { Ok(false) } else { Err(Errno::EKEYREJECTED) };
+            }
+            done += run;
+        }
+        if atomic.results.len() > 1 {
+            // SAFETY: the executor has filled `len` bytes of the scratch; the pieces are lent.
+            unsafe { copy::scatter(old, atomic.len, atomic.results, 0) };
+        }
+        common.counts.direct_atomics += 1;
+        Ok(true)
+    }
+
+    /// Sends an operation to be executed by the peer.
+    fn send_atomic(&mut self, common: &mut Common, atomic: &Atomic<'_>, id: SlotId) -> Result<()> {
+        let executor = &atomic.executor;
+        let words = 2 + 3 * atomic.remote.len();
+        let operands = if executor.takes_operands() { atomic.len } else { 0 };
+        let comparands = if executor.compares() { atomic.len } else { 0 };
+        let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
+        let mut slot = match link.commands.reserve(words * 8 + operands + comparands) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.starved = true;
+                return Err(full(common, error));
+            }
+        };
+        // SAFETY: words and payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        body.word(id.to_wire());
+        body.word(atomic.remote.len() as u64);
+        for piece in atomic.remote {
+            body.word(piece.addr);
+            body.word(piece.len as u64);
+            body.word(piece.key);
+        }
+        // SAFETY: the pieces are lent, and as many bytes were reserved behind the words.
+        unsafe { copy::gather(atomic.operands, 0, body.rest(), operands) };
+        // SAFETY: as above, behind the operands.
+        unsafe { copy::gather(atomic.comparands, 0, body.rest().wrapping_add(operands), comparands) };
+        slot.publish(kind::ATOMIC | u32::from(executor.to_wire()) << EXECUTOR);
+        self.ring(common);
+        Ok(())
+    }
+
+    /// Starts an operation that waited, or hands it back.
+    pub fn move_atomic<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        id: SlotId,
+        waiting: Waiting,
+    ) -> Option<Waiting> {
+        let [operands, comparands] = waiting.parts();
+        let atomic = Atomic {
+            executor: waiting.executor,
+            operands: &operands,
+            comparands: &comparands,
+            results: &waiting.results,
+            remote: &waiting.remote,
+            len: waiting.len,
+        };
+        match self.way_of(common, &atomic) {
+            Way::Wait => return Some(waiting),
+            Way::Direct => {
+                match self.change_directly(common, &atomic) {
+                    Ok(true) => self.finish(host, id, Ok(())),
+                    Ok(false) => return Some(waiting),
+                    Err(errno) => self.finish(host, id, Err(errno)),
+                }
+                return None;
+            }
+            Way::Command => {}
+        }
+        if self.send_atomic(common, &atomic, id).is_err() {
+            return Some(waiting);
+        }
+        self.commanded += 1;
+        if let Some(slot) = host.op(self.peer, id) {
+            *slot = commanded(waiting.results, waiting.len);
+        }
+        None
+    }
+
+    /// Executes an operation of the peer.
+    pub fn take_atomic<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let executor = Executor::from_wire((high >> EXECUTOR) as u16).ok_or(Broken)?;
+        let (op, checked) =
+            self.parse_access(common, &mut words, ofi_api::Caps::ATOMIC, executor.rights())?;
+        let (remote, len) = match checked {
+            Ok(checked) => checked,
+            Err(errno) => {
+                self.done(common, op, Err(errno));
+                return Ok(Flow::Next);
+            }
+        };
+        let (body, payload) = words.rest();
+        let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
+        if len == 0 || len > MOST || payload != arrays * len {
+            return Err(Broken);
+        }
+        // The peer could change the ring's bytes while they are used: one copy, each byte read once.
+        let (mut operands, mut comparands, mut results) = (Scratch::new(), Scratch::new(), Scratch::new());
+        if executor.takes_operands() {
+            // SAFETY: the record has `len` bytes of operands, and so has the scratch.
+            unsafe { copy::bytes(body, operands.addr(), len) };
+        }
+        if executor.compares() {
+            // SAFETY: as above, behind the operands.
+            unsafe { copy::bytes(body.wrapping_add(len), comparands.addr(), len) };
+        }
+        let (operands, comparands) = (operands.addr(), comparands.addr());
+        let regions = &common.shared.domain.regions;
+        if !executor.fetches() {
+            let none = std::ptr::null_mut();
+            // SAFETY: operands and comparands were just filled, where the executor wants them.
+            let result = unsafe { executor.execute_at(regions, &remote, operands, comparands, none) };
+            if result.is_ok() {
+                host.accessed(regions, executor.rights(), &remote);
+            }
+            self.done(common, op, result);
+            return Ok(Flow::Next);
+        }
+        let Some(link) = self.link_mut() else { return Ok(Flow::Next) };
+        // Room for the answer first: the operation must not be executed again for want of it.
+        let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
+        // SAFETY: as above, and the results have room for `len` bytes.
+        let executed = unsafe { executor.execute_at(regions, &remote, operands, comparands, results.addr()) };
+        if let Err(errno) = executed {
+            drop(slot);
+            self.done(common, op, Err(errno));
+            return Ok(Flow::Next);
+        }
+        // SAFETY: a word and `len` bytes were reserved.
+        let mut reply = unsafe { Writer::new(slot.body()) };
+        reply.word(op);
+        // SAFETY: the executor has filled `len` bytes, and as many were reserved.
+        unsafe { copy::bytes(results.addr(), reply.rest(), len) };
+        slot.publish(kind::DATA);
+        host.accessed(&common.shared.domain.regions, executor.rights(), &remote);
+        self.ring(common);
+        Ok(Flow::Next)
+    }
+}
+
+/// What is kept of an operation that the peer executes: where the results go, if there are any.
+fn commanded(results: Box<[Piece]>, len: usize) -> Op {
+    if results.is_empty() {
+        Op::Write(Payload::Owned(Box::default()))
+    } else {
+        Op::Read { pieces: results, got: 0, len }
+    }
+}
