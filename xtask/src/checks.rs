@@ -1,7 +1,7 @@
 //! What runs on the stable toolchain.
 
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, run, target_dir};
-use crate::{StepResult, docs};
+use crate::{StepResult, capi, docs};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -15,6 +15,7 @@ pub fn test(report: &mut Report) {
     report.add("what was left out", left_out);
     // What `cargo nextest` does not run.
     report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
+    capi::test(report);
     report.add("documents", || docs::run(true));
 }
 

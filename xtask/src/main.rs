@@ -3,6 +3,7 @@
 //! A command ends with 0 if everything passed, 1 if something failed, and 77 if nothing failed and something could
 //! not run on this machine; each such thing is a line `NOT RUN: what: why`.
 
+mod capi;
 mod checks;
 mod conformance;
 mod docs;
@@ -64,6 +65,21 @@ enum Command {
         /// Only this one.
         target: Option<String>,
     },
+    /// Links libfabric.so.1, and says where it is.
+    Capi {
+        /// A debug build, which takes less time.
+        #[arg(long)]
+        debug: bool,
+        /// Run C programs on it: those of tests/capi, and libfabric's own.
+        #[arg(long)]
+        test: bool,
+    },
+    /// Installs libfabric.so.1, its pkg-config file and the tools.
+    Install {
+        /// Where to: libraries go to `lib`, tools to `bin`.
+        #[arg(long)]
+        prefix: std::path::PathBuf,
+    },
     /// Compiles for aarch64.
     Aarch64,
 }
@@ -79,6 +95,9 @@ fn main() -> ExitCode {
         Command::Loom => report.add("loom", checks::loom),
         Command::Asan => report.add("AddressSanitizer", nightly::asan),
         Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),
+        Command::Capi { test: true, .. } => capi::test(&mut report),
+        Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
+        Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
     }
     report.finish()

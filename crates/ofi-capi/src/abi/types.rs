@@ -1,0 +1,288 @@
+//! Structures that hold data.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::layout::c_structs;
+use super::ops::*;
+
+type Ptr = *mut c_void;
+
+c_structs! {
+    /// What every object begins with.
+    struct fid { fclass: usize, context: Ptr, ops: *mut fi_ops, }
+    struct fid_fabric { fid: fid, ops: *mut fi_ops_fabric, api_version: u32, }
+    struct fid_domain { fid: fid, ops: *mut fi_ops_domain, mr: *mut fi_ops_mr, }
+    struct fid_ep {
+        fid: fid,
+        ops: *mut fi_ops_ep,
+        cm: *mut fi_ops_cm,
+        msg: *mut fi_ops_msg,
+        rma: *mut fi_ops_rma,
+        tagged: *mut fi_ops_tagged,
+        atomic: *mut fi_ops_atomic,
+        collective: *mut fi_ops_collective,
+    }
+    struct fid_cq { fid: fid, ops: *mut fi_ops_cq, }
+    struct fid_eq { fid: fid, ops: *mut fi_ops_eq, }
+    struct fid_av { fid: fid, ops: *mut fi_ops_av, }
+    struct fid_mr { fid: fid, mem_desc: Ptr, key: u64, }
+    struct fid_nic {
+        fid: fid,
+        device_attr: *mut fi_device_attr,
+        bus_attr: *mut fi_bus_attr,
+        link_attr: *mut fi_link_attr,
+        prov_attr: Ptr,
+    }
+
+    struct fi_info {
+        next: *mut fi_info,
+        caps: u64,
+        mode: u64,
+        addr_format: u32,
+        src_addrlen: usize,
+        dest_addrlen: usize,
+        src_addr: Ptr,
+        dest_addr: Ptr,
+        handle: *mut fid,
+        tx_attr: *mut fi_tx_attr,
+        rx_attr: *mut fi_rx_attr,
+        ep_attr: *mut fi_ep_attr,
+        domain_attr: *mut fi_domain_attr,
+        fabric_attr: *mut fi_fabric_attr,
+        nic: *mut fid_nic,
+    }
+    struct fi_tx_attr {
+        caps: u64,
+        mode: u64,
+        op_flags: u64,
+        msg_order: u64,
+        comp_order: u64,
+        inject_size: usize,
+        size: usize,
+        iov_limit: usize,
+        rma_iov_limit: usize,
+        tclass: u32,
+    }
+    struct fi_rx_attr {
+        caps: u64,
+        mode: u64,
+        op_flags: u64,
+        msg_order: u64,
+        comp_order: u64,
+        total_buffered_recv: usize,
+        size: usize,
+        iov_limit: usize,
+    }
+    struct fi_ep_attr {
+        r#type: u32,
+        protocol: u32,
+        protocol_version: u32,
+        max_msg_size: usize,
+        msg_prefix_size: usize,
+        max_order_raw_size: usize,
+        max_order_war_size: usize,
+        max_order_waw_size: usize,
+        mem_tag_format: u64,
+        tx_ctx_cnt: usize,
+        rx_ctx_cnt: usize,
+        auth_key_size: usize,
+        auth_key: *mut u8,
+        xpu_ctx: Ptr,
+    }
+    struct fi_domain_attr {
+        domain: *mut fid_domain,
+        name: *mut c_char,
+        threading: u32,
+        control_progress: u32,
+        progress: u32,
+        resource_mgmt: u32,
+        av_type: u32,
+        mr_mode: c_int,
+        mr_key_size: usize,
+        cq_data_size: usize,
+        cq_cnt: usize,
+        ep_cnt: usize,
+        tx_ctx_cnt: usize,
+        rx_ctx_cnt: usize,
+        max_ep_tx_ctx: usize,
+        max_ep_rx_ctx: usize,
+        max_ep_stx_ctx: usize,
+        max_ep_srx_ctx: usize,
+        cntr_cnt: usize,
+        mr_iov_limit: usize,
+        caps: u64,
+        mode: u64,
+        auth_key: *mut u8,
+        auth_key_size: usize,
+        max_err_data: usize,
+        mr_cnt: usize,
+        tclass: u32,
+        max_ep_auth_key: usize,
+        max_group_id: u32,
+        max_cntr_value: u64,
+        max_err_cntr_value: u64,
+        max_xpu_ctx_cnt: usize,
+    }
+    struct fi_fabric_attr {
+        fabric: *mut fid_fabric,
+        name: *mut c_char,
+        prov_name: *mut c_char,
+        prov_version: u32,
+        api_version: u32,
+    }
+    struct fi_device_attr {
+        name: *mut c_char,
+        device_id: *mut c_char,
+        device_version: *mut c_char,
+        vendor_id: *mut c_char,
+        driver: *mut c_char,
+        firmware: *mut c_char,
+    }
+    struct fi_pci_attr { domain_id: u16, bus_id: u8, device_id: u8, function_id: u8, }
+    struct fi_bus_attr { bus_type: u32, attr: fi_pci_attr, }
+    struct fi_link_attr {
+        address: *mut c_char,
+        mtu: usize,
+        speed: usize,
+        state: u32,
+        network_type: *mut c_char,
+    }
+
+    struct fi_av_attr {
+        r#type: u32,
+        rx_ctx_bits: c_int,
+        count: usize,
+        ep_per_node: usize,
+        name: *const c_char,
+        map_addr: Ptr,
+        flags: u64,
+    }
+    struct fi_cq_attr {
+        size: usize,
+        flags: u64,
+        format: u32,
+        wait_obj: u32,
+        signaling_vector: c_int,
+        wait_cond: u32,
+        wait_set: Ptr,
+    }
+    struct fi_eq_attr { size: usize, flags: u64, wait_obj: u32, signaling_vector: c_int, wait_set: Ptr, }
+    struct fi_mr_attr {
+        mr_iov: *const libc::iovec,
+        iov_count: usize,
+        access: u64,
+        offset: u64,
+        requested_key: u64,
+        context: Ptr,
+        auth_key_size: usize,
+        auth_key: *mut u8,
+        iface: u32,
+        device: u64,
+        hmem_data: Ptr,
+        page_size: usize,
+        base_mr: *const fid_mr,
+        sub_mr_cnt: usize,
+    }
+    struct fi_mr_raw_attr { flags: u64, base_addr: *mut u64, raw_key: *mut u8, key_size: *mut usize, }
+    struct fi_mr_map_raw { flags: u64, base_addr: u64, raw_key: *mut u8, key_size: usize, key: *mut u64, }
+    struct fi_cq_err_entry {
+        op_context: Ptr,
+        flags: u64,
+        len: usize,
+        buf: Ptr,
+        data: u64,
+        tag: u64,
+        olen: usize,
+        err: c_int,
+        prov_errno: c_int,
+        err_data: Ptr,
+        err_data_size: usize,
+        src_addr: u64,
+    }
+    struct fi_eq_err_entry {
+        fid: *mut fid,
+        context: Ptr,
+        data: u64,
+        err: c_int,
+        prov_errno: c_int,
+        err_data: Ptr,
+        err_data_size: usize,
+    }
+    struct fi_alias { fid: *mut *mut fid, flags: u64, }
+    struct fi_param { name: *const c_char, r#type: u32, help_string: *const c_char, value: *const c_char, }
+
+    struct fi_msg {
+        msg_iov: *const libc::iovec,
+        desc: *mut Ptr,
+        iov_count: usize,
+        addr: u64,
+        context: Ptr,
+        data: u64,
+    }
+    struct fi_msg_tagged {
+        msg_iov: *const libc::iovec,
+        desc: *mut Ptr,
+        iov_count: usize,
+        addr: u64,
+        tag: u64,
+        ignore: u64,
+        context: Ptr,
+        data: u64,
+    }
+    struct fi_rma_iov { addr: u64, len: usize, key: u64, }
+    struct fi_msg_rma {
+        msg_iov: *const libc::iovec,
+        desc: *mut Ptr,
+        iov_count: usize,
+        addr: u64,
+        rma_iov: *const fi_rma_iov,
+        rma_iov_count: usize,
+        context: Ptr,
+        data: u64,
+    }
+}
+
+/// `FI_CLASS_*`.
+pub(crate) mod class {
+    pub(crate) const FABRIC: usize = 1;
+    pub(crate) const DOMAIN: usize = 2;
+    pub(crate) const EP: usize = 3;
+    pub(crate) const AV: usize = 11;
+    pub(crate) const MR: usize = 12;
+    pub(crate) const EQ: usize = 13;
+    pub(crate) const CQ: usize = 14;
+    pub(crate) const NIC: usize = 20;
+}
+
+/// Commands of `fi_control`.
+pub(crate) mod command {
+    use std::ffi::c_int;
+
+    pub(crate) const GETOPSFLAG: c_int = 2;
+    pub(crate) const SETOPSFLAG: c_int = 3;
+    pub(crate) const ALIAS: c_int = 4;
+    pub(crate) const GETWAIT: c_int = 5;
+    pub(crate) const ENABLE: c_int = 6;
+    pub(crate) const GET_RAW_MR: c_int = 8;
+    pub(crate) const MAP_RAW_MR: c_int = 9;
+    pub(crate) const UNMAP_KEY: c_int = 10;
+    pub(crate) const REFRESH: c_int = 14;
+    pub(crate) const DUP: c_int = 15;
+    pub(crate) const GETWAITOBJ: c_int = 16;
+}
+
+/// Flags that are in no set of `ofi-api`.
+pub(crate) mod flag {
+    /// Errors of each address are wanted (`fi_av_insert`).
+    pub(crate) const SYNC_ERR: u64 = 1 << 58;
+    /// All processes insert the same addresses.
+    pub(crate) const SYMMETRIC: u64 = 1 << 59;
+    /// More calls follow.
+    pub(crate) const MORE: u64 = 1 << 18;
+    /// Look without taking.
+    pub(crate) const PEEK: u64 = 1 << 19;
+    /// The queue may be written to.
+    pub(crate) const WRITE: u64 = 1 << 9;
+    /// The memory is named by a dma-buf.
+    pub(crate) const MR_DMABUF: u64 = 1 << 40;
+}

@@ -1,0 +1,346 @@
+//! Address vectors.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use ofi_api::{AddrFormat, Address, AddressVector, AvAttr, AvType, Errno, Error, FiAddr, Inserted, Result};
+
+use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, flag};
+use crate::border::{self, invalid, null};
+use crate::memory;
+use crate::msg::vector;
+use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::{domain, nosys};
+
+/// What is behind an address vector.
+pub(crate) struct AvBody {
+    pub av: Arc<dyn AddressVector>,
+    format: AddrFormat,
+    pub users: Users,
+    _domain: Hold,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_av {
+    type Body = AvBody;
+    const CLASS: usize = class::AV;
+
+    fn close(&mut self) {
+        (self.fid, self.ops) = (object::closed(), nosys::AV.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::NOSYS };
+static OPS: fi_ops_av =
+    fi_ops_av { insert, insertsvc, insertsym, remove, lookup, straddr, ..fi_ops_av::NOSYS };
+
+/// `fi_av_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_av_attr,
+    place: *mut *mut fid_av,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let domain = unsafe { domain::of(domain)? };
+        if place.is_null() {
+            return Err(null("the place of the address vector"));
+        }
+        // SAFETY: as above.
+        let attr = unsafe { attr.as_mut() };
+        let mut wanted = AvAttr::default();
+        if let Some(attr) = attr {
+            wanted.av_type = AvType::try_from(attr.r#type)?;
+            wanted.count = attr.count;
+            if !attr.name.is_null() || attr.flags & !flag::SYMMETRIC != 0 || attr.rx_ctx_bits != 0 {
+                return Err(Error::wanted(
+                    Errno::ENOSYS,
+                    "fi_av_attr",
+                    "a vector without name, flags but FI_SYMMETRIC, and rx_ctx_bits",
+                    format!("flags {:#x}, rx_ctx_bits {}", attr.flags, attr.rx_ctx_bits),
+                    "leave them out",
+                ));
+            }
+            if wanted.av_type == AvType::Unspec {
+                attr.r#type = AvType::Table.as_c();
+            }
+        }
+        let av = domain.domain.open_av(&wanted)?;
+        let fid = fid_av { fid: object::header::<fid_av>(context, &FID_OPS), ops: OPS.table() };
+        let body = AvBody {
+            av,
+            format: domain.info.addr_format,
+            users: Users::default(),
+            _domain: domain.users.hold(),
+        };
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(object::open(fid, body)) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_av>(handle)? }.users.none("an address vector")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_av>(handle) }.map(drop)
+    })
+}
+
+/// Addresses of C, one behind the other.
+struct Addresses {
+    format: AddrFormat,
+    at: *const u8,
+}
+
+impl Addresses {
+    /// The next one.
+    ///
+    /// # Safety
+    /// The C caller's promise: there is one more, in this format.
+    unsafe fn next(&mut self) -> Result<Address> {
+        let len = match self.format {
+            // SAFETY: the caller's promise.
+            AddrFormat::Str => return unsafe { self.next_text() },
+            // SAFETY: the caller's promise.
+            AddrFormat::Sockaddr | AddrFormat::SockaddrIp => match unsafe { self.family() } {
+                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+                _ => size_of::<libc::sockaddr_in>(),
+            },
+            AddrFormat::SockaddrIn => size_of::<libc::sockaddr_in>(),
+            AddrFormat::SockaddrIn6 => size_of::<libc::sockaddr_in6>(),
+            AddrFormat::Efa | AddrFormat::IbUd => 32,
+            other => {
+                return Err(Error::with(Errno::ENOSYS, format!("the length of an address of {other}")));
+            }
+        };
+        // SAFETY: the caller's promise: an address of this format has as many bytes.
+        let bytes = unsafe { memory::bytes(self.at.cast(), len) };
+        self.at = self.at.wrapping_add(len);
+        Ok(Address::new(self.format, bytes))
+    }
+
+    unsafe fn family(&self) -> c_int {
+        // SAFETY: the caller's promise: a socket address begins with its family.
+        c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
+    }
+
+    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or as the man
+    /// page says, an array of pointers, which no string with a scheme looks like.
+    unsafe fn next_text(&mut self) -> Result<Address> {
+        let mut start = [0; 8];
+        for (at, byte) in start.iter_mut().enumerate() {
+            // SAFETY: the caller's promise: a pointer, or a string, which is not read behind its end.
+            *byte = unsafe { self.at.add(at).read() };
+            if *byte == 0 && at < 2 {
+                break;
+            }
+        }
+        let pointer = usize::from_ne_bytes(start);
+        let printable = start.iter().take_while(|byte| byte.is_ascii_graphic()).count();
+        if printable >= 3 || pointer < 4096 || pointer >> 47 != 0 {
+            // SAFETY: as above.
+            let text = unsafe { memory::text(self.at.cast()) }.unwrap_or_default();
+            self.at = self.at.wrapping_add(text.len() + 1);
+            return Ok(Address::from_text(&text));
+        }
+        self.at = self.at.wrapping_add(size_of::<usize>());
+        // SAFETY: as above.
+        let text = unsafe { memory::text(std::ptr::with_exposed_provenance(pointer)) };
+        Ok(Address::from_text(&text.unwrap_or_default()))
+    }
+}
+
+/// Writes what became of each address; answers how many are in.
+///
+/// # Safety
+/// The C caller's promise: `places` is null or has room for all, and so has the context with `FI_SYNC_ERR`.
+unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *mut c_void) -> c_int {
+    let mut good = 0;
+    for (at, one) in inserted.iter().enumerate() {
+        let (address, number) = match one {
+            Ok(address) => (*address, 0),
+            Err(error) => (FiAddr::NOTAVAIL, error.fi_errno()),
+        };
+        good += c_int::from(number == 0);
+        if !places.is_null() {
+            // SAFETY: the caller's promise.
+            let place = unsafe { places.add(at) };
+            // SAFETY: as above.
+            unsafe { place.write(address.0) };
+        }
+        if flags & flag::SYNC_ERR != 0 && !context.is_null() {
+            // SAFETY: the caller's promise.
+            let place = unsafe { context.cast::<c_int>().add(at) };
+            // SAFETY: as above.
+            unsafe { place.write(number) };
+        }
+    }
+    good
+}
+
+fn check_flags(flags: u64) -> Result<()> {
+    match flags & !(flag::SYNC_ERR | flag::MORE) {
+        0 => Ok(()),
+        other => Err(Error::wanted(
+            Errno::EBADFLAGS,
+            "the flags of an insertion",
+            "FI_MORE and FI_SYNC_ERR",
+            format!("{other:#x}"),
+            "leave the others out",
+        )),
+    }
+}
+
+unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    addr: *const c_void,
+    count: usize,
+    places: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    border::int(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        check_flags(flags)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        if addr.is_null() {
+            return Err(null("the addresses"));
+        }
+        if count > c_int::MAX as usize {
+            return Err(invalid("count", "an int", count.to_string()));
+        }
+        let mut list = Addresses { format: av.format, at: addr.cast() };
+        // In parts, so that a count that is wrong takes no memory at once.
+        let (mut done, mut good) = (0, 0);
+        while done < count {
+            let part: Vec<Address> = (done..count.min(done + 1024))
+                // SAFETY: the caller gave `count` addresses.
+                .map(|_| unsafe { list.next() })
+                .collect::<Result<_>>()?;
+            let inserted = av.av.insert(&part);
+            let places = if places.is_null() { places } else { places.wrapping_add(done) };
+            let errors = context.cast::<c_int>();
+            let errors = if errors.is_null() { errors } else { errors.wrapping_add(done) };
+            // SAFETY: the caller has room for `count` answers.
+            good += unsafe { answer(&inserted, places, flags, errors.cast()) };
+            done += part.len();
+        }
+        Ok(good)
+    })
+}
+
+unsafe extern "C" fn insertsvc(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    places: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    border::int(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        check_flags(flags)?;
+        // SAFETY: as above.
+        let node = unsafe { memory::text(node) }.ok_or_else(|| null("the node"))?;
+        // SAFETY: as above.
+        let service = unsafe { memory::text(service) }.unwrap_or_default();
+        let inserted = av.av.insert_service(&node, &service);
+        // SAFETY: as above.
+        Ok(unsafe { answer(&[inserted], places, flags, context) })
+    })
+}
+
+unsafe extern "C" fn insertsym(
+    av: *mut fid_av,
+    node: *const c_char,
+    node_count: usize,
+    service: *const c_char,
+    service_count: usize,
+    places: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    border::int(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        check_flags(flags)?;
+        // SAFETY: as above.
+        let node = unsafe { memory::text(node) }.ok_or_else(|| null("the node"))?;
+        // SAFETY: as above.
+        let service = unsafe { memory::text(service) }.ok_or_else(|| null("the service"))?;
+        let inserted = av.av.insert_range(&node, node_count, &service, service_count)?;
+        // SAFETY: as above.
+        Ok(unsafe { answer(&inserted, places, flags, context) })
+    })
+}
+
+unsafe extern "C" fn remove(av: *mut fid_av, addresses: *mut u64, count: usize, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        domain::no_flags("fi_av_remove", flags)?;
+        let mut done = 0;
+        let mut outcome = Ok(());
+        while done < count {
+            let part = (count - done).min(1024);
+            // SAFETY: as above; `FiAddr` is laid out like `fi_addr_t`.
+            let list = unsafe {
+                vector::<FiAddr>("the addresses", addresses.wrapping_add(done).cast_const().cast(), part)?
+            };
+            outcome = av.av.remove(list).and(outcome);
+            done += part;
+        }
+        outcome
+    })
+}
+
+unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, addr: *mut c_void, len: *mut usize) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        let address = av.av.lookup(FiAddr(number))?;
+        // SAFETY: as above.
+        match unsafe { memory::put_sized(address.bytes(), addr, len) } {
+            // An address that was cut is no failure of this call: the length says so (fi_av(3)).
+            Err(error) if error.errno() == Errno::ETOOSMALL => Ok(()),
+            other => other,
+        }
+    })
+}
+
+unsafe extern "C" fn straddr(
+    av: *mut fid_av,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    border::value(std::ptr::null(), || {
+        // SAFETY: the C caller's promise, here and below.
+        let Ok(av) = (unsafe { object::body(av) }) else { return std::ptr::null() };
+        // SAFETY: as above.
+        let Some(len) = (unsafe { len.as_mut() }) else { return std::ptr::null() };
+        if addr.is_null() {
+            return std::ptr::null();
+        }
+        let mut list = Addresses { format: av.format, at: addr.cast() };
+        // SAFETY: as above: one address of the vector's format.
+        let Ok(address) = (unsafe { list.next() }) else { return std::ptr::null() };
+        let text = address.to_string();
+        // SAFETY: as above.
+        unsafe { memory::put_text(&text, buf, *len) };
+        *len = text.len() + 1;
+        buf
+    })
+}

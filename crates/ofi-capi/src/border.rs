@@ -1,0 +1,104 @@
+//! The border between C and Rust: no panic crosses it, and errors become numbers.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ofi_api::{Errno, Error, Result};
+
+/// Runs `body` for a call that answers an `int`.
+#[inline]
+pub(crate) fn int(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => number(error) as c_int,
+        Err(panic) => panicked(panic) as c_int,
+    }
+}
+
+/// Runs `body` for a call that answers only whether it succeeded.
+#[inline]
+pub(crate) fn done(body: impl FnOnce() -> Result<()>) -> c_int {
+    int(|| body().map(|()| 0))
+}
+
+/// Runs `body` for a call that answers a `ssize_t`.
+#[inline]
+pub(crate) fn size(body: impl FnOnce() -> Result<usize>) -> isize {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => value as isize,
+        Ok(Err(error)) => number(error),
+        Err(panic) => panicked(panic),
+    }
+}
+
+/// Runs `body` for a data transfer.
+#[inline]
+pub(crate) fn transfer(body: impl FnOnce() -> Result<()>) -> isize {
+    size(|| body().map(|()| 0))
+}
+
+/// Runs `body` for a call that answers neither: a panic becomes `otherwise`.
+pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        panicked(panic);
+        otherwise
+    })
+}
+
+/// An error as C has it. What it says beyond the number goes to the log.
+#[inline]
+pub(crate) fn number(error: Error) -> isize {
+    let number = -(error.fi_errno() as isize);
+    if error.detail().is_some() {
+        tell(error);
+    }
+    number
+}
+
+#[cold]
+#[inline(never)]
+fn tell(error: Error) {
+    tracing::debug!(target: "ofi::core::core", %error, "an error is answered to the application");
+}
+
+#[cold]
+#[inline(never)]
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> isize {
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(target: "ofi::core::core", text, "the library panicked: please report this");
+    // A payload may panic when it is dropped.
+    std::mem::forget(panic);
+    -(Errno::EOTHER.get() as isize)
+}
+
+/// `FI_EINVAL` about an argument.
+#[cold]
+pub(crate) fn invalid(subject: &str, wanted: &str, found: impl Into<String>) -> Error {
+    Error::wanted(Errno::EINVAL, subject, wanted, found, "see the call's man page")
+}
+
+/// `FI_EINVAL` for a null pointer.
+#[cold]
+pub(crate) fn null(subject: &str) -> Error {
+    invalid(subject, "a pointer", "NULL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_values_or_negated_numbers() {
+        assert_eq!(int(|| Ok(3)), 3);
+        assert_eq!(done(|| Err(Error::AGAIN)), -11);
+        assert_eq!(size(|| Err(null("buf"))), -22);
+        assert_eq!(transfer(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_the_library() {
+        assert_eq!(transfer(|| panic!("on purpose")), -256);
+        assert_eq!(value(7, || panic!("on purpose")), 7);
+    }
+}

@@ -1,0 +1,289 @@
+//! Completion queues.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, Errno, Error, FiAddr, Result, WaitObj};
+
+use crate::abi::{class, command, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
+use crate::border::{self, null};
+use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::{domain, info, memory, names, nosys};
+
+/// What is behind a completion queue.
+pub(crate) struct CqBody {
+    pub cq: Arc<dyn CompletionQueue>,
+    format: CqFormat,
+    wait_obj: WaitObj,
+    /// What the last error's `err_data` points to, where the program gave no room for it.
+    err_data: Mutex<Vec<u8>>,
+    /// Fields of `fi_cq_err_entry` that the program knows, in bytes.
+    err_entry: usize,
+    pub users: Users,
+    _domain: Hold,
+}
+
+impl CqBody {
+    /// Whether the program may block on the wait object.
+    pub(crate) fn trywait(&self) -> Result<()> {
+        self.cq.trywait()
+    }
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_cq {
+    type Body = CqBody;
+    const CLASS: usize = class::CQ;
+
+    fn close(&mut self) {
+        (self.fid, self.ops) = (object::closed(), nosys::CQ.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::NOSYS };
+static OPS: fi_ops_cq =
+    fi_ops_cq { read, readfrom, readerr, sread, sreadfrom, signal, strerror, ..fi_ops_cq::NOSYS };
+
+/// `fi_cq_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    place: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let domain = unsafe { domain::of(domain)? };
+        if place.is_null() {
+            return Err(null("the place of the queue"));
+        }
+        // SAFETY: as above.
+        let attr = match unsafe { info::read(attr, size_of::<fi_cq_attr>()) } {
+            None => CqAttr::default(),
+            Some(attr) => CqAttr {
+                size: attr.size,
+                format: CqFormat::try_from(attr.format)?,
+                wait_obj: WaitObj::try_from(attr.wait_obj)?,
+            },
+        };
+        let cq = domain.domain.open_cq(&attr)?;
+        let fid = fid_cq { fid: object::header::<fid_cq>(context, &FID_OPS), ops: OPS.table() };
+        let body = CqBody {
+            format: cq.format(),
+            cq,
+            wait_obj: attr.wait_obj,
+            err_data: Mutex::default(),
+            err_entry: error_entry_size(domain.info.fabric_attr.api_version),
+            users: Users::default(),
+            _domain: domain.users.hold(),
+        };
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(object::open(fid, body)) };
+        Ok(())
+    })
+}
+
+/// Bytes of `fi_cq_err_entry` that a program of this version has: without `err_data_size` before 1.5, and without
+/// `src_addr` before 1.20 (fi_cq(3)).
+fn error_entry_size(version: ofi_api::Version) -> usize {
+    use ofi_api::Version;
+    match version {
+        version if version == Version::default() || version >= Version::new(1, 20) => {
+            size_of::<fi_cq_err_entry>()
+        }
+        version if version >= Version::new(1, 5) => std::mem::offset_of!(fi_cq_err_entry, src_addr),
+        _ => std::mem::offset_of!(fi_cq_err_entry, err_data_size),
+    }
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_cq>(handle)? }.users.none("a completion queue")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_cq>(handle) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let cq = unsafe { object::of_fid::<fid_cq>(handle)? };
+        // SAFETY: the C caller's promise: each command has its argument.
+        unsafe { wait_object(number, arg, cq.wait_obj, || cq.cq.wait_fd()) }
+    })
+}
+
+/// `FI_GETWAIT` and `FI_GETWAITOBJ`, for queues of all kinds.
+///
+/// # Safety
+/// The C caller's promise: each command has its argument.
+pub(crate) unsafe fn wait_object(
+    number: c_int,
+    arg: *mut c_void,
+    wait_obj: WaitObj,
+    fd: impl FnOnce() -> Option<RawFd>,
+) -> Result<()> {
+    let value = match number {
+        command::GETWAIT => fd().ok_or_else(|| {
+            Error::wanted(
+                Errno::ENODATA,
+                "the wait object",
+                "a queue that was opened with FI_WAIT_FD",
+                wait_obj.to_string(),
+                "open it with FI_WAIT_FD",
+            )
+        })?,
+        command::GETWAITOBJ => wait_obj.as_c().cast_signed(),
+        _ => return Err(Error::new(Errno::ENOSYS)),
+    };
+    if arg.is_null() {
+        return Err(null("the place of the wait object"));
+    }
+    // SAFETY: both are an int, and the caller's.
+    unsafe { arg.cast::<c_int>().write_unaligned(value) };
+    Ok(())
+}
+
+/// Reads into the caller's array, at once or for as long as `timeout` says.
+///
+/// # Safety
+/// The C caller's promise.
+#[inline]
+unsafe fn read_into(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    wait: Option<c_int>,
+) -> Result<usize> {
+    // SAFETY: the caller's promise, here and below.
+    let cq = unsafe { object::body(cq)? };
+    if buf.is_null() && count > 0 {
+        return Err(null("the entries"));
+    }
+    // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
+    let mut buffer = unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
+    match wait {
+        None => cq.cq.read(&mut buffer),
+        Some(timeout) => cq.cq.read_wait(&mut buffer, milliseconds(timeout)),
+    }
+}
+
+/// A time of C: milliseconds, or for ever if negative.
+pub(crate) fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the C caller's promise.
+    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), None) })
+}
+
+unsafe extern "C" fn readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
+    // SAFETY: the C caller's promise.
+    border::size(|| unsafe { read_into(cq, buf, count, sources, None) })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the C caller's promise.
+    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), Some(timeout)) })
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the C caller's promise.
+    border::size(|| unsafe { read_into(cq, buf, count, sources, Some(timeout)) })
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    border::size(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let cq = unsafe { object::body(cq)? };
+        // SAFETY: as above: as much of it as the program has.
+        let Some(mut entry) = (unsafe { info::read(place, cq.err_entry) }) else {
+            return Err(null("struct fi_cq_err_entry"));
+        };
+        let error = cq.cq.read_error()?;
+        entry.op_context = error.op_context.as_ptr();
+        (entry.flags, entry.len) = (error.flags.bits(), error.len);
+        entry.buf = std::ptr::with_exposed_provenance_mut(error.buf);
+        (entry.data, entry.tag, entry.olen) = (error.data, error.tag, error.olen);
+        (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
+        entry.src_addr = error.src_addr.0;
+        let mut kept = cq.err_data.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as above.
+        unsafe { put_error_data(&mut kept, error.err_data, &mut entry.err_data, &mut entry.err_data_size) };
+        // SAFETY: as above.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), place.cast::<u8>(), cq.err_entry);
+        }
+        Ok(1)
+    })
+}
+
+/// Hands out an error's data: into the program's buffer where it gave one, otherwise memory that stays as it is until
+/// the next error is read.
+///
+/// # Safety
+/// The C caller's promise: a size above zero is that of the buffer.
+pub(crate) unsafe fn put_error_data(
+    kept: &mut Vec<u8>,
+    data: Vec<u8>,
+    place: &mut *mut c_void,
+    size: &mut usize,
+) {
+    if *size > 0 && !place.is_null() {
+        let len = data.len().min(*size);
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), place.cast(), len) };
+        *size = len;
+    } else {
+        *kept = data;
+        *place = if kept.is_empty() { std::ptr::null_mut() } else { kept.as_mut_ptr().cast() };
+        *size = kept.len();
+    }
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { object::body(cq)? }.cq.signal())
+}
+
+unsafe extern "C" fn strerror(
+    cq: *mut fid_cq,
+    prov_errno: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    border::value(c"".as_ptr(), || {
+        // SAFETY: the C caller's promise, here and below.
+        let text = match unsafe { object::body(cq) } {
+            Ok(cq) => cq.cq.error_text(prov_errno),
+            Err(error) => error.to_string(),
+        };
+        // SAFETY: as above.
+        unsafe { memory::put_text(&text, buf, len) };
+        names::interned(&text)
+    })
+}

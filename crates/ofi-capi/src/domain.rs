@@ -1,0 +1,151 @@
+//! Domains, and what is opened in one.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ofi_api::{Domain, Errno, Error, Info, Result, Serialization, Threading};
+
+use crate::abi::{
+    Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric,
+};
+use crate::border;
+use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::{av, cq, endpoint, fabric, info, mr, nosys};
+
+/// What is behind a domain.
+pub(crate) struct DomainBody {
+    pub domain: Arc<dyn Domain>,
+    pub info: Info,
+    /// Which structures the program has.
+    pub abi: Abi,
+    pub users: Users,
+    /// The fabric stays open.
+    _fabric: Hold,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_domain {
+    type Body = DomainBody;
+    const CLASS: usize = class::DOMAIN;
+
+    fn close(&mut self) {
+        (self.fid, self.ops, self.mr) = (object::closed(), nosys::DOMAIN.table(), nosys::REGISTER.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::NOSYS };
+static OPS: fi_ops_domain = fi_ops_domain {
+    av_open: av::open,
+    cq_open: cq::open,
+    endpoint: endpoint::open,
+    endpoint2: endpoint::open_with_flags,
+    ..fi_ops_domain::NOSYS
+};
+
+/// `fi_domain`.
+pub(crate) unsafe extern "C" fn open(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    place: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { open_domain(fabric, info, place, context) })
+}
+
+/// `fi_domain2`: there are no flags yet but `FI_PEER`, which nobody here supports.
+pub(crate) unsafe extern "C" fn open_with_flags(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    place: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        no_flags("fi_domain2", flags)?;
+        // SAFETY: the C caller's promise.
+        unsafe { open_domain(fabric, info, place, context) }
+    })
+}
+
+/// Refuses all flags.
+///
+/// # Errors
+/// `FI_EBADFLAGS`.
+pub(crate) fn no_flags(call: &str, flags: u64) -> Result<()> {
+    if flags == 0 {
+        return Ok(());
+    }
+    let subject = format!("the flags of {call}");
+    Err(Error::wanted(Errno::EBADFLAGS, subject, "none", format!("{flags:#x}"), "leave them out"))
+}
+
+unsafe fn open_domain(
+    fabric: *mut fid_fabric,
+    info: *const fi_info,
+    place: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> Result<()> {
+    // SAFETY: the C caller's promise, here and below.
+    let fabric = unsafe { fabric::of(fabric)? };
+    if place.is_null() {
+        return Err(border::null("the place of the domain"));
+    }
+    // SAFETY: as above.
+    let info = unsafe { info::from_c(info, fabric.abi())? };
+    let serialization = match info.domain_attr.threading {
+        threading @ (Threading::Domain | Threading::Completion) => {
+            // SAFETY: a program that asks for this level promises to serialise its calls (fi_domain(3)).
+            unsafe { Serialization::application(threading) }
+        }
+        _ => Serialization::LIBRARY,
+    };
+    let domain = fabric.fabric.open_domain(&info, serialization)?;
+    let fid = fid_domain {
+        fid: object::header::<fid_domain>(context, &FID_OPS),
+        ops: OPS.table(),
+        mr: mr::OPS.table(),
+    };
+    let body =
+        DomainBody { domain, info, abi: fabric.abi(), users: Users::default(), _fabric: fabric.users.hold() };
+    // SAFETY: not null, and the caller's.
+    unsafe { place.write(object::open(fid, body)) };
+    Ok(())
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_domain>(handle)? }.users.none("a domain")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_domain>(handle) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_domain>(handle)? };
+        match number {
+            // SAFETY: the C caller's promise: each command has its argument.
+            command::MAP_RAW_MR => unsafe { mr::map_raw(arg.cast::<fi_mr_map_raw>()) },
+            // A raw key is the key itself: there is nothing to undo.
+            command::UNMAP_KEY => Ok(()),
+            _ => Err(Error::new(Errno::ENOSYS)),
+        }
+    })
+}
+
+/// What is opened in a domain finds it here.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn of<'a>(domain: *mut fid_domain) -> Result<&'a DomainBody> {
+    // SAFETY: the same promise.
+    unsafe { object::body(domain) }
+}

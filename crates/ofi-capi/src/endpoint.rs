@@ -1,0 +1,327 @@
+//! Endpoints: opening, binding, options, aliases. Data transfers are in `msg.rs`, `tagged.rs` and `rma.rs`.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ofi_api::{AddrFormat, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, OpFlags, Result};
+
+use crate::abi::{
+    class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_eq,
+};
+use crate::border::{self, invalid};
+use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::{cm, domain, info, msg, nosys, rma, tagged};
+
+/// The flags of calls without flags.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    pub flags: OpFlags,
+    pub call: Call,
+}
+
+impl Defaults {
+    /// The endpoint's own.
+    const OWN: Self = Self { flags: OpFlags::empty(), call: Call::Plain };
+
+    /// Others: those of an alias, or set later.
+    const fn of(flags: OpFlags) -> Self {
+        Self { flags, call: Call::Msg }
+    }
+}
+
+/// What is behind an endpoint.
+pub(crate) struct EpBody {
+    pub endpoint: Arc<dyn Endpoint>,
+    pub tx: Defaults,
+    pub rx: Defaults,
+    pub addr_format: AddrFormat,
+    /// What `FI_GETOPSFLAG` answers.
+    op_flags: (OpFlags, OpFlags),
+    /// Aliases.
+    users: Users,
+    /// The domain, the queues and the vector, which stay open.
+    holds: Mutex<Vec<Hold>>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_ep {
+    type Body = EpBody;
+    const CLASS: usize = class::EP;
+
+    fn close(&mut self) {
+        *self = Self {
+            fid: object::closed(),
+            ops: nosys::EP.table(),
+            cm: nosys::CM.table(),
+            msg: nosys::MSG.table(),
+            rma: nosys::RMA.table(),
+            tagged: nosys::TAGGED.table(),
+            atomic: nosys::ATOMIC.table(),
+            collective: nosys::COLLECTIVE.table(),
+        };
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
+static OPS: fi_ops_ep = fi_ops_ep { cancel, getopt, setopt, ..fi_ops_ep::NOSYS };
+
+/// `FI_OPT_ENDPOINT`, the only level.
+const LEVEL: c_int = 0;
+
+fn make(context: *mut c_void, body: EpBody) -> *mut fid_ep {
+    let fid = fid_ep {
+        fid: object::header::<fid_ep>(context, &FID_OPS),
+        ops: OPS.table(),
+        cm: cm::OPS.table(),
+        msg: msg::OPS.table(),
+        rma: rma::OPS.table(),
+        tagged: tagged::OPS.table(),
+        atomic: nosys::ATOMIC.table(),
+        collective: nosys::COLLECTIVE.table(),
+    };
+    object::open(fid, body)
+}
+
+/// `fi_endpoint`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    place: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { open_endpoint(domain, info, place, context) })
+}
+
+/// `fi_endpoint2`.
+pub(crate) unsafe extern "C" fn open_with_flags(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    place: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        domain::no_flags("fi_endpoint2", flags)?;
+        // SAFETY: the C caller's promise.
+        unsafe { open_endpoint(domain, info, place, context) }
+    })
+}
+
+unsafe fn open_endpoint(
+    domain: *mut fid_domain,
+    info: *const fi_info,
+    place: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result<()> {
+    // SAFETY: the C caller's promise, here and below.
+    let domain = unsafe { domain::of(domain)? };
+    if place.is_null() {
+        return Err(border::null("the place of the endpoint"));
+    }
+    // SAFETY: as above.
+    let info = unsafe { info::from_c(info, domain.abi)? };
+    let endpoint = domain.domain.open_endpoint(&info)?;
+    let handle = make(
+        context,
+        EpBody {
+            endpoint,
+            tx: Defaults::OWN,
+            rx: Defaults::OWN,
+            addr_format: info.addr_format,
+            op_flags: (info.tx_attr.op_flags, info.rx_attr.op_flags),
+            users: Users::default(),
+            holds: Mutex::new(vec![domain.users.hold()]),
+        },
+    );
+    // SAFETY: not null, and the caller's.
+    unsafe { place.write(handle) };
+    Ok(())
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_ep>(handle)? }.users.none("an endpoint that has aliases")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_ep>(handle) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        // SAFETY: as above.
+        let Some(fid) = (unsafe { other.as_ref() }) else { return Err(border::null("the object to bind")) };
+        let hold = match fid.fclass {
+            class::CQ => {
+                // SAFETY: the class says so.
+                let cq = unsafe { object::of_fid::<fid_cq>(other)? };
+                ep.endpoint.bind_cq(&cq.cq, BindFlags::from_bits_retain(flags))?;
+                cq.users.hold()
+            }
+            class::AV => {
+                // SAFETY: the class says so.
+                let av = unsafe { object::of_fid::<fid_av>(other)? };
+                ep.endpoint.bind_av(&av.av)?;
+                av.users.hold()
+            }
+            // Connectionless endpoints have no events of their own; binding a queue is allowed (fi_endpoint(3)).
+            // SAFETY: the class says so.
+            class::EQ => unsafe { object::of_fid::<fid_eq>(other)? }.users.hold(),
+            _ => return Err(Error::new(Errno::ENOSYS)),
+        };
+        ep.holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        match number {
+            command::ENABLE => ep.endpoint.enable(),
+            // SAFETY: the C caller's promise: each command has its argument.
+            command::ALIAS => unsafe { alias(handle, ep, arg.cast()) },
+            // SAFETY: as above.
+            command::GETOPSFLAG => unsafe { get_op_flags(ep, arg.cast()) },
+            // SAFETY: as above.
+            command::SETOPSFLAG => unsafe { set_op_flags(handle, arg.cast()) },
+            _ => Err(Error::new(Errno::ENOSYS)),
+        }
+    })
+}
+
+/// Which side flags are about: `FI_TRANSMIT` or `FI_RECV`, one of them. The flags without it.
+fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
+    let sides = OpFlags::TRANSMIT | OpFlags::RECV;
+    match flags & sides {
+        OpFlags::TRANSMIT => Ok((true, flags - sides)),
+        OpFlags::RECV => Ok((false, flags - sides)),
+        _ => Err(invalid("the flags", "FI_TRANSMIT or FI_RECV, one of them", flags.to_string())),
+    }
+}
+
+unsafe fn get_op_flags(ep: &EpBody, arg: *mut u64) -> Result<()> {
+    // SAFETY: the C caller's promise.
+    let Some(flags) = (unsafe { arg.as_mut() }) else { return Err(border::null("the flags")) };
+    let (transmit, _) = side(OpFlags::from_bits_retain(*flags))?;
+    *flags = if transmit { ep.op_flags.0 } else { ep.op_flags.1 }.bits();
+    Ok(())
+}
+
+/// Control calls are serialised against all others (fi_endpoint(3)): the body may change.
+unsafe fn set_op_flags(handle: *mut fid, arg: *const u64) -> Result<()> {
+    // SAFETY: the C caller's promise.
+    let Some(flags) = (unsafe { arg.as_ref() }) else { return Err(border::null("the flags")) };
+    let (transmit, flags) = side(OpFlags::from_bits_retain(*flags))?;
+    // SAFETY: the C caller's promise: no other call on this endpoint runs now.
+    let ep = unsafe { object::body_mut::<fid_ep>(handle)? };
+    if transmit {
+        (ep.tx, ep.op_flags.0) = (Defaults::of(flags), flags);
+    } else {
+        (ep.rx, ep.op_flags.1) = (Defaults::of(flags), flags);
+    }
+    Ok(())
+}
+
+unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<()> {
+    // SAFETY: the C caller's promise, here and below.
+    let Some(alias) = (unsafe { arg.as_ref() }) else { return Err(border::null("struct fi_alias")) };
+    if alias.fid.is_null() {
+        return Err(border::null("the place of the alias"));
+    }
+    let (transmit, flags) = side(OpFlags::from_bits_retain(alias.flags))?;
+    // SAFETY: as above.
+    let context = unsafe { (*handle).context };
+    let other = Defaults::of(flags);
+    let copy = make(
+        context,
+        EpBody {
+            endpoint: Arc::clone(&ep.endpoint),
+            tx: if transmit { other } else { ep.tx },
+            rx: if transmit { ep.rx } else { other },
+            addr_format: ep.addr_format,
+            op_flags: if transmit { (flags, ep.op_flags.1) } else { (ep.op_flags.0, flags) },
+            users: Users::default(),
+            holds: Mutex::new(vec![ep.users.hold()]),
+        },
+    );
+    // SAFETY: as above.
+    unsafe { alias.fid.write(copy.cast()) };
+    Ok(())
+}
+
+unsafe extern "C" fn cancel(handle: *mut fid, context: *mut c_void) -> isize {
+    border::transfer(|| {
+        // SAFETY: the C caller's promise.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        ep.endpoint.cancel(Context(context.expose_provenance()))
+    })
+}
+
+/// The option with C's number, for the only level.
+fn option(level: c_int, name: c_int) -> Result<EpOption> {
+    let all = [
+        EpOption::MinMultiRecv,
+        EpOption::MaxMsgSize,
+        EpOption::MaxTaggedSize,
+        EpOption::MaxRmaSize,
+        EpOption::InjectMsgSize,
+        EpOption::InjectTaggedSize,
+        EpOption::InjectRmaSize,
+    ];
+    let found = all.into_iter().find(|option| *option as c_int == name);
+    found.filter(|_| level == LEVEL).ok_or_else(|| {
+        Error::wanted(
+            Errno::ENOPROTOOPT,
+            "an endpoint's option",
+            "one that fi_endpoint(3) has and the provider too",
+            format!("level {level}, option {name}"),
+            "do without it",
+        )
+    })
+}
+
+unsafe extern "C" fn getopt(
+    handle: *mut fid,
+    level: c_int,
+    name: c_int,
+    place: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        let value = ep.endpoint.option(option(level, name)?)?;
+        // SAFETY: as above.
+        unsafe { crate::memory::put_sized(&value.to_ne_bytes(), place, len) }
+    })
+}
+
+unsafe extern "C" fn setopt(
+    handle: *mut fid,
+    level: c_int,
+    name: c_int,
+    place: *const c_void,
+    len: usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        let option = option(level, name)?;
+        if place.is_null() || len != size_of::<usize>() {
+            return Err(invalid("the value of an option", "a size_t", format!("{len} bytes")));
+        }
+        // SAFETY: as above.
+        let value = unsafe { place.cast::<usize>().read_unaligned() };
+        ep.endpoint.set_option(option, value)
+    })
+}

@@ -1,0 +1,149 @@
+//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: one C name has several
+//! versions, and some take variable arguments, which Rust cannot define.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ofi_api::{Errno, Error, GetinfoFlags, Hints, Request, Result, Version};
+
+use crate::abi::{Abi, fi_fabric_attr, fi_info, fid, fid_fabric};
+use crate::border::{self, null};
+use crate::{fabric, info, memory, names};
+
+/// `fi_getinfo` of version `FABRIC_1.<abi>`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_getinfo(
+    abi: u32,
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const c_void,
+    place: *mut *mut c_void,
+) -> c_int {
+    border::done(|| {
+        if place.is_null() {
+            return Err(null("the place of the infos"));
+        }
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(std::ptr::null_mut()) };
+        let version = Version::from_c(version);
+        // A program that was linked against a newer library than its headers has the structures of its headers.
+        let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
+        // SAFETY: the C caller's promise, here and below.
+        let node = unsafe { memory::text(node) };
+        // SAFETY: as above.
+        let service = unsafe { memory::text(service) };
+        // SAFETY: as above.
+        let hints = unsafe { read_hints(hints.cast(), abi)? };
+        let request = Request {
+            version,
+            node: node.as_deref(),
+            service: service.as_deref(),
+            flags: GetinfoFlags::from_bits_retain(flags),
+            hints: hints.as_ref(),
+        };
+        let infos =
+            ofi::getinfo(request.version, request.node, request.service, request.flags, request.hints)?;
+        let list = info::to_c(&infos)?;
+        // SAFETY: as above.
+        unsafe { place.write(list.cast()) };
+        Ok(())
+    })
+}
+
+/// The hints; a number that no header has is a thing that no provider offers.
+///
+/// # Safety
+/// The C caller's promise.
+unsafe fn read_hints(hints: *const fi_info, abi: Abi) -> Result<Option<Hints>> {
+    if hints.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the same promise.
+    match unsafe { info::from_c(hints, abi) } {
+        Ok(info) => Ok(Some(Hints { info })),
+        Err(error) => match error.detail() {
+            Some(detail) => Err(detail.clone().into_error(Errno::ENODATA)),
+            None => Err(Error::new(Errno::ENODATA)),
+        },
+    }
+}
+
+/// `fi_freeinfo` of version `FABRIC_1.<abi>`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_freeinfo(abi: u32, info: *mut c_void) {
+    // SAFETY: the C caller's promise.
+    border::value((), || unsafe { info::release(info.cast(), Abi(abi)) });
+}
+
+/// `fi_dupinfo` of version `FABRIC_1.<abi>`; `fi_allocinfo` for null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_dupinfo(abi: u32, info: *const c_void) -> *mut c_void {
+    border::value(std::ptr::null_mut(), || {
+        // SAFETY: the C caller's promise.
+        let copy = unsafe { info::duplicate(info.cast(), Abi(abi)) };
+        copy.map_or(std::ptr::null_mut(), |info| info.cast())
+    })
+}
+
+/// `fi_fabric`, all versions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_fabric(
+    abi: u32,
+    attr: *const c_void,
+    place: *mut *mut c_void,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { fabric::open(attr.cast::<fi_fabric_attr>(), Abi(abi), place.cast(), context) })
+}
+
+/// `fi_fabric2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_fabric2(
+    info: *const c_void,
+    place: *mut *mut c_void,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    let place = place.cast::<*mut fid_fabric>();
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { fabric::open_info(info.cast(), place, flags, context) })
+}
+
+/// `fi_version`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ofi_capi_version() -> u32 {
+    Version::API.as_c()
+}
+
+/// `fi_strerror`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
+    border::value(c"".as_ptr(), || names::error(number))
+}
+
+/// `fi_open`: objects of the library itself, of which there are none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_open(
+    _version: u32,
+    name: *const c_char,
+    _attr: *mut c_void,
+    _attr_len: usize,
+    _flags: u64,
+    _place: *mut *mut fid_of_c,
+    _context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let name = unsafe { memory::text(name) }.ok_or_else(|| null("the name"))?;
+        Err(Error::with(Errno::ENOSYS, format!("fi_open of {name:?}")))
+    })
+}
+
+/// A `struct fid`, for the one exported signature that names it.
+#[allow(non_camel_case_types)]
+#[repr(transparent)]
+pub struct fid_of_c {
+    _fid: fid,
+}

@@ -1,0 +1,162 @@
+//! Fabrics: `fi_fabric`, and what is opened in one.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error, Fabric, Info, Result, Version};
+
+use crate::abi::{
+    Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cq, fid_eq, fid_fabric,
+};
+use crate::border::{self, invalid};
+use crate::object::{self, Fid, Graveyard, Users};
+use crate::{domain, eq, info, nosys};
+
+/// What is behind a fabric.
+pub(crate) struct FabricBody {
+    pub fabric: Arc<dyn Fabric>,
+    /// The interface that the program was written for, as far as is known.
+    pub api: Version,
+    pub users: Users,
+}
+
+impl FabricBody {
+    /// Which structures the program has.
+    pub(crate) fn abi(&self) -> Abi {
+        Abi::of(self.api)
+    }
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_fabric {
+    type Body = FabricBody;
+    const CLASS: usize = class::FABRIC;
+
+    fn close(&mut self) {
+        (self.fid, self.ops) = (object::closed(), nosys::FABRIC.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::NOSYS };
+static OPS: fi_ops_fabric = fi_ops_fabric {
+    domain: domain::open,
+    domain2: domain::open_with_flags,
+    eq_open: eq::open,
+    trywait,
+    ..fi_ops_fabric::NOSYS
+};
+
+/// `fi_fabric`.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn open(
+    attr: *const fi_fabric_attr,
+    abi: Abi,
+    place: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> Result<()> {
+    if place.is_null() {
+        return Err(border::null("the place of the fabric"));
+    }
+    // SAFETY: the caller's promise.
+    let read = unsafe { info::read(attr, abi.fabric_attr()) };
+    let attr = read.ok_or_else(|| border::null("fi_fabric_attr"))?;
+    // SAFETY: the caller's promise.
+    let fabric_attr = unsafe { info::fabric_attr(&attr) };
+    let api = match fabric_attr.api_version {
+        version if version == Version::default() || version > Version::API => Version::API,
+        version => version,
+    };
+    let fabric = ofi::open_fabric(&Info { fabric_attr, ..Info::default() })?;
+    let fid = fid_fabric {
+        fid: object::header::<fid_fabric>(context, &FID_OPS),
+        ops: OPS.table(),
+        api_version: api.as_c(),
+    };
+    let handle = object::open(fid, FabricBody { fabric, api, users: Users::default() });
+    // SAFETY: not null, and the caller's.
+    unsafe { place.write(handle) };
+    Ok(())
+}
+
+/// `fi_fabric2`: a whole info, and flags, of which there are none yet.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn open_info(
+    info: *const fi_info,
+    place: *mut *mut fid_fabric,
+    flags: u64,
+    context: *mut c_void,
+) -> Result<()> {
+    if flags != 0 {
+        return Err(Error::wanted(
+            Errno::EBADFLAGS,
+            "the flags of fi_fabric2",
+            "none",
+            format!("{flags:#x}"),
+            "leave them out",
+        ));
+    }
+    // SAFETY: the caller's promise.
+    let attr = unsafe { info.as_ref() }.map(|info| info.fabric_attr);
+    // SAFETY: as above.
+    unsafe { open(attr.unwrap_or(std::ptr::null_mut()), Abi::NEWEST, place, context) }
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_fabric>(handle)? }.users.none("a fabric")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_fabric>(handle) }.map(drop)
+    })
+}
+
+/// `fi_trywait`: whether the program may block on what all these objects gave it.
+unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::body(fabric)? };
+        let count = usize::try_from(count).map_err(|_| invalid("count", "0 or more", count.to_string()))?;
+        if count > 0 && fids.is_null() {
+            return Err(border::null("the objects to wait for"));
+        }
+        for at in 0..count {
+            // SAFETY: the C caller's promise: `count` objects.
+            let place = unsafe { fids.add(at) };
+            // SAFETY: as above.
+            let handle = unsafe { place.read() };
+            // SAFETY: as above.
+            let Some(fid) = (unsafe { handle.as_ref() }) else {
+                return Err(border::null("an object to wait for"));
+            };
+            match fid.fclass {
+                // SAFETY: the class says so.
+                class::CQ => unsafe { object::of_fid::<fid_cq>(handle)? }.trywait()?,
+                // SAFETY: the class says so.
+                class::EQ => unsafe { object::of_fid::<fid_eq>(handle)? }.trywait()?,
+                other => {
+                    let found = format!("one of class {other}");
+                    return Err(invalid("an object to wait for", "a queue or a counter", found));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What a domain is opened from.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn of<'a>(fabric: *mut fid_fabric) -> Result<&'a FabricBody> {
+    // SAFETY: the same promise.
+    unsafe { object::body(fabric) }
+}

@@ -1,0 +1,28 @@
+//! `fi_info` between C and Rust. C's is malloc's memory: programs free it, copy it, and replace parts of it.
+
+mod copy;
+mod from_c;
+mod to_c;
+
+pub(crate) use copy::{duplicate, release};
+pub(crate) use from_c::{domain_attr, ep_attr, fabric_attr, from_c, read, rx_attr, tx_attr};
+pub(crate) use to_c::to_c;
+
+use ofi_api::Handle;
+use std::sync::Arc;
+
+/// An object of C that an info refers to.
+pub(crate) struct FidHandle(usize);
+
+impl FidHandle {
+    /// The handle for a pointer of C; none for null.
+    pub(crate) fn new<T>(pointer: *mut T) -> Option<Handle> {
+        (!pointer.is_null()).then(|| Handle::new(Arc::new(Self(pointer.expose_provenance()))))
+    }
+
+    /// The pointer of a handle; null for none, and for handles that C did not give.
+    pub(crate) fn pointer<T>(handle: Option<&Handle>) -> *mut T {
+        let found = handle.and_then(Handle::downcast::<Self>);
+        found.map_or(std::ptr::null_mut(), |fid| std::ptr::with_exposed_provenance_mut(fid.0))
+    }
+}

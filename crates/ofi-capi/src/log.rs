@@ -1,0 +1,77 @@
+//! `fi_log*`: what plug-ins and programs log goes where the library's own log goes.
+
+use std::ffi::{c_char, c_int};
+use std::sync::OnceLock;
+
+use ofi_core::log::{Filter, Level, SUBSYSTEMS};
+
+use crate::border;
+use crate::memory;
+
+fn filter() -> Option<&'static Filter> {
+    static FILTER: OnceLock<Option<Filter>> = OnceLock::new();
+    FILTER.get_or_init(Filter::from_env).as_ref()
+}
+
+fn enabled(provider: &str, number: c_int, subsystem: c_int) -> bool {
+    let level = u32::try_from(number).ok().and_then(Level::from_c);
+    let (Some(filter), Some(level)) = (filter(), level) else { return false };
+    filter.allows(provider, name(subsystem), level)
+}
+
+/// The subsystem with C's number.
+fn name(subsystem: c_int) -> &'static str {
+    let known = usize::try_from(subsystem).ok().and_then(|at| SUBSYSTEMS.get(at));
+    known.copied().unwrap_or("core")
+}
+
+/// `fi_log_enabled`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_log_enabled(
+    provider: *const c_char,
+    number: c_int,
+    subsystem: c_int,
+) -> c_int {
+    border::value(0, || {
+        // SAFETY: the C caller's promise.
+        let provider = unsafe { memory::text(provider) };
+        c_int::from(enabled(provider.as_deref().unwrap_or("core"), number, subsystem))
+    })
+}
+
+/// `fi_log`, with the text already formatted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_log(
+    provider: *const c_char,
+    number: c_int,
+    subsystem: c_int,
+    function: *const c_char,
+    line: c_int,
+    text: *const c_char,
+) {
+    border::value((), || {
+        // SAFETY: the C caller's promise, here and below.
+        let provider = unsafe { memory::text(provider) }.unwrap_or_else(|| "core".into());
+        // SAFETY: as above.
+        let function = unsafe { memory::text(function) }.unwrap_or_default();
+        // SAFETY: as above.
+        let text = unsafe { memory::text(text) }.unwrap_or_default();
+        let (prov, subsys, func) = (provider.as_str(), name(subsystem), function.as_str());
+        let text = text.trim_end();
+        match u32::try_from(number).ok().and_then(Level::from_c) {
+            Some(Level::Warn) => {
+                tracing::warn!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+            }
+            Some(Level::Trace) => {
+                tracing::info!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+            }
+            Some(Level::Info) => {
+                tracing::debug!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+            }
+            Some(Level::Debug) => {
+                tracing::trace!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+            }
+            None => {}
+        }
+    });
+}

@@ -1,0 +1,251 @@
+//! Memory registration.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result};
+
+use crate::abi::{
+    class, command, fi_mr_attr, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fi_ops_mr, fid, fid_domain, fid_mr,
+    flag,
+};
+use crate::border::{self, invalid, null};
+use crate::info;
+use crate::msg::vector;
+use crate::object::{self, Fid, Graveyard, Hold};
+
+/// What is behind a registration.
+pub(crate) struct MrBody {
+    region: Arc<dyn MemoryRegion>,
+    _domain: Hold,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_mr {
+    type Body = MrBody;
+    const CLASS: usize = class::MR;
+
+    fn close(&mut self) {
+        (self.fid, self.mem_desc, self.key) = (object::closed(), std::ptr::null_mut(), ofi_api::KEY_NOTAVAIL);
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
+pub(crate) static OPS: fi_ops_mr = fi_ops_mr { size: size_of::<fi_ops_mr>(), reg, regv, regattr };
+
+/// Size of a raw key, which is the key itself.
+const RAW_KEY: usize = size_of::<u64>();
+
+/// Registers memory.
+///
+/// # Safety
+/// The C caller's promise; the memory stays mapped until the registration is closed (fi_mr(3)).
+unsafe fn register(
+    domain: *mut fid,
+    pieces: &[Piece],
+    attr: &fi_mr_attr,
+    flags: u64,
+    place: *mut *mut fid_mr,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { object::of_fid::<fid_domain>(domain)? };
+    if place.is_null() {
+        return Err(null("the place of the registration"));
+    }
+    let iface = HmemIface::try_from(attr.iface)?;
+    if flags & flag::MR_DMABUF != 0 || iface != HmemIface::System {
+        return Err(Error::wanted(
+            Errno::ENOSYS,
+            "the memory to register",
+            "memory of the host, by its address",
+            format!("{iface}, flags {flags:#x}"),
+            "copy through memory of the host",
+        ));
+    }
+    if pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
+        return Err(null("the memory to register"));
+    }
+    // SAFETY: the caller's promise.
+    let mut wanted = unsafe { MrAttr::new(pieces, MrAccess::from_bits_retain(attr.access)) };
+    (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
+    (wanted.iface, wanted.device) = (iface, attr.device);
+    let region = domain.domain.register(&wanted)?;
+    let fid = fid_mr {
+        fid: object::header::<fid_mr>(attr.context, &FID_OPS),
+        mem_desc: std::ptr::with_exposed_provenance_mut(region.desc().0),
+        key: region.key(),
+    };
+    let body = MrBody { region, _domain: domain.users.hold() };
+    // SAFETY: not null, and the caller's.
+    unsafe { place.write(object::open(fid, body)) };
+    Ok(())
+}
+
+/// Attributes of the calls that have no structure.
+fn plain(access: u64, offset: u64, requested_key: u64, context: *mut c_void) -> fi_mr_attr {
+    fi_mr_attr {
+        mr_iov: std::ptr::null(),
+        iov_count: 0,
+        access,
+        offset,
+        requested_key,
+        context,
+        auth_key_size: 0,
+        auth_key: std::ptr::null_mut(),
+        iface: 0,
+        device: 0,
+        hmem_data: std::ptr::null_mut(),
+        page_size: 0,
+        base_mr: std::ptr::null(),
+        sub_mr_cnt: 0,
+    }
+}
+
+unsafe extern "C" fn reg(
+    domain: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    place: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        let piece = [Piece::new(buf.cast_mut().cast(), len)];
+        // SAFETY: the C caller's promise.
+        unsafe { register(domain, &piece, &plain(access, offset, requested_key, context), flags, place) }
+    })
+}
+
+unsafe extern "C" fn regv(
+    domain: *mut fid,
+    iov: *const libc::iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    place: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise; `Piece` is laid out like `iovec`.
+        let pieces = unsafe { vector::<Piece>("the memory to register", iov.cast(), count)? };
+        // SAFETY: as above.
+        unsafe { register(domain, pieces, &plain(access, offset, requested_key, context), flags, place) }
+    })
+}
+
+unsafe extern "C" fn regattr(
+    domain: *mut fid,
+    attr: *const fi_mr_attr,
+    flags: u64,
+    place: *mut *mut fid_mr,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let body = unsafe { object::of_fid::<fid_domain>(domain)? };
+        // SAFETY: as above: as much of it as the program has.
+        let attr = unsafe { info::read(attr, attr_size(body.info.fabric_attr.api_version)) };
+        let attr = attr.ok_or_else(|| null("struct fi_mr_attr"))?;
+        // SAFETY: as above; `Piece` is laid out like `iovec`. With FI_MR_DMABUF it is something else, and not read.
+        let pieces = match flags & flag::MR_DMABUF {
+            0 => unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), attr.iov_count)? },
+            _ => &[],
+        };
+        // SAFETY: as above.
+        unsafe { register(domain, pieces, &attr, flags, place) }
+    })
+}
+
+/// Bytes of `fi_mr_attr` that a program of this version has: keys from 1.5 on, devices from 1.10 on, the rest from
+/// 1.20 on (fi_mr(3)).
+fn attr_size(version: ofi_api::Version) -> usize {
+    use ofi_api::Version;
+    use std::mem::offset_of;
+    match version {
+        version if version == Version::default() || version >= Version::new(1, 20) => size_of::<fi_mr_attr>(),
+        version if version >= Version::new(1, 10) => offset_of!(fi_mr_attr, hmem_data),
+        version if version >= Version::new(1, 5) => offset_of!(fi_mr_attr, iface),
+        _ => offset_of!(fi_mr_attr, auth_key_size),
+    }
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let body = unsafe { object::close::<fid_mr>(handle)? };
+        body.region.close()
+    })
+}
+
+/// Registrations are enabled from the start, for all endpoints: binding one changes nothing.
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        unsafe { object::of_fid::<fid_mr>(handle)? };
+        // SAFETY: as above.
+        match unsafe { other.as_ref() }.map(|fid| fid.fclass) {
+            Some(class::EP) => Ok(()),
+            Some(_) => Err(Error::new(Errno::ENOSYS)),
+            None => Err(null("the object to bind")),
+        }
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
+        match number {
+            // SAFETY: the C caller's promise: each command has its argument.
+            command::GET_RAW_MR => unsafe { raw_attr(mr, arg.cast()) },
+            command::ENABLE | command::REFRESH => Ok(()),
+            _ => Err(Error::new(Errno::ENOSYS)),
+        }
+    })
+}
+
+/// `fi_mr_raw_attr`: the key in a form that can be sent to peers.
+unsafe fn raw_attr(mr: &MrBody, arg: *const fi_mr_raw_attr) -> Result<()> {
+    // SAFETY: the C caller's promise, here and below.
+    let Some(attr) = (unsafe { arg.as_ref() }) else { return Err(null("struct fi_mr_raw_attr")) };
+    domain_flags(attr.flags)?;
+    // SAFETY: as above.
+    if let Some(base) = unsafe { attr.base_addr.as_mut() } {
+        *base = mr.region.base();
+    }
+    let key = mr.region.key().to_ne_bytes();
+    // SAFETY: as above.
+    unsafe { crate::memory::put_sized(&key, attr.raw_key.cast(), attr.key_size) }
+}
+
+/// `fi_mr_map_raw`: a peer's raw key as a key for operations.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn map_raw(arg: *const fi_mr_map_raw) -> Result<()> {
+    // SAFETY: the caller's promise, here and below.
+    let Some(map) = (unsafe { arg.as_ref() }) else { return Err(null("struct fi_mr_map_raw")) };
+    domain_flags(map.flags)?;
+    if map.raw_key.is_null() || map.key.is_null() || map.key_size != RAW_KEY {
+        let found = format!("{} bytes", map.key_size);
+        return Err(invalid("a raw key", &format!("{RAW_KEY} bytes, and a place for the key"), found));
+    }
+    // SAFETY: as above.
+    let key = unsafe { map.raw_key.cast::<u64>().read_unaligned() };
+    // SAFETY: as above.
+    unsafe { map.key.write(key) };
+    Ok(())
+}
+
+fn domain_flags(flags: u64) -> Result<()> {
+    crate::domain::no_flags("a raw key", flags)
+}

@@ -1,0 +1,48 @@
+//! Strings that C keeps: what `fi_strerror` and the like answer lives for ever.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use ofi_api::Errno;
+
+/// How many texts are kept at most; there are fewer.
+const MOST: usize = 4096;
+
+/// A string of C for this text, which is never freed. One for each text.
+pub(crate) fn interned(text: &str) -> *const c_char {
+    static TEXTS: LazyLock<Mutex<HashMap<String, &'static CStr>>> = LazyLock::new(Mutex::default);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
+        return known.as_ptr();
+    }
+    if texts.len() >= MOST {
+        return c"".as_ptr();
+    }
+    let kept: &'static CStr = match CString::new(text) {
+        Ok(text) => Box::leak(text.into_boxed_c_str()),
+        Err(_) => c"",
+    };
+    texts.insert(text.to_owned(), kept);
+    kept.as_ptr()
+}
+
+/// `fi_strerror`: numbers of either sign.
+pub(crate) fn error(number: c_int) -> *const c_char {
+    if number == 0 {
+        return c"success".as_ptr();
+    }
+    interned(Errno::from_raw(number).text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_text_is_kept_once() {
+        assert_eq!(interned("a text"), interned("a text"));
+        assert_ne!(error(22), error(11));
+        assert_eq!(error(-22), error(22));
+    }
+}

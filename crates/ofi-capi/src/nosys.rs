@@ -1,0 +1,27 @@
+//! Complete tables of operations that are not supported, for objects and for handles that were closed.
+
+use crate::abi::{
+    fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm, fi_ops_collective, fi_ops_cq, fi_ops_domain, fi_ops_ep,
+    fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
+};
+
+macro_rules! tables {
+    ($($name:ident: $table:ident,)+) => { $(pub(crate) static $name: $table = $table::NOSYS;)+ };
+}
+
+tables! {
+    FID: fi_ops,
+    FABRIC: fi_ops_fabric,
+    DOMAIN: fi_ops_domain,
+    REGISTER: fi_ops_mr,
+    EP: fi_ops_ep,
+    CM: fi_ops_cm,
+    MSG: fi_ops_msg,
+    TAGGED: fi_ops_tagged,
+    RMA: fi_ops_rma,
+    ATOMIC: fi_ops_atomic,
+    COLLECTIVE: fi_ops_collective,
+    CQ: fi_ops_cq,
+    EQ: fi_ops_eq,
+    AV: fi_ops_av,
+}

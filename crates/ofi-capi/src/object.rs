@@ -1,0 +1,182 @@
+//! Objects as C holds them: C's structure first, then what is behind it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ofi_api::{Errno, Error, Result};
+
+use crate::abi::fid;
+use crate::border::{invalid, null};
+
+/// A structure of C that begins with `struct fid`.
+///
+/// # Safety
+/// It is `repr(C)`, its first field is a `fid`, and all zeroes but for the table pointers that `close` sets is a valid
+/// value.
+pub(crate) unsafe trait Fid: Sized + 'static {
+    /// What is behind it.
+    type Body: 'static;
+    /// `FI_CLASS_*`.
+    const CLASS: usize;
+
+    /// Points every table at operations that are not supported: what a closed handle gets.
+    fn close(&mut self);
+
+    /// Handles that were closed lately.
+    fn graveyard() -> &'static Graveyard;
+}
+
+/// The box.
+#[repr(C)]
+pub(crate) struct Object<F: Fid> {
+    fid: F,
+    body: Option<F::Body>,
+}
+
+/// Closed objects, kept for a while so that a stale handle finds one and is answered with an error.
+pub(crate) struct Graveyard(Mutex<VecDeque<usize>>);
+
+/// How many closed objects of each kind are kept.
+const GRAVES: usize = 256;
+
+impl Graveyard {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+
+    /// Buries an object, and answers the one that has lain longest if there are too many.
+    fn bury(&self, object: usize) -> Option<usize> {
+        let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        graves.push_back(object);
+        if graves.len() > GRAVES { graves.pop_front() } else { None }
+    }
+}
+
+/// Makes an object, and its handle for C.
+pub(crate) fn open<F: Fid>(fid: F, body: F::Body) -> *mut F {
+    Box::into_raw(Box::new(Object { fid, body: Some(body) })).cast()
+}
+
+/// What is behind a handle.
+///
+/// # Errors
+/// `FI_EINVAL` for null, for a handle of another class, and for one that was closed.
+///
+/// # Safety
+/// The C caller's promise: `handle` is null or came from [`open`], and nobody closes it while `'a` lasts.
+#[inline]
+pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
+    if handle.is_null() {
+        return Err(null("the object"));
+    }
+    // SAFETY: by the caller's promise it points to an object, whose first field is a `fid`.
+    let class = unsafe { (*handle.cast::<fid>()).fclass };
+    if class != F::CLASS {
+        return Err(wrong_class::<F>(class));
+    }
+    // SAFETY: as above; the class says that the object is an `Object<F>`.
+    let object = unsafe { &*handle.cast::<Object<F>>() };
+    object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
+}
+
+/// What is behind a handle that came in as a `struct fid *`.
+///
+/// # Safety
+/// As [`body`].
+pub(crate) unsafe fn of_fid<'a, F: Fid>(handle: *const fid) -> Result<&'a F::Body> {
+    // SAFETY: the same promise.
+    unsafe { body(handle.cast::<F>()) }
+}
+
+/// What is behind a handle, to change it.
+///
+/// # Errors
+/// As [`body`].
+///
+/// # Safety
+/// As [`body`], and nobody else uses the handle while `'a` lasts.
+pub(crate) unsafe fn body_mut<'a, F: Fid>(handle: *mut fid) -> Result<&'a mut F::Body> {
+    // SAFETY: the same promise. The reference ends here.
+    unsafe { of_fid::<F>(handle)? };
+    // SAFETY: it is an object, by the check above, and the caller promises that nobody else uses it.
+    let object = unsafe { &mut *handle.cast::<Object<F>>() };
+    object.body.as_mut().ok_or_else(|| wrong_class::<F>(0))
+}
+
+#[cold]
+fn wrong_class<F: Fid>(found: usize) -> Error {
+    invalid("the object", &format!("an open one of class {}", F::CLASS), format!("class {found}"))
+}
+
+/// Closes a handle: takes what is behind it, and leaves operations that answer an error.
+///
+/// # Errors
+/// As [`body`].
+///
+/// # Safety
+/// As [`body`], and nobody else uses the handle now.
+pub(crate) unsafe fn close<F: Fid>(handle: *mut fid) -> Result<F::Body> {
+    // SAFETY: the same promise. The reference ends here.
+    unsafe { of_fid::<F>(handle)? };
+    let object = handle.cast::<Object<F>>();
+    // SAFETY: it is an object, by the check above, and the caller promises that nobody else uses it.
+    let object = unsafe { &mut *object };
+    let body = object.body.take().ok_or_else(|| wrong_class::<F>(0))?;
+    object.fid.close();
+    if let Some(oldest) = F::graveyard().bury(handle.expose_provenance()) {
+        let oldest = std::ptr::with_exposed_provenance_mut::<Object<F>>(oldest);
+        // SAFETY: the graveyard holds what `open` boxed, each once.
+        drop(unsafe { Box::from_raw(oldest) });
+    }
+    Ok(body)
+}
+
+/// The fields of `struct fid`.
+pub(crate) fn header<F: Fid>(context: *mut c_void, ops: &'static crate::abi::fi_ops) -> fid {
+    fid { fclass: F::CLASS, context, ops: ops.table() }
+}
+
+/// A closed `struct fid`.
+pub(crate) fn closed() -> fid {
+    fid { fclass: 0, context: std::ptr::null_mut(), ops: crate::nosys::FID.table() }
+}
+
+/// How many others hold on to an object, which cannot be closed before them.
+#[derive(Default)]
+pub(crate) struct Users(Arc<AtomicUsize>);
+
+/// A hold on an object; ends when it is dropped.
+pub(crate) struct Hold(Arc<AtomicUsize>);
+
+impl Users {
+    /// Holds on to the object.
+    pub(crate) fn hold(&self) -> Hold {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Hold(Arc::clone(&self.0))
+    }
+
+    /// Checks that nobody holds on to it.
+    ///
+    /// # Errors
+    /// `FI_EBUSY`.
+    pub(crate) fn none(&self, what: &str) -> Result<()> {
+        match self.0.load(Ordering::Acquire) {
+            0 => Ok(()),
+            count => Err(Error::wanted(
+                Errno::EBUSY,
+                format!("fi_close of {what}"),
+                "nothing that is open in it or bound to it",
+                format!("{count} such objects"),
+                "close them first",
+            )),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,154 @@
+/* The life of objects: infos, order of closing, stale handles, null pointers, addresses, parameters, names. */
+#include "check.h"
+
+#include <rdma/fi_ext.h>
+#include <rdma/providers/fi_prov.h>
+
+static struct pair pair;
+
+static void infos(void)
+{
+	struct fi_info *info = pair_info(FI_MSG | FI_TAGGED), *copy;
+	CHECK(!strcmp(info->fabric_attr->prov_name, "shm"));
+	CHECK(info->ep_attr->protocol == FI_PROTO_SHM && info->addr_format == FI_ADDR_STR);
+	CHECK(info->fabric_attr->api_version == FI_VERSION(1, 17));
+	copy = fi_dupinfo(info);
+	CHECK(copy && !copy->next && copy->caps == info->caps);
+	CHECK(copy->domain_attr->name != info->domain_attr->name);
+	CHECK(!strcmp(copy->domain_attr->name, info->domain_attr->name));
+	/* A program may put its own strings and addresses into an info. */
+	free(copy->fabric_attr->prov_name);
+	copy->fabric_attr->prov_name = strdup("a name of the program's");
+	copy->src_addr = strdup("fi_shm://me");
+	copy->src_addrlen = strlen(copy->src_addr) + 1;
+	struct fi_info *again = fi_dupinfo(copy);
+	CHECK(!strcmp(again->src_addr, "fi_shm://me") && again->src_addr != copy->src_addr);
+	fi_freeinfo(again);
+	fi_freeinfo(copy);
+	fi_freeinfo(info);
+	fi_freeinfo(NULL);
+
+	struct fi_info *hints = fi_allocinfo(), *none = (void *)1;
+	hints->fabric_attr->prov_name = strdup("nobody");
+	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &none), -FI_ENODATA);
+	CHECK(!none);
+	hints->addr_format = 4711;
+	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &none), -FI_ENODATA);
+	fi_freeinfo(hints);
+	ANSWERS(fi_getinfo(FI_VERSION(99, 0), NULL, NULL, 0, NULL, &none), -FI_ENOSYS);
+	CHECK(FI_MAJOR(fi_version()) >= 2);
+}
+
+static void order_of_closing(void)
+{
+	struct fid_ep *stale;
+	pair_open(&pair, FI_MSG | FI_RMA);
+	ANSWERS(fi_close(&pair.fabric->fid), -FI_EBUSY);
+	ANSWERS(fi_close(&pair.domain->fid), -FI_EBUSY);
+	ANSWERS(fi_close(&pair.cq[0]->fid), -FI_EBUSY);
+	ANSWERS(fi_close(&pair.av->fid), -FI_EBUSY);
+	stale = pair.ep[0];
+	pair_close(&pair);
+	/* What was closed answers errors, where that can be known. */
+	CHECK(fi_close(&stale->fid) < 0);
+	CHECK(fi_send(stale, "x", 1, NULL, 0, NULL) < 0);
+}
+
+static void what_is_not_supported(void)
+{
+	pair_open(&pair, FI_MSG);
+	struct fid_ep *other;
+	struct fid *fid;
+	void *ops;
+	char c;
+	size_t size = 8;
+	uint64_t value;
+	ANSWERS(fi_scalable_ep(pair.domain, pair.info, &other, NULL), -FI_ENOSYS);
+	ANSWERS(fi_open_ops(&pair.domain->fid, "nothing", 0, &ops, NULL), -FI_ENOSYS);
+	ANSWERS(fi_control(&pair.domain->fid, 4711, NULL), -FI_ENOSYS);
+	CHECK(fi_getopt(&pair.ep[0]->fid, FI_OPT_ENDPOINT, 4711, &value, &size) == -FI_ENOPROTOOPT);
+	ANSWERS(fi_ep_bind(pair.ep[0], NULL, 0), -FI_EINVAL);
+	ANSWERS(fi_send(pair.ep[0], NULL, 1, NULL, pair.addr[1], NULL), -FI_EINVAL);
+	ANSWERS(fi_sendv(pair.ep[0], NULL, NULL, 1, pair.addr[1], NULL), -FI_EINVAL);
+	ANSWERS(fi_sendmsg(pair.ep[0], NULL, 0), -FI_EINVAL);
+	ANSWERS(fi_send(pair.ep[0], &c, 1, NULL, 4711, NULL), -FI_EINVAL);
+	ANSWERS(fi_cq_read(pair.cq[0], NULL, 1), -FI_EINVAL);
+	ANSWERS(fi_cq_sread(pair.cq[0], &c, 0, NULL, 0), -FI_EINVAL);
+	ANSWERS(fi_getname(&pair.ep[0]->fid, NULL, NULL), -FI_EINVAL);
+	size = 3;
+	ANSWERS(fi_getname(&pair.ep[0]->fid, &value, &size), -FI_ETOOSMALL);
+	CHECK(size > 3);
+	OK(fi_ep_alias(pair.ep[0], &other, FI_TRANSMIT | FI_COMPLETION));
+	ANSWERS(fi_close(&pair.ep[0]->fid), -FI_EBUSY);
+	fid = &other->fid;
+	OK(fi_close(fid));
+	pair_close(&pair);
+}
+
+static void addresses(void)
+{
+	pair_open(&pair, FI_MSG);
+	char name[256], text[256];
+	size_t len = sizeof name, text_len = sizeof text;
+	fi_addr_t found[2];
+	const char *several[] = {name, name};
+	OK(fi_av_lookup(pair.av, pair.addr[0], name, &len));
+	CHECK(!strncmp(name, "fi_shm://", 9) && len == strlen(name) + 1);
+	CHECK(fi_av_straddr(pair.av, name, text, &text_len) == text && !strcmp(text, name));
+	/* As the man page says: an array of strings. */
+	ANSWERS(fi_av_insert(pair.av, several, 2, found, 0, NULL), 2);
+	CHECK(found[0] == pair.addr[0] && found[1] == pair.addr[0]);
+	int errors[2] = {7, 7};
+	const char *bad[] = {"nonsense without scheme", name};
+	ANSWERS(fi_av_insert(pair.av, bad, 2, found, FI_SYNC_ERR, errors), 1);
+	CHECK(found[0] == FI_ADDR_NOTAVAIL && errors[0] == FI_EINVAL && errors[1] == 0);
+	fi_addr_t wrong = 4711;
+	ANSWERS(fi_av_remove(pair.av, &wrong, 1, 0), -FI_EINVAL);
+	pair_close(&pair);
+}
+
+static void parameters(void)
+{
+	struct fi_provider provider = {.name = "mine"};
+	struct fi_param *params = NULL;
+	int count = 0, value = 0, seen = 0;
+	OK(fi_param_define(&provider, "knob", FI_PARAM_INT, "Turns %s.", "left"));
+	ANSWERS(fi_param_get(&provider, "knob", &value), -FI_ENODATA);
+	setenv("FI_MINE_KNOB", "12", 1);
+	OK(fi_param_get(&provider, "knob", &value));
+	CHECK(value == 12);
+	ANSWERS(fi_param_get(&provider, "other", &value), -FI_ENOENT);
+	OK(fi_getparams(&params, &count));
+	for (int at = 0; at < count; at++)
+		if (!strcmp(params[at].name, "FI_MINE_KNOB"))
+			seen = !strcmp(params[at].help_string, "Turns left.") && !strcmp(params[at].value, "12");
+	CHECK(seen);
+	fi_freeparams(params);
+	fi_log(&provider, FI_LOG_WARN, FI_LOG_CORE, __func__, __LINE__, "nobody reads %d\n", 1);
+	CHECK(!fi_log_enabled(&provider, FI_LOG_WARN, FI_LOG_CORE));
+}
+
+static void names(void)
+{
+	uint64_t caps = FI_MSG | FI_RMA;
+	enum fi_ep_type type = FI_EP_RDM;
+	char buf[8];
+	CHECK(!strcmp(fi_tostr(&caps, FI_TYPE_CAPS), "FI_MSG, FI_RMA"));
+	CHECK(!strcmp(fi_tostr_r(buf, sizeof buf, &type, FI_TYPE_EP_TYPE), "FI_EP_R"));
+	CHECK(strlen(fi_strerror(FI_ETRUNC)) > 0 && strcmp(fi_strerror(FI_ETRUNC), fi_strerror(FI_EAGAIN)));
+	struct fi_info *info = pair_info(FI_MSG);
+	CHECK(strstr(fi_tostr(info, FI_TYPE_INFO), "provider") || strstr(fi_tostr(info, FI_TYPE_INFO), "prov_name: shm"));
+	CHECK(strstr(fi_tostr(info->domain_attr, FI_TYPE_DOMAIN_ATTR), "threading: FI_THREAD_SAFE"));
+	fi_freeinfo(info);
+}
+
+int main(void)
+{
+	infos();
+	order_of_closing();
+	what_is_not_supported();
+	addresses();
+	parameters();
+	names();
+	return 0;
+}

@@ -1,0 +1,211 @@
+//! libfabric's C interface: linking `libfabric.so.1`, installing it, and running C programs on it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::StepResult;
+use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
+
+/// The name that programs are linked against.
+const SONAME: &str = "libfabric.so.1";
+/// The interface that `fi_version` answers; pkg-config tells it as the library's version.
+const INTERFACE: &str = "2.6.0";
+const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
+const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
+/// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
+const CONTROL_PORT: &str = "47693";
+/// How long a program may run. On a loaded machine with two cores everything takes its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Links the library into a folder of its own, and answers the folder.
+///
+/// # Errors
+/// When a step of it fails.
+fn link(release: bool) -> Result<PathBuf, String> {
+    let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
+    if release {
+        build.arg("--release");
+    }
+    run(&mut build)?;
+    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let built = base.join(if release { "release" } else { "debug" });
+    let folder = built.join("capi");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let sources = root().join("crates/ofi-capi/link");
+    // rustc would give GNU ld a version script of its own, and ld takes one: so the static library is linked here.
+    let mut cc = command("cc");
+    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(folder.join(SONAME));
+    cc.arg(format!("-Wl,-soname,{SONAME}"));
+    cc.arg(format!("-Wl,--version-script={}", sources.join("libfabric.map").display()));
+    cc.arg(sources.join("exports.c")).arg(built.join("libofi_capi.a"));
+    // A helper thread may run when a program closes the library: its code must stay.
+    cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--gc-sections", "-lgcc_s", "-lpthread", "-ldl", "-lm"]);
+    run(&mut cc)?;
+    symlink(SONAME, &folder.join("libfabric.so"))?;
+    Ok(folder)
+}
+
+fn symlink(to: &str, at: &Path) -> Result<(), String> {
+    let _ = std::fs::remove_file(at);
+    std::os::unix::fs::symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
+}
+
+fn has_compiler() -> bool {
+    answers("cc", &["--version"])
+}
+
+/// `cargo xtask capi`: links the library and says where it is.
+pub fn build(release: bool) -> StepResult {
+    if !has_compiler() {
+        return not_run(SONAME, NO_COMPILER);
+    }
+    let folder = link(release)?;
+    println!("{}", folder.join(SONAME).display());
+    Ok(Outcome::Passed)
+}
+
+/// `cargo xtask install`: library, pkg-config file and tools, under a prefix.
+pub fn install(prefix: &Path) -> StepResult {
+    if !has_compiler() {
+        return not_run(SONAME, NO_COMPILER);
+    }
+    let folder = link(true)?;
+    run(&mut cargo(&["build", "--quiet", "--release", "--package", "ofi-tools"]))?;
+    let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
+    let (lib, bin) = (prefix.join("lib"), prefix.join("bin"));
+    let pkgconfig = lib.join("pkgconfig");
+    for folder in [&pkgconfig, &bin] {
+        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    copy(&folder.join(SONAME), &lib.join(SONAME))?;
+    symlink(SONAME, &lib.join("libfabric.so"))?;
+    let built = folder.parent().unwrap_or(Path::new("."));
+    for tool in ["fi_info", "fi_pingpong"] {
+        copy(&built.join(tool), &bin.join(tool))?;
+    }
+    let text = format!(
+        "prefix={}\nlibdir=${{prefix}}/lib\n\nName: libfabric\nDescription: libfabric's C interface, in Rust\n\
+         URL: https://github.com/ofi-rs/ofi\nVersion: {INTERFACE}\nLibs: -L${{libdir}} -lfabric\nCflags:\n",
+        prefix.display()
+    );
+    std::fs::write(pkgconfig.join("libfabric.pc"), text).map_err(|error| error.to_string())?;
+    println!("installed into {}", prefix.display());
+    Ok(Outcome::Passed)
+}
+
+/// Copies beside the old file and renames, so that programs which run on the old one are not disturbed.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let beside = to.with_extension("new");
+    std::fs::copy(from, &beside).map_err(|error| format!("{}: {error}", from.display()))?;
+    std::fs::rename(&beside, to).map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// C programs on the library: those of `tests/capi`, and libfabric's own where they are installed.
+pub fn test(report: &mut Report) {
+    if !has_compiler() {
+        return report.add("C interface", || not_run("C interface", NO_COMPILER));
+    }
+    let mut folder = None;
+    report.add("linking libfabric.so.1", || {
+        folder = Some(link(false)?);
+        Ok(Outcome::Passed)
+    });
+    let Some(folder) = folder else { return };
+    report.add("C programs", || own_programs(&folder));
+    report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
+}
+
+/// Compiles and runs each program of `tests/capi`. A program ends with 0, or says what is wrong.
+fn own_programs(folder: &Path) -> StepResult {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root().join("tests/capi")).map_err(|error| error.to_string())?.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            names.push(path);
+        }
+    }
+    names.sort_unstable();
+    if !compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
+        let name = |path: &PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let not_run = names.iter().filter_map(name).map(|name| format!("C program {name}: {NO_HEADERS}"));
+        return Ok(Outcome::NotRun(not_run.collect()));
+    }
+    let mut failed = Vec::new();
+    for source in names {
+        let program = folder.join(source.file_stem().unwrap_or_default());
+        let mut cc = command("cc");
+        cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+        cc.arg("-I").arg(root().join("tests/capi")).arg(&source).arg("-o").arg(&program);
+        // As a program of the system would be linked: against the system's library, found by name at run time.
+        cc.args(["-lfabric", "-lpthread", "-ldl"]);
+        if let Err(why) = run(&mut cc).and_then(|_| run_on(folder, &mut command(&program))) {
+            failed.push(why);
+        }
+    }
+    if failed.is_empty() { Ok(Outcome::Passed) } else { Err(failed.join("; ")) }
+}
+
+fn compiles(source: &str) -> bool {
+    let mut cc = command("cc");
+    cc.args(["-fsyntax-only", "-xc", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut child) = cc.spawn() else { return false };
+    let written = child
+        .stdin
+        .take()
+        .is_some_and(|mut stdin| std::io::Write::write_all(&mut stdin, source.as_bytes()).is_ok());
+    child.wait().is_ok_and(|status| status.success()) && written
+}
+
+/// The system's own `fi_info` and `fi_pingpong`, which are linked against C libfabric.
+fn their_programs(folder: &Path) -> StepResult {
+    let (info, pingpong) = ("/usr/bin/fi_info", "/usr/bin/fi_pingpong");
+    if !Path::new(info).exists() || !Path::new(pingpong).exists() {
+        return not_run("fi_info and fi_pingpong of the system", "apt-get install libfabric-bin");
+    }
+    for args in [&["-p", "shm", "-v"][..], &["-l"], &["-e"], &["--version"]] {
+        run_on(folder, command(info).args(args).stdout(Stdio::null()))?;
+    }
+    let args = ["-p", "shm", "-e", "rdm", "-I", "20"];
+    let mut server = command(pingpong);
+    let server = on(folder, &mut server).args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null()).spawn();
+    let mut server = server.map_err(|error| format!("{pingpong}: {error}"))?;
+    let begin = Instant::now();
+    // The client gives up at once while nobody listens.
+    let outcome = loop {
+        let mut client = command(pingpong);
+        client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null());
+        let outcome = run_on(folder, &mut client);
+        if outcome.is_ok() || begin.elapsed() > Duration::from_secs(10) {
+            break outcome;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let _ = server.kill();
+    let _ = server.wait();
+    outcome
+}
+
+/// A command that finds this library in place of the system's.
+fn on<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
+    command.env("LD_LIBRARY_PATH", folder)
+}
+
+/// Runs a program on this library, for as long as [`PATIENCE`] at most.
+fn run_on(folder: &Path, command: &mut Command) -> StepResult {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = on(folder, command).spawn().map_err(|error| format!("{name}: {error}"))?;
+    let begin = Instant::now();
+    loop {
+        match child.try_wait().map_err(|error| format!("{name}: {error}"))? {
+            Some(status) if status.success() => return Ok(Outcome::Passed),
+            Some(status) => return Err(format!("{name} ended with {status}")),
+            None if begin.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("{name} did not end within {} s", PATIENCE.as_secs()));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
