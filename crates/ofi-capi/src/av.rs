@@ -138,7 +138,7 @@ impl Addresses {
         let mut start = [0; 8];
         for (at, byte) in start.iter_mut().enumerate() {
             // SAFETY: the caller's promise: a pointer, or a string, which is not read behind its end.
-            *byte = unsafe { self.at.add(at).read() };
+            *byte = unsafe { self.at.wrapping_add(at).read() };
             if *byte == 0 && at < 2 {
                 break;
             }

@@ -155,11 +155,10 @@ unsafe extern "C" fn regattr(
         // SAFETY: as above: as much of it as the program has.
         let attr = unsafe { info::read(attr, attr_size(body.info.fabric_attr.api_version)) };
         let attr = attr.ok_or_else(|| null("struct fi_mr_attr"))?;
-        // SAFETY: as above; `Piece` is laid out like `iovec`. With FI_MR_DMABUF it is something else, and not read.
-        let pieces = match flags & flag::MR_DMABUF {
-            0 => unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), attr.iov_count)? },
-            _ => &[],
-        };
+        // With FI_MR_DMABUF it is something else, and not read.
+        let count = if flags & flag::MR_DMABUF == 0 { attr.iov_count } else { 0 };
+        // SAFETY: as above; `Piece` is laid out like `iovec`.
+        let pieces = unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), count)? };
         // SAFETY: as above.
         unsafe { register(domain, pieces, &attr, flags, place) }
     })

@@ -1,5 +1,7 @@
 //! `fi_tostr` and `fi_tostr_r`: values and structures of C as text.
 
+#![allow(clippy::multiple_unsafe_ops_per_block)] // each kind of data is read under one promise
+
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Display;

@@ -131,12 +131,12 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
 ///
 /// # Safety
 /// The C caller's promise: null or `size` readable bytes.
-unsafe fn attribute<'a, T: Copy>(
-    place: &'a mut *mut T,
+unsafe fn attribute<T: Copy>(
+    place: &mut *mut T,
     from: *const T,
     size: usize,
     clear: fn(&mut T),
-) -> Result<Option<(T, &'a mut T)>> {
+) -> Result<Option<(T, &mut T)>> {
     // SAFETY: the caller's promise.
     let Some(original) = (unsafe { read(from, size) }) else { return Ok(None) };
     let mut copy = original;

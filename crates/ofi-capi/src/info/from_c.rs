@@ -45,7 +45,7 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
         caps: Caps::from_bits_retain(c.caps),
         mode: Mode::from_bits_retain(c.mode),
         addr_format: AddrFormat::try_from(c.addr_format)?,
-        handle: FidHandle::new(c.handle),
+        handle: FidHandle::of(c.handle),
         ..Info::default()
     };
     // SAFETY: the caller's promise: address and length belong together.
@@ -143,7 +143,7 @@ pub(crate) unsafe fn ep_attr(c: &fi_ep_attr) -> Result<EpAttr> {
 /// The C caller's promise: strings end, and the key has as many bytes as is said.
 pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
     Ok(DomainAttr {
-        domain: FidHandle::new(c.domain),
+        domain: FidHandle::of(c.domain),
         // SAFETY: the caller's promise.
         name: unsafe { memory::text(c.name) }.unwrap_or_default(),
         threading: Threading::try_from(c.threading)?,
@@ -186,7 +186,7 @@ pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
 /// The C caller's promise: strings end.
 pub(crate) unsafe fn fabric_attr(c: &fi_fabric_attr) -> FabricAttr {
     FabricAttr {
-        fabric: FidHandle::new(c.fabric),
+        fabric: FidHandle::of(c.fabric),
         // SAFETY: the caller's promise.
         name: unsafe { memory::text(c.name) }.unwrap_or_default(),
         // SAFETY: the caller's promise.

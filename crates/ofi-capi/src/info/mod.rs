@@ -16,7 +16,7 @@ pub(crate) struct FidHandle(usize);
 
 impl FidHandle {
     /// The handle for a pointer of C; none for null.
-    pub(crate) fn new<T>(pointer: *mut T) -> Option<Handle> {
+    pub(crate) fn of<T>(pointer: *mut T) -> Option<Handle> {
         (!pointer.is_null()).then(|| Handle::new(Arc::new(Self(pointer.expose_provenance()))))
     }
 

@@ -1,7 +1,5 @@
 //! To C: an info in memory of malloc, with C's newest structures, of which an older program sees the beginning.
 
-use std::ffi::c_char;
-
 use ofi_api::{Address, BusAttr, DomainAttr, EpAttr, FabricAttr, Info, Nic, Result, RxAttr, TxAttr};
 
 use super::FidHandle;
@@ -157,18 +155,14 @@ fn nic(c: &mut fid_nic, nic: &Nic) -> Result<()> {
     let device = zeroed::<fi_device_attr>()?;
     c.device_attr = device;
     let attr = &nic.device_attr;
-    let fields: [(fn(&mut fi_device_attr) -> &mut *mut c_char, &str); 6] = [
-        (|c| &mut c.name, &attr.name),
-        (|c| &mut c.device_id, &attr.device_id),
-        (|c| &mut c.device_version, &attr.device_version),
-        (|c| &mut c.vendor_id, &attr.vendor_id),
-        (|c| &mut c.driver, &attr.driver),
-        (|c| &mut c.firmware, &attr.firmware),
-    ];
-    for (field, text) in fields {
-        // SAFETY: just allocated, and zeroes are a valid value.
-        *field(unsafe { &mut *device }) = string(text)?;
-    }
+    // SAFETY: just allocated, and zeroes are a valid value.
+    let place = unsafe { &mut *device };
+    place.name = string(&attr.name)?;
+    place.device_id = string(&attr.device_id)?;
+    place.device_version = string(&attr.device_version)?;
+    place.vendor_id = string(&attr.vendor_id)?;
+    place.driver = string(&attr.driver)?;
+    place.firmware = string(&attr.firmware)?;
     let none = fi_pci_attr { domain_id: 0, bus_id: 0, device_id: 0, function_id: 0 };
     let bus = match nic.bus_attr {
         BusAttr::Unknown => none,
