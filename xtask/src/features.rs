@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ofi::raw::{
     AddrFormat, AtomicKind, AvAttr, AvType, BindFlags, Caps, CntrAttr, CntrEvents, CqAttr, CqFormat,
     Datatype, EpType, EqAttr, FiOp, GetinfoFlags, Hints, Info, MrMode, MsgOrder, OpFlags, Progress, Request,
-    ResourceMgmt, Serialization, Threading, Version, WaitObj,
+    ResourceMgmt, Serialization, Threading, Version, WaitAttr, WaitObj, WaitSet,
 };
 
 /// One question: what a line is called, and what a provider answers.
@@ -41,7 +41,7 @@ const QUESTIONS: &[Question] = &[
     }),
     ("wait objects", |name| {
         each(WaitObj::VALUES, |wait_obj| {
-            let attr = CqAttr { wait_obj, ..CqAttr::default() };
+            let attr = CqAttr { wait_obj, wait_set: wait_set(name), ..CqAttr::default() };
             domain(name).is_some_and(|domain| domain.open_cq(&attr).is_ok())
         })
     }),
@@ -61,7 +61,7 @@ const QUESTIONS: &[Question] = &[
     }),
     ("counters' wait objects", |name| {
         each(WaitObj::VALUES, |wait_obj| {
-            let attr = CntrAttr { wait_obj, ..CntrAttr::default() };
+            let attr = CntrAttr { wait_obj, wait_set: wait_set(name), ..CntrAttr::default() };
             domain(name).is_some_and(|domain| domain.open_counter(&attr).is_ok())
         })
     }),
@@ -133,6 +133,11 @@ fn has_addresses(name: &str, format: AddrFormat) -> bool {
 fn domain(name: &str) -> Option<std::sync::Arc<dyn ofi::raw::Domain>> {
     let info = ask(name, hints())?;
     ofi::open_fabric(&info).ok()?.open_domain(&info, Serialization::LIBRARY).ok()
+}
+
+fn wait_set(name: &str) -> Option<std::sync::Arc<dyn WaitSet>> {
+    let fabric = ofi::open_fabric(&ask(name, hints())?).ok()?;
+    fabric.open_wait_set(&WaitAttr { wait_obj: WaitObj::Unspec }).ok()
 }
 
 /// The values, in C's names, for which `holds`. "Any" is no value.

@@ -1,12 +1,13 @@
 //! Completion queues: what they hold, and how it is read.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CompletionFlags, Context, CqFormat, Errno, FiAddr, Result, WaitObj};
+use crate::{CompletionFlags, Context, CqFormat, Errno, FiAddr, MutexCond, Result, WaitObj, WaitSet};
 
 /// How to open a completion queue (`struct fi_cq_attr`).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CqAttr {
     /// How many entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations are
     /// posted, so a queue never overruns.
@@ -15,11 +16,13 @@ pub struct CqAttr {
     pub format: CqFormat,
     /// How a thread may block on the queue.
     pub wait_obj: WaitObj,
+    /// The set to belong to, with `FI_WAIT_SET`.
+    pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
 impl Default for CqAttr {
     fn default() -> Self {
-        Self { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::None }
+        Self { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::None, wait_set: None }
     }
 }
 
@@ -304,8 +307,12 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// `FI_EAGAIN` if the caller must read the queue first.
     fn trywait(&self) -> Result<()>;
 
-    /// The wait descriptor, for `FI_WAIT_FD`.
+    /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
+
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after
+    /// [`CompletionQueue::trywait`] said so; they are broadcast until the queue is read.
+    fn mutex_cond(&self) -> Option<MutexCond>;
 
     /// The format of its entries.
     fn format(&self) -> CqFormat;

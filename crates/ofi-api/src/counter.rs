@@ -1,17 +1,20 @@
 //! Counters: how many operations have ended, without saying which.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CntrEvents, Result, WaitObj};
+use crate::{CntrEvents, MutexCond, Result, WaitObj, WaitSet};
 
 /// How to open a counter (`struct fi_cntr_attr`).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct CntrAttr {
     /// What it counts: operations, or their bytes. Failures are counted one by one either way.
     pub events: CntrEvents,
     /// How a thread may block on it.
     pub wait_obj: WaitObj,
+    /// The set to belong to, with `FI_WAIT_SET`.
+    pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
 /// A counter (`fid_cntr`): a value for successes, and one for failures. Both wrap at 2^64.
@@ -65,6 +68,9 @@ pub trait Counter: Send + Sync + std::any::Any {
 
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD`.
     fn wait_fd(&self) -> Option<RawFd>;
+
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`, as for queues.
+    fn mutex_cond(&self) -> Option<MutexCond>;
 
     /// What it counts.
     fn events(&self) -> CntrEvents;

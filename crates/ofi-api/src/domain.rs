@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
-    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, Placement, Result, Threading,
+    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, Placement, PollSet, Result,
+    Threading, WaitAttr, WaitSet,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -48,6 +49,12 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>>;
+
+    /// Opens a wait set.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for `FI_WAIT_NONE` and `FI_WAIT_SET`; what making a descriptor answers.
+    fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>>;
 }
 
 /// A domain (`fid_domain`): an adapter, with what is opened on it.
@@ -72,6 +79,12 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
+
+    /// Opens a poll set.
+    ///
+    /// # Errors
+    /// None in software.
+    fn open_poll_set(&self) -> Result<Arc<dyn PollSet>>;
 
     /// Opens an address vector.
     ///

@@ -2,7 +2,7 @@
 //!
 //! Names and values are those of libfabric's headers (API 2.x), so that a man page is the reference and
 //! the C ABI is a cast. What a value means is in the man page that its documentation names.
-#![deny(unsafe_code)] // allowed in the two files where memory is lent: `memory` and `completion`
+#![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
 
 mod address;
 mod c_enum;
@@ -44,6 +44,8 @@ mod eq;
 #[allow(unsafe_code)]
 mod memory;
 mod provider;
+#[allow(unsafe_code)]
+mod wait;
 
 pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
 pub use av::{AddressVector, AvAttr};
@@ -59,3 +61,4 @@ pub use memory::{
     Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
 };
 pub use provider::{Offers, Provider, Request};
+pub use wait::{MutexCond, PollMember, PollSet, WaitAttr, WaitSet};

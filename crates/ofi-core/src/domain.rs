@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
     Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue, Fabric, FiOp, Info, MemoryRegion,
-    MrAttr, MrMode, Placement, Result, Serialization,
+    MrAttr, MrMode, Placement, PollSet, Result, Serialization, WaitAttr, WaitSet,
 };
 
 use crate::atomic::Executor;
@@ -20,6 +20,7 @@ use crate::mr::Mr;
 use crate::progress::Progress;
 use crate::roster::Roster;
 use crate::transport::Transport;
+use crate::wait::{Polls, Waits};
 
 /// A domain, shared by everything that is open in it.
 pub struct DomainCore<T: Transport> {
@@ -107,6 +108,10 @@ impl<T: Transport> Fabric for FabricCore<T> {
         }))))
     }
 
+    fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>> {
+        Ok(Waits::open(attr)?)
+    }
+
     fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>> {
         Ok(EqCore::open(attr)?)
     }
@@ -136,6 +141,10 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
         Ok(Cntr::open(attr, self.0.id)?)
+    }
+
+    fn open_poll_set(&self) -> Result<Arc<dyn PollSet>> {
+        Ok(Arc::new(Polls::default()))
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {

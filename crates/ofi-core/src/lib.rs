@@ -26,3 +26,4 @@ pub mod settings;
 pub mod slots;
 pub mod sys;
 pub mod transport;
+pub mod wait;

@@ -14,19 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, Result, WaitObj};
+use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, WaitObj};
 
 pub use binding::{Counters, Kind};
 
-use crate::cq::{Bell, Source};
+use crate::cq::Source;
 use crate::domain::DomainId;
-use crate::sys::{self, WaitSet};
+use crate::sys;
 use crate::transport::Arm;
-
-struct Waiting {
-    bell: Bell,
-    set: WaitSet,
-}
+use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// The core's counter.
 pub struct Cntr {
@@ -38,6 +34,9 @@ pub struct Cntr {
     /// What the application saw last, for [`Counter::trywait`].
     seen: AtomicU64,
     seen_errors: AtomicU64,
+    /// What the last poll of a poll set saw, moved along by what the application does itself.
+    told: AtomicU64,
+    told_errors: AtomicU64,
     /// What to move on when it is read.
     sources: Mutex<Vec<Arc<dyn Source>>>,
     waiting: Option<Waiting>,
@@ -47,26 +46,10 @@ impl Cntr {
     /// Opens a counter.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd, pollfd and yield; `FI_EMFILE` and the like.
+    /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CntrAttr, domain: DomainId) -> Result<Arc<Self>> {
-        let waiting = match attr.wait_obj {
-            WaitObj::None | WaitObj::Yield => None,
-            WaitObj::Unspec | WaitObj::Fd | WaitObj::Pollfd => {
-                let (bell, set) = (Bell::new()?, WaitSet::new()?);
-                set.add(bell.fd())?;
-                Some(Waiting { bell, set })
-            }
-            other => {
-                return Err(Error::wanted(
-                    Errno::ENOSYS,
-                    "fi_cntr_attr.wait_obj",
-                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_POLLFD or FI_WAIT_YIELD",
-                    other.to_string(),
-                    "open the counter with one of those",
-                ));
-            }
-        };
-        Ok(Arc::new(Self {
+        let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
+        let counter = Arc::new(Self {
             domain,
             events: attr.events,
             wait_obj: attr.wait_obj,
@@ -74,9 +57,16 @@ impl Cntr {
             errors: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             seen_errors: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            told_errors: AtomicU64::new(0),
             sources: Mutex::default(),
             waiting,
-        }))
+        });
+        if let Some(waiting) = &counter.waiting {
+            let member: Arc<dyn Waitable> = Arc::clone(&counter) as _;
+            waiting.join(Arc::downgrade(&member))?;
+        }
+        Ok(counter)
     }
 
     /// The domain that it was opened in.
@@ -170,7 +160,7 @@ impl Cntr {
     }
 
     /// Moves everything on that counts here.
-    fn drive(&self) {
+    pub(crate) fn drive(&self) {
         for source in self.sources().iter() {
             source.attend();
         }
@@ -186,6 +176,18 @@ impl Cntr {
         waiting.bell.arm();
         let armed = self.sources().iter().all(|source| source.arm_lanes() == Arm::Armed);
         armed && self.values() == values
+    }
+
+    fn seen(&self) -> (u64, u64) {
+        (self.seen.load(Ordering::Relaxed), self.seen_errors.load(Ordering::Relaxed))
+    }
+
+    /// Whether the numbers are others than at the last call, changes by the application left out. Drives progress.
+    pub(crate) fn take_change(&self) -> bool {
+        self.drive();
+        let (value, errors) = self.values();
+        let told = (self.told.swap(value, Ordering::AcqRel), self.told_errors.swap(errors, Ordering::AcqRel));
+        told != (value, errors)
     }
 
     fn set_seen(&self, (value, errors): (u64, u64)) {
@@ -210,6 +212,7 @@ impl Counter for Cntr {
     }
 
     fn add(&self, value: u64) -> Result<()> {
+        self.told.fetch_add(value, Ordering::AcqRel);
         self.raise(value);
         Ok(())
     }
@@ -221,6 +224,7 @@ impl Counter for Cntr {
     }
 
     fn set(&self, value: u64) -> Result<()> {
+        self.told.store(value, Ordering::Release);
         self.value.store(value, Ordering::SeqCst);
         self.changed();
         Ok(())
@@ -233,8 +237,9 @@ impl Counter for Cntr {
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()> {
-        if self.waiting.is_none() && self.wait_obj != WaitObj::Yield {
-            return Err(no_wait_object());
+        let alone = self.waiting.is_some() && self.wait_obj != WaitObj::Set;
+        if !alone && self.wait_obj != WaitObj::Yield {
+            return Err(no_wait_object("fi_cntr_attr.wait_obj"));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let errors = self.errors.load(Ordering::SeqCst);
@@ -263,14 +268,16 @@ impl Counter for Cntr {
     }
 
     fn trywait(&self) -> Result<()> {
-        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
-        let seen = (self.seen.load(Ordering::Relaxed), self.seen_errors.load(Ordering::Relaxed));
-        if self.arm(waiting, seen) { Ok(()) } else { Err(Error::AGAIN) }
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cntr_attr.wait_obj")) };
+        if self.arm(waiting, self.seen()) { Ok(()) } else { Err(Error::AGAIN) }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        let shown = matches!(self.wait_obj, WaitObj::Fd | WaitObj::Pollfd);
-        self.waiting.as_ref().filter(|_| shown).map(|waiting| waiting.set.fd())
+        self.waiting.as_ref().and_then(|waiting| waiting.shown_fd(self.wait_obj))
+    }
+
+    fn mutex_cond(&self) -> Option<MutexCond> {
+        self.waiting.as_ref().and_then(Waiting::mutex_cond)
     }
 
     fn events(&self) -> CntrEvents {
@@ -278,14 +285,15 @@ impl Counter for Cntr {
     }
 }
 
-fn no_wait_object() -> Error {
-    Error::wanted(
-        Errno::EINVAL,
-        "fi_cntr_attr.wait_obj",
-        "a counter that can block",
-        "FI_WAIT_NONE",
-        "open the counter with FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD, or poll it with fi_cntr_read",
-    )
+impl Waitable for Cntr {
+    fn has_something(&self) -> bool {
+        self.drive();
+        self.values() != self.seen()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.trywait()
+    }
 }
 
 #[cfg(test)]
@@ -293,7 +301,7 @@ mod tests {
     use super::*;
 
     fn counter(events: CntrEvents, wait_obj: WaitObj) -> Arc<Cntr> {
-        Cntr::open(&CntrAttr { events, wait_obj }, DomainId::next()).unwrap()
+        Cntr::open(&CntrAttr { events, wait_obj, wait_set: None }, DomainId::next()).unwrap()
     }
 
     #[test]

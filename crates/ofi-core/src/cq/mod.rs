@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    CompletionQueue, CqAttr, CqBuffer, CqErrorEntry, CqFormat, Errno, Error, Result, Serialization, WaitObj,
+    CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormat, CqMsgEntry,
+    CqTaggedEntry, Errno, Error, MutexCond, Result, Serialization, WaitObj,
 };
 
 pub use bell::Bell;
@@ -19,8 +20,9 @@ pub use outbox::{Credit, Credits, Entry, Outbox};
 
 use crate::domain::DomainId;
 use crate::lock::PolicyLock;
-use crate::sys::{self, WaitSet};
+use crate::sys;
 use crate::transport::Arm;
+use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// What a poll of a source found.
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +75,6 @@ struct Reader {
     turn: usize,
 }
 
-struct Waiting {
-    bell: Bell,
-    set: WaitSet,
-}
-
 /// The core's completion queue.
 pub struct Cq {
     domain: DomainId,
@@ -95,27 +92,11 @@ impl Cq {
     /// Opens a queue.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
+    /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CqAttr, serialization: Serialization, domain: DomainId) -> Result<Arc<Self>> {
-        let waiting = match attr.wait_obj {
-            WaitObj::None | WaitObj::Yield => None,
-            WaitObj::Unspec | WaitObj::Fd => {
-                let (bell, set) = (Bell::new()?, WaitSet::new()?);
-                set.add(bell.fd())?;
-                Some(Waiting { bell, set })
-            }
-            other => {
-                return Err(Error::wanted(
-                    Errno::ENOSYS,
-                    "fi_cq_attr.wait_obj",
-                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
-                    other.to_string(),
-                    "open the queue with one of those",
-                ));
-            }
-        };
+        let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
-        Ok(Arc::new(Self {
+        let queue = Arc::new(Self {
             domain,
             format,
             wait_obj: attr.wait_obj,
@@ -124,7 +105,12 @@ impl Cq {
             changed: AtomicBool::new(false),
             waiting,
             signaled: AtomicBool::new(false),
-        }))
+        });
+        if let Some(waiting) = &queue.waiting {
+            let member: Arc<dyn Waitable> = Arc::clone(&queue) as _;
+            waiting.join(Arc::downgrade(&member))?;
+        }
+        Ok(queue)
     }
 
     /// The domain that it was opened in.
@@ -301,11 +287,11 @@ impl CompletionQueue for Cq {
 
     fn read_wait(&self, buffer: &mut CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let Some(waiting) = &self.waiting else {
+        let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait_obj != WaitObj::Set) else {
             return if self.wait_obj == WaitObj::Yield {
                 self.yielding_read(buffer, deadline)
             } else {
-                Err(no_wait_object())
+                Err(no_wait_object("fi_cq_attr.wait_obj"))
             };
         };
         loop {
@@ -350,7 +336,7 @@ impl CompletionQueue for Cq {
         } else if self.wait_obj == WaitObj::Yield {
             self.signaled.store(true, Ordering::SeqCst);
         } else {
-            return Err(no_wait_object());
+            return Err(no_wait_object("fi_cq_attr.wait_obj"));
         }
         Ok(())
     }
@@ -360,7 +346,7 @@ impl CompletionQueue for Cq {
     }
 
     fn trywait(&self) -> Result<()> {
-        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
         waiting.bell.arm();
         if self.signaled.load(Ordering::SeqCst) {
             waiting.bell.strike();
@@ -375,7 +361,11 @@ impl CompletionQueue for Cq {
     }
 
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
-        self.waiting.as_ref().filter(|_| self.wait_obj == WaitObj::Fd).map(|waiting| waiting.set.fd())
+        self.waiting.as_ref().and_then(|waiting| waiting.shown_fd(self.wait_obj))
+    }
+
+    fn mutex_cond(&self) -> Option<MutexCond> {
+        self.waiting.as_ref().and_then(Waiting::mutex_cond)
     }
 
     fn format(&self) -> CqFormat {
@@ -383,12 +373,18 @@ impl CompletionQueue for Cq {
     }
 }
 
-fn no_wait_object() -> Error {
-    Error::wanted(
-        Errno::EINVAL,
-        "fi_cq_attr.wait_obj",
-        "a queue that can block",
-        "FI_WAIT_NONE",
-        "open the queue with FI_WAIT_UNSPEC or FI_WAIT_FD, or poll it with fi_cq_read",
-    )
+impl Waitable for Cq {
+    fn has_something(&self) -> bool {
+        let found = match self.format {
+            CqFormat::Context => self.probe(&mut CqBuffer::new::<CqEntry>(&mut [])),
+            CqFormat::Msg => self.probe(&mut CqBuffer::new::<CqMsgEntry>(&mut [])),
+            CqFormat::Data => self.probe(&mut CqBuffer::new::<CqDataEntry>(&mut [])),
+            CqFormat::Tagged | CqFormat::Unspec => self.probe(&mut CqBuffer::new::<CqTaggedEntry>(&mut [])),
+        };
+        found.map_or_else(|error| error.errno() == Errno::EAVAIL, |_| true)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.trywait()
+    }
 }

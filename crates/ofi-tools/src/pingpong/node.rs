@@ -102,7 +102,8 @@ impl Node {
         let domain =
             fabric.open_domain(info, lent::serialization(level)).map_err(Failure::stack("fi_domain"))?;
         let endpoint = domain.open_endpoint(info).map_err(Failure::stack("fi_endpoint"))?;
-        let attr = CqAttr { size: 2 * MAX_WINDOW, format: CqFormat::Msg, wait_obj: WaitObj::None };
+        let attr =
+            CqAttr { size: 2 * MAX_WINDOW, format: CqFormat::Msg, wait_obj: WaitObj::None, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Failure::stack("fi_cq_open"))?;
         let av = domain.open_av(&AvAttr::default()).map_err(Failure::stack("fi_av_open"))?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV).map_err(Failure::stack("fi_ep_bind"))?;

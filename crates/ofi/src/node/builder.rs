@@ -112,7 +112,8 @@ impl<L: Level> NodeBuilder<L> {
             ));
         }
         let endpoint = opened.raw.open_endpoint(info)?;
-        let attr = CqAttr { size: self.cq_size, format: CqFormat::Tagged, wait_obj: self.wait_obj };
+        let attr =
+            CqAttr { size: self.cq_size, format: CqFormat::Tagged, wait_obj: self.wait_obj, wait_set: None };
         let cq = opened.raw.open_cq(&attr)?;
         let av = opened.raw.open_av(&AvAttr { av_type: info.domain_attr.av_type, count: self.av_count })?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;

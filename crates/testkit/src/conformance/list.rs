@@ -253,7 +253,7 @@ macro_rules! for_each_case {
             wait_objects {
                 without_a_wait_object_nothing_blocks
                 an_unspecified_wait_object_has_no_descriptor
-                a_deprecated_wait_object_is_refused
+                every_wait_object_can_be_had
                 a_blocking_read_times_out
                 a_blocking_read_answers_what_is_there_at_once
                 a_signal_ends_a_blocking_read
@@ -281,6 +281,17 @@ macro_rules! for_each_case {
                 automatic_progress_keeps_the_order_of_entries
                 automatic_progress_wakes_a_blocked_reader
                 manual_progress_needs_only_reads_of_a_queue
+            }
+            sets {
+                a_poll_set_reports_what_has_something
+                a_poll_set_reports_each_change_of_a_counter_once
+                a_poll_set_with_little_room_starves_nobody
+                members_of_a_poll_set_come_and_go
+                a_wait_set_wakes_for_any_member
+                a_wait_set_times_out
+                a_wait_set_has_one_descriptor_for_all
+                members_of_a_wait_set_do_not_block_alone
+                a_condition_variable_is_broadcast
             }
             counters {
                 every_kind_of_operation_has_its_counter

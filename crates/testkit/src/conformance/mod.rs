@@ -29,6 +29,7 @@ pub mod receive;
 pub mod regions;
 pub mod rma;
 pub mod search;
+pub mod sets;
 pub mod six;
 pub mod threading;
 pub mod wait_objects;

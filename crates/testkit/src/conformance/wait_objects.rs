@@ -58,12 +58,20 @@ pub fn an_unspecified_wait_object_has_no_descriptor(kit: &dyn Kit) {
     assert!(kit.opening().wait_obj(WaitObj::Fd).open().rx.wait_fd().is_some());
 }
 
-pub fn a_deprecated_wait_object_is_refused(kit: &dyn Kit) {
+pub fn every_wait_object_can_be_had(kit: &dyn Kit) {
     let side = kit.side();
-    for wait_obj in [WaitObj::Set, WaitObj::MutexCond] {
-        let error = side.domain.open_cq(&CqAttr { wait_obj, ..CqAttr::default() }).err().unwrap();
-        assert_eq!(error.errno(), Errno::ENOSYS, "{error}");
-        assert!(error.detail().is_some());
+    for &wait_obj in WaitObj::VALUES {
+        let queue = side.domain.open_cq(&CqAttr { wait_obj, ..CqAttr::default() });
+        if wait_obj == WaitObj::Set {
+            let error = queue.err().unwrap();
+            assert_eq!(error.errno(), Errno::EINVAL, "without a set: {error}");
+            assert!(error.detail().is_some());
+            continue;
+        }
+        let queue = queue.unwrap();
+        let shows_descriptor = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd);
+        assert_eq!(queue.wait_fd().is_some(), shows_descriptor, "{wait_obj}");
+        assert_eq!(queue.mutex_cond().is_some(), wait_obj == WaitObj::MutexCond, "{wait_obj}");
     }
 }
 

@@ -1,0 +1,101 @@
+//! What queues and counters sleep on: a bell, a set of descriptors over it, and the ways in which applications see them.
+
+mod mutex_cond;
+mod poll_set;
+mod wait_set;
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use ofi_api::{Errno, Error, MutexCond, Result, WaitObj};
+
+pub use poll_set::Polls;
+pub use wait_set::Waits;
+
+use self::mutex_cond::Waker;
+use crate::cq::Bell;
+use crate::sys::WaitSet;
+
+/// A member of a wait set.
+pub trait Waitable: Send + Sync {
+    /// Drives progress, and says whether there is something.
+    fn has_something(&self) -> bool;
+    /// Prepares for blocking, as `fi_trywait`.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is something.
+    fn prepare(&self) -> Result<()>;
+}
+
+/// What an object blocks on. Fields drop in order: the thread behind `waker` watches the descriptors of the others.
+pub struct Waiting {
+    waker: Option<Waker>,
+    /// Rung when something is there that no descriptor shows.
+    pub bell: Bell,
+    /// The bell, and the descriptors of all sources.
+    pub set: WaitSet,
+    /// The wait set that the object belongs to.
+    group: Option<Arc<Waits>>,
+}
+
+impl Waiting {
+    /// What `wait_obj` needs; `None` for none and yield.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for `FI_WAIT_SET` without a set of this library; `FI_EMFILE` and the like.
+    pub fn open(wait_obj: WaitObj, group: Option<&Arc<dyn ofi_api::WaitSet>>) -> Result<Option<Self>> {
+        let group = match (wait_obj, group) {
+            (WaitObj::None | WaitObj::Yield, _) => return Ok(None),
+            (WaitObj::Set, group) => Some(Waits::of(group)?),
+            _ => None,
+        };
+        let (bell, set) = (Bell::new()?, WaitSet::new()?);
+        set.add(bell.fd())?;
+        let waker = match wait_obj {
+            WaitObj::MutexCond => Some(Waker::start(set.fd())?),
+            _ => None,
+        };
+        Ok(Some(Self { waker, bell, set, group }))
+    }
+
+    /// Joins the wait set, where there is one, until it is dropped.
+    ///
+    /// # Errors
+    /// What adding a descriptor to the set answers.
+    pub fn join(&self, member: Weak<dyn Waitable>) -> Result<()> {
+        match &self.group {
+            Some(group) => group.add(self.set.fd(), member),
+            None => Ok(()),
+        }
+    }
+
+    /// The descriptor that applications see.
+    pub fn shown_fd(&self, wait_obj: WaitObj) -> Option<RawFd> {
+        matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd).then(|| self.set.fd())
+    }
+
+    /// What applications see of `FI_WAIT_MUTEX_COND`.
+    pub fn mutex_cond(&self) -> Option<MutexCond> {
+        self.waker.as_ref().map(Waker::pair)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(group) = &self.group {
+            group.remove(self.set.fd());
+        }
+    }
+}
+
+/// The error of blocking on an object that cannot.
+#[cold]
+pub fn no_wait_object(field: &'static str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        field,
+        "an object that can block by itself",
+        "FI_WAIT_NONE, or FI_WAIT_SET, whose members are waited for together",
+        "open it with FI_WAIT_UNSPEC or FI_WAIT_FD, poll it, or wait on its set",
+    )
+}

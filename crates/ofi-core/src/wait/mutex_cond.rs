@@ -1,0 +1,108 @@
+//! `FI_WAIT_MUTEX_COND`: a thread that watches a descriptor and broadcasts a condition variable while it is readable.
+//!
+//! The broadcast is repeated as long as the descriptor is readable, less and less often: a thread that looked before the
+//! first one and began to wait after it is woken by the next.
+
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ofi_api::{MutexCond, Result};
+
+use crate::cq::Bell;
+use crate::sys;
+
+/// The pause after the first broadcast, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
+
+/// Never moved, as pthreads demand: it lies behind an `Arc`.
+struct Shared {
+    mutex: UnsafeCell<libc::pthread_mutex_t>,
+    cond: UnsafeCell<libc::pthread_cond_t>,
+    stop: AtomicBool,
+    /// Ends the thread's sleep.
+    bell: Bell,
+}
+
+// SAFETY: pthreads' objects are made to be used by many threads, through pointers.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; nothing of them belongs to a thread while nobody holds the mutex.
+unsafe impl Send for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: initialised by its constant; the application no longer uses what it got from an object that is gone.
+        unsafe { libc::pthread_cond_destroy(self.cond.get()) };
+        // SAFETY: as above.
+        unsafe { libc::pthread_mutex_destroy(self.mutex.get()) };
+    }
+}
+
+/// The thread, and what it broadcasts.
+pub struct Waker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waker {
+    /// Watches `fd`, which must stay open until the waker is dropped.
+    ///
+    /// # Errors
+    /// What starting a thread, or eventfd(2), answers.
+    pub fn start(fd: RawFd) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
+            stop: AtomicBool::new(false),
+            bell: Bell::new()?,
+        });
+        let theirs = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("ofi-cond".into());
+        let thread =
+            builder.spawn(move || theirs.watch(fd)).map_err(|_| sys::os_error("starting a thread"))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// What the application waits on.
+    pub fn pair(&self) -> MutexCond {
+        MutexCond { mutex: self.shared.mutex.get().cast(), cond: self.shared.cond.get().cast() }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.bell.strike();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it cannot panic, and its end is all that matters
+        }
+    }
+}
+
+impl Shared {
+    fn watch(&self, fd: RawFd) {
+        let mut pause = PAUSES.0;
+        while !self.stop.load(Ordering::SeqCst) {
+            if !sys::wait_readable(&[fd], Some(Instant::now())) {
+                pause = PAUSES.0;
+                sys::wait_readable(&[fd, self.bell.fd()], None);
+                continue;
+            }
+            self.broadcast();
+            sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + pause));
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn broadcast(&self) {
+        // SAFETY: an initialised mutex that lives as long as `self`.
+        unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
+        // SAFETY: as above, for the condition variable.
+        unsafe { libc::pthread_cond_broadcast(self.cond.get()) };
+        // SAFETY: locked above, by this thread.
+        unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
+    }
+}
