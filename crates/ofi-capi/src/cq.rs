@@ -71,6 +71,7 @@ pub(crate) unsafe extern "C" fn open(
                 size: attr.size,
                 format: CqFormat::try_from(attr.format)?,
                 wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                wait_set: None,
             },
         };
         let cq = domain.domain.open_cq(&attr)?;
