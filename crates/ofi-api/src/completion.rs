@@ -184,15 +184,15 @@ impl<'a> CqBuffer<'a> {
     /// # Panics
     /// If `index` is not below the capacity.
     #[inline(always)] // so that the entry is built where it goes
-    pub fn write(&mut self, index: usize, entry: &CqTaggedEntry, source: FiAddr) {
+    pub fn write(&mut self, index: usize, entry: CqTaggedEntry, source: FiAddr) {
         assert!(index < self.capacity, "no such entry");
         if self.format as u32 != CqFormat::Tagged as u32 || !self.sources.is_null() {
-            return self.write_as_asked(index, *entry, source);
+            return self.write_as_asked(index, entry, source);
         }
         // SAFETY: `index < capacity`, and the constructors promise that many entries of this format.
         let slot = unsafe { self.entries.cast::<CqTaggedEntry>().add(index) };
         // SAFETY: as above; an unaligned store asks nothing of a C caller's buffer.
-        unsafe { slot.write_unaligned(*entry) };
+        unsafe { slot.write_unaligned(entry) };
     }
 
     /// As [`CqBuffer::write`], in any format and with the source, where there is room for it. `index` is in range.

@@ -7,48 +7,59 @@ use std::ptr;
 
 use ofi_api::Piece;
 
+/// What a register holds.
+#[cfg(target_arch = "x86_64")]
+type Wide = std::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Wide = u128;
+
+/// Copies the first and the last `N` words of `len` bytes, which may overlap. By registers: an array of words would go
+/// over the stack.
+///
+/// # Safety
+/// As `bytes`, and `N * size_of::<W>() <= len <= 2 * N * size_of::<W>()`.
+#[inline(always)]
+unsafe fn ends<W: Copy, const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    let last = len - N * size_of::<W>();
+    for word in 0..N {
+        let at = word * size_of::<W>();
+        // SAFETY: inside `from..from + len`, by the caller's promise.
+        let head = unsafe { from.wrapping_add(at).cast::<W>().read_unaligned() };
+        // SAFETY: as above, since `last + N * size_of::<W>() == len`.
+        let tail = unsafe { from.wrapping_add(last + at).cast::<W>().read_unaligned() };
+        // SAFETY: inside `to..to + len`.
+        unsafe { to.wrapping_add(at).cast::<W>().write_unaligned(head) };
+        // SAFETY: as above.
+        unsafe { to.wrapping_add(last + at).cast::<W>().write_unaligned(tail) };
+    }
+}
+
 /// Copies `len` bytes. Up to 128 bytes in line, as overlapping words, since a call costs more than such a copy.
 ///
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and the two do not overlap.
 #[inline(always)]
 pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
-    /// Copies the first and the last `size_of::<W>()` bytes of `len`, which may overlap.
-    ///
-    /// # Safety
-    /// As `bytes`, and `size_of::<W>() <= len <= 2 * size_of::<W>()`.
-    #[inline(always)]
-    unsafe fn ends<W: Copy>(from: *const u8, to: *mut u8, len: usize) {
-        let last = len - size_of::<W>();
-        // SAFETY: inside `from..from + len`, by the caller's promise.
-        let head = unsafe { from.cast::<W>().read_unaligned() };
-        // SAFETY: as above, since `last + size_of::<W>() == len`.
-        let tail = unsafe { from.wrapping_add(last).cast::<W>().read_unaligned() };
-        // SAFETY: inside `to..to + len`.
-        unsafe { to.cast::<W>().write_unaligned(head) };
-        // SAFETY: as above.
-        unsafe { to.wrapping_add(last).cast::<W>().write_unaligned(tail) };
-    }
     // Each call is made for the lengths that `ends` asks for. The lengths of small messages are decided first.
     if len > 16 {
         match len {
             // SAFETY: the arm's range.
-            17..=32 => unsafe { ends::<[u64; 2]>(from, to, len) },
+            17..=32 => unsafe { ends::<Wide, 1>(from, to, len) },
             // SAFETY: the arm's range.
-            33..=64 => unsafe { ends::<[u64; 4]>(from, to, len) },
+            33..=64 => unsafe { ends::<Wide, 2>(from, to, len) },
             // SAFETY: the arm's range.
-            65..=128 => unsafe { ends::<[u64; 8]>(from, to, len) },
+            65..=128 => unsafe { ends::<Wide, 4>(from, to, len) },
             // SAFETY: the caller's promise.
             _ => unsafe { long(from, to, len) },
         }
     } else {
         match len {
             // SAFETY: the arm's range.
-            9.. => unsafe { ends::<u64>(from, to, len) },
+            8.. => unsafe { ends::<u64, 1>(from, to, len) },
             // SAFETY: the arm's range.
-            5..=8 => unsafe { ends::<u32>(from, to, len) },
+            4..=7 => unsafe { ends::<u32, 1>(from, to, len) },
             // SAFETY: the arm's range.
-            2..=4 => unsafe { ends::<u16>(from, to, len) },
+            2..=3 => unsafe { ends::<u16, 1>(from, to, len) },
             1 => {
                 // SAFETY: at least one byte.
                 let byte = unsafe { from.read() };

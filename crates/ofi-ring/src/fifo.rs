@@ -34,7 +34,7 @@ impl<T: Copy> Fifo<T> {
     ///
     /// # Errors
     /// [`Full`] if the queue is bounded and full; never if it is growable.
-    #[inline]
+    #[inline(always)] // so that the entry is built where it goes
     pub fn push(&mut self, entry: T) -> Result<(), Full> {
         if self.len() == self.slots.len() {
             self.make_room()?;

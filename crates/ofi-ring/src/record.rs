@@ -103,7 +103,7 @@ impl Producer {
     /// # Errors
     /// [`ReserveError::TooBig`] for a body of more than [`max_body`] bytes, [`ReserveError::Full`] until
     /// the consumer has moved on, [`ReserveError::Corrupt`] if it claims an impossible position.
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, body_len: usize) -> Result<Slot<'_>, ReserveError> {
         if body_len > self.max_body {
             return Err(ReserveError::TooBig);
@@ -271,6 +271,13 @@ impl Consumer {
     #[inline(always)]
     pub fn has_next(&self) -> bool {
         self.load_header() != 0
+    }
+
+    /// The caller's half of the next header word, unchecked: for choosing a way, before [`peek`](Self::peek). 0 if there
+    /// is none.
+    #[inline(always)]
+    pub fn next_high(&self) -> u32 {
+        (self.load_header() >> 32) as u32
     }
 
     /// Goes on to the record after `record`, which is the one that `peek` returned last. Its lines are

@@ -147,6 +147,16 @@ pub enum Flow {
     Stop,
 }
 
+/// Why the plain messages ended.
+enum Then {
+    /// There are no more, or no more are taken now.
+    Done,
+    /// One was kept for want of a receive.
+    Kept,
+    /// Another command is next.
+    Others,
+}
+
 impl Lane {
     pub fn new(peer: Peer, socket: Vec<u8>) -> Self {
         Self {
@@ -326,10 +336,20 @@ impl Lane {
     ///
     /// # Errors
     /// [`Broken`] if the peer breaks the protocol.
-    #[inline]
+    #[inline(always)]
     pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        if self.serving == 0 {
-            self.take_commands(common, host)?;
+        loop {
+            // Most commands are plain messages, and those concern nothing else of the lane.
+            let then = match self.next_kind() {
+                kind::MESSAGE => self.take_messages::<false, _>(common, host)?,
+                kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host)?,
+                _ => Then::Others,
+            };
+            match then {
+                Then::Done => break,
+                Then::Kept => self.after_delivery(common, host, Delivery::Kept),
+                Then::Others => break self.take_others(common, host)?,
+            }
         }
         if self.busy {
             self.poll_slow(common, host)?;
@@ -337,52 +357,64 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes commands, as many as there are and as the core and their order allow.
+    /// What the next command claims to be; 0 for none that may be taken now.
     #[inline]
-    fn take_commands<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        /// Why the plain messages ended.
-        enum Then {
-            Stop,
-            Kept,
-            Other(Record),
+    fn next_kind(&self) -> u32 {
+        match &self.link {
+            Some(Link { up: Some(up), .. }) if self.serving == 0 => up.commands.next_high(),
+            _ => 0,
         }
+    }
+
+    /// Takes plain messages, as many as there are and as the core takes.
+    #[inline(never)]
+    fn take_messages<const TAGGED: bool, H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+    ) -> Result<Then, Broken> {
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(Then::Done) };
+        let mut then = Then::Done;
+        while host.hungry() {
+            let Some(record) = up.commands.peek()? else { break };
+            if record.high != if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE } {
+                then = Then::Others;
+                break;
+            }
+            // SAFETY: the record's body is aligned, and readable until `advance`.
+            let words = unsafe { Words::new(record.body, record.body_len) };
+            let delivery = message::deliver::<TAGGED, _>(self.peer, host, words)?;
+            if delivery == Delivery::Stopped {
+                break;
+            }
+            up.commands.advance(&record);
+            if delivery == Delivery::Kept {
+                then = Then::Kept;
+                break;
+            }
+        }
+        self.idle = 0;
+        up.commands.flush();
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common); // it sleeps until there is room
+        }
+        Ok(then)
+    }
+
+    /// Takes commands of all kinds, as many as there are and as the core and their order allow.
+    #[inline(never)]
+    fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
-        while self.serving == 0 {
+        while self.serving == 0 && host.hungry() {
             let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
-            // Most commands are plain messages, and those concern nothing else of the lane.
-            let then = loop {
-                if !host.hungry() {
-                    break Then::Stop;
-                }
-                let Some(record) = up.commands.peek()? else { break Then::Stop };
-                // SAFETY: the record's body is aligned, and readable until `advance`.
-                let words = unsafe { Words::new(record.body, record.body_len) };
-                let delivery = match record.high {
-                    kind::MESSAGE => message::deliver::<false, _>(self.peer, host, words)?,
-                    kind::TAGGED_MESSAGE => message::deliver::<true, _>(self.peer, host, words)?,
-                    _ => break Then::Other(record),
-                };
-                if delivery == Delivery::Stopped {
-                    break Then::Stop;
-                }
+            let Some(record) = up.commands.peek()? else { break };
+            match self.take(common, host, &record)? {
+                Flow::Next => {}
+                Flow::Stop => break,
+            }
+            taken = true;
+            if let Some(Link { up: Some(up), .. }) = &mut self.link {
                 up.commands.advance(&record);
-                taken = true;
-                if delivery == Delivery::Kept {
-                    break Then::Kept;
-                }
-            };
-            match then {
-                Then::Stop => break,
-                Then::Kept => self.after_delivery(common, host, Delivery::Kept),
-                Then::Other(record) => match self.take(common, host, &record)? {
-                    Flow::Next => {
-                        taken = true;
-                        if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                            up.commands.advance(&record);
-                        }
-                    }
-                    Flow::Stop => break,
-                },
             }
         }
         if taken {
@@ -392,7 +424,6 @@ impl Lane {
     }
 
     /// Tells the peer of the room that there is now.
-    #[inline]
     fn taken(&mut self, common: &mut Common) {
         self.idle = 0;
         let Some(Link { up: Some(up), .. }) = &mut self.link else { return };

@@ -228,7 +228,6 @@ impl ShmLanes {
         self.cold.retain(|&other| other != peer);
     }
 
-    #[inline(never)]
     fn poll_lane<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) -> bool {
         let lane = &mut self.lanes[peer as usize];
         if lane.poll(&mut self.common, host).is_err() {
@@ -338,10 +337,12 @@ impl ShmLanes {
         }
         let mut at = 0;
         while let Some(&peer) = self.hot.get(at) {
-            at += 1;
-            if self.lanes[peer as usize].wants_poll() && !self.poll_lane(host, peer) {
-                at -= 1;
+            let lane = &mut self.lanes[peer as usize];
+            if lane.wants_poll() && lane.poll(&mut self.common, host).is_err() {
+                self.break_up(host, peer);
+                continue;
             }
+            at += 1;
         }
         if self.hot.len() > 1 && !host.hungry() {
             self.hot.rotate_left(1); // the next poll begins with another peer: none starves

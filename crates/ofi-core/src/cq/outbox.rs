@@ -40,7 +40,8 @@ pub struct Entry {
 /// Credits left, indexed by [`Credit`]; the first is not used.
 pub type Credits = [usize; 3];
 
-/// The completions of one endpoint for one queue.
+/// The completions of one endpoint for one queue. Aligned so that finding one of two takes no multiplication.
+#[repr(align(64))]
 pub struct Outbox {
     waiting: Fifo<Entry>,
     errors: VecDeque<CqErrorEntry>,
@@ -80,21 +81,25 @@ impl Outbox {
         self.bell = Some(bell);
     }
 
-    /// Moves waiting entries into `buffer`, up to the first error. Returns the new fill.
+    /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and whether
+    /// that is all of this read: an error is next, or the buffer is full.
     #[inline(never)]
-    pub fn drain(&mut self, credits: &mut Credits, buffer: &mut CqBuffer<'_>, mut filled: usize) -> usize {
-        while filled < buffer.capacity() {
-            match self.waiting.peek() {
-                Some(entry) if !entry.error => {
-                    buffer.write(filled, &entry.body, entry.source);
-                    credits[entry.credit as usize] += 1;
-                    self.waiting.pop();
-                    filled += 1;
-                }
-                _ => break,
+    pub fn drain(
+        &mut self,
+        credits: &mut Credits,
+        buffer: &mut CqBuffer<'_>,
+        mut filled: usize,
+    ) -> (usize, bool) {
+        while let Some(entry) = self.waiting.peek() {
+            if filled == buffer.capacity() || entry.error {
+                return (filled, entry.error || filled > 0);
             }
+            buffer.write(filled, entry.body, entry.source);
+            credits[entry.credit as usize] += 1;
+            self.waiting.pop();
+            filled += 1;
         }
-        filled
+        (filled, filled == buffer.capacity() && filled > 0)
     }
 
     /// Lets completions go straight into `buffer`, from entry `filled` on, until [`Outbox::end_direct`]. Nothing waits.
@@ -127,7 +132,7 @@ impl Outbox {
 
     /// Puts a successful completion in.
     #[inline(always)]
-    pub fn push(&mut self, credits: &mut Credits, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
+    pub fn push(&mut self, credits: &mut Credits, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
         if self.filled < self.capacity {
             // SAFETY: set by `begin_direct` and reset by `end_direct`, which one function calls around the poll that
             // we are in, while the buffer lives and under the endpoint's lock. Outside, `capacity` is 0.
@@ -136,14 +141,14 @@ impl Outbox {
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            self.push_later(Entry { body: *body, source, credit, error: false });
+            self.push_later(body, source, credit);
         }
     }
 
     /// Puts a completion in for the next read.
     #[inline(never)]
-    fn push_later(&mut self, entry: Entry) {
-        self.wait(entry);
+    fn push_later(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
+        self.wait(Entry { body, source, credit, error: false });
     }
 
     /// Puts an entry in for the next read.

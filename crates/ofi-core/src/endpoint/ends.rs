@@ -136,13 +136,12 @@ impl<T: Transport> Host<T> for Ends<T> {
     #[inline(always)] // so that a transport's loop over messages knows what kind they are
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
         // The common case by itself: a receive of one piece, long enough, that is to be reported.
-        if let Some(mut found) = self.rx.matcher.arrive(&receive::envelope(arrived))
-            && let Some((context, to)) = found.recv().simple(arrived.len)
-        {
-            found.release();
+        let envelope = receive::envelope(arrived);
+        let len = arrived.len;
+        if let Some((context, to)) = self.rx.matcher.accept(&envelope, |posted| posted.simple(len)) {
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
-            unsafe { copy::bytes(body, to, arrived.len) };
+            unsafe { copy::bytes(body, to, len) };
             self.rx.report(&mut self.boxes, &mut self.peers, context, arrived);
             return Delivery::Taken;
         }
@@ -185,7 +184,7 @@ impl<T: Transport> Host<T> for Ends<T> {
                 CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
             let source = if self.rx.report_source { self.peers.source(peer) } else { FiAddr::NOTAVAIL };
             let body = CqTaggedEntry { flags, len, data, ..CqTaggedEntry::EMPTY };
-            self.boxes.received(&body, source, Credit::None);
+            self.boxes.received(body, source, Credit::None);
         }
         true
     }
@@ -224,7 +223,7 @@ impl<T: Transport> Host<T> for Ends<T> {
             self.boxes.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
         }
         match result {
-            Ok(()) if op.ticket.signal => self.boxes.transmitted(&success(&op.ticket)),
+            Ok(()) if op.ticket.signal => self.boxes.transmitted(success(&op.ticket)),
             Ok(()) => self.boxes.credits[Credit::Transmit as usize] += 1,
             Err(errno) => self.fail_op(&op, errno),
         }

@@ -90,12 +90,10 @@ impl<T: Transport> Source for EpCore<T> {
         let (outbox, credits) = state.ends.boxes.slot(slot);
         let mut filled = filled;
         if !outbox.is_empty() {
-            filled = outbox.drain(credits, buffer, filled);
-            if outbox.error_is_next() {
-                return Polled { filled, error: true };
-            }
-            if filled == buffer.capacity() && filled > 0 {
-                return Polled { filled, error: false };
+            let all;
+            (filled, all) = outbox.drain(credits, buffer, filled);
+            if all {
+                return Polled { filled, error: outbox.error_is_next() };
             }
         }
         state.ends.boxes.begin(slot, buffer, filled);
@@ -392,7 +390,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         drop(guard);
         let source: Arc<dyn Source> = Arc::clone(core) as _;
-        for (slot, queue) in queues.into_iter().enumerate().take(if same { 1 } else { 2 }) {
+        for (slot, queue) in queues.into_iter().enumerate().skip(usize::from(same)) {
             if let Some(queue) = queue {
                 queue.add(Arc::clone(&source), slot)?;
             }

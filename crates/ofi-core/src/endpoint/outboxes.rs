@@ -5,14 +5,14 @@ use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, F
 use crate::cntr::{Counters, Kind};
 use crate::cq::{Credit, Credits, Entry, Outbox};
 
-/// Index of the outbox of transmit completions.
-pub const TRANSMIT: usize = 0;
+/// Index of the outbox of receive completions, and of all where both directions have the same queue.
+pub const RECEIVE: usize = 1;
 
 /// Both outboxes, and the credits that entries give back.
 pub struct Outboxes {
     boxes: [Outbox; 2],
-    /// Index of the outbox of receive completions.
-    receive: usize,
+    /// Index of the outbox of transmit completions.
+    transmit: usize,
     /// Operations that may still be posted.
     pub credits: Credits,
     /// What counts the operations that end.
@@ -26,7 +26,7 @@ impl Outboxes {
     pub fn new(tx_size: usize, rx_size: usize) -> Self {
         Self {
             boxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
-            receive: 1,
+            transmit: 0,
             credits: [0, tx_size, rx_size],
             counters: Counters::default(),
             read: [true; 2],
@@ -35,7 +35,7 @@ impl Outboxes {
 
     /// Says that both directions have the same queue.
     pub fn join(&mut self) {
-        self.receive = TRANSMIT;
+        self.transmit = RECEIVE;
     }
 
     /// An outbox, with the credits.
@@ -48,7 +48,7 @@ impl Outboxes {
     #[inline]
     pub fn begin(&mut self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) {
         self.boxes[slot & 1].begin_direct(buffer, filled);
-        if self.receive & 1 != slot & 1 {
+        if slot & 1 != RECEIVE {
             self.begin_unread();
         }
     }
@@ -62,7 +62,7 @@ impl Outboxes {
     /// Begins a poll whose completions nobody is reading.
     #[inline]
     pub fn begin_unread(&mut self) {
-        self.boxes[self.receive & 1].begin();
+        self.boxes[RECEIVE].begin();
     }
 
     /// Completes a transmit operation in the call that posted it.
@@ -71,20 +71,20 @@ impl Outboxes {
         self.credits[Credit::Transmit as usize] -= 1;
         let body = CqTaggedEntry { op_context: context, flags, ..CqTaggedEntry::EMPTY };
         let entry = Entry { body, source: FiAddr::NOTAVAIL, credit: Credit::Transmit, error: false };
-        self.boxes[TRANSMIT].wait(entry);
+        self.boxes[self.transmit & 1].wait(entry);
     }
 
     /// Completes a transmit operation.
     #[inline]
-    pub fn transmitted(&mut self, body: &CqTaggedEntry) {
-        self.boxes[TRANSMIT].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
+    pub fn transmitted(&mut self, body: CqTaggedEntry) {
+        self.boxes[self.transmit & 1].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
     }
 
     /// Completes a transmit operation with an error.
     pub fn transmit_failed(&mut self, error: CqErrorEntry) {
         self.counters.fail(Kind::of(error.flags));
-        if self.read[TRANSMIT] {
-            self.boxes[TRANSMIT].push_error(error, Credit::Transmit);
+        if self.read[0] {
+            self.boxes[self.transmit & 1].push_error(error, Credit::Transmit);
         } else {
             self.credits[Credit::Transmit as usize] += 1;
         }
@@ -92,8 +92,8 @@ impl Outboxes {
 
     /// Completes a receive, or reports something that nobody posted for.
     #[inline(always)]
-    pub fn received(&mut self, body: &CqTaggedEntry, source: FiAddr, credit: Credit) {
-        self.boxes[self.receive & 1].push(&mut self.credits, body, source, credit);
+    pub fn received(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
+        self.boxes[RECEIVE].push(&mut self.credits, body, source, credit);
     }
 
     /// Completes a receive with an error.
@@ -105,7 +105,7 @@ impl Outboxes {
     /// Reports a failure that counts as no operation: a search that found nothing.
     pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
         if self.read[1] {
-            self.boxes[self.receive & 1].push_error(error, credit);
+            self.boxes[RECEIVE].push_error(error, credit);
         } else {
             self.credits[credit as usize] += 1;
         }
@@ -114,13 +114,13 @@ impl Outboxes {
     /// Whether an entry that nobody posted for may be reported.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.boxes[self.receive & 1].has_room()
+        self.boxes[RECEIVE].has_room()
     }
 
     /// Whether to take in more messages.
     #[inline(always)]
     pub fn hungry(&self) -> bool {
-        self.boxes[self.receive & 1].hungry()
+        self.boxes[RECEIVE].hungry()
     }
 
     /// Whether a reader of `slot` would find nothing.

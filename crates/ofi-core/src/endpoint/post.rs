@@ -67,7 +67,7 @@ impl<T: Transport> State<T> {
                 self.ends.boxes.counters.count(Kind::of(ticket.flags), ticket.len);
                 if ticket.signal {
                     self.ends.boxes.credits[Credit::Transmit as usize] -= 1;
-                    self.ends.boxes.transmitted(&success(ticket));
+                    self.ends.boxes.transmitted(success(ticket));
                 }
                 Ok(())
             }
@@ -427,6 +427,6 @@ impl<T: Transport> State<T> {
             data: arrived.data,
             tag: arrived.tag,
         };
-        self.ends.boxes.received(&body, source, Credit::Receive);
+        self.ends.boxes.received(body, source, Credit::Receive);
     }
 }

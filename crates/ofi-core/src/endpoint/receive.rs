@@ -286,16 +286,32 @@ impl<T: Transport> RxSide<T> {
     /// Reports a simple receive ([`Posted::simple`]).
     #[inline(always)]
     pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
-        let flags = arrived_flags(arrived);
-        let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
-        if self.source_errors && source == FiAddr::NOTAVAIL {
-            return unknown_source(boxes, peers, context, arrived, arrived.len, flags, Credit::Receive);
-        }
         self.counts.messages += 1;
         self.counts.bytes += arrived.len as u64;
         let (len, data, tag) = (arrived.len, arrived.data, arrived.tag);
+        let flags = arrived_flags(arrived);
         let body = CqTaggedEntry { op_context: context, flags, len, buf: std::ptr::null_mut(), data, tag };
-        boxes.received(&body, source, Credit::Receive);
+        if self.report_source || self.source_errors {
+            return self.report_sourced(boxes, peers, body, arrived);
+        }
+        boxes.received(body, FiAddr::NOTAVAIL, Credit::Receive);
+    }
+
+    /// As `report`, with from whom it came.
+    #[inline(never)]
+    fn report_sourced(
+        &mut self,
+        boxes: &mut Outboxes,
+        peers: &mut Peers,
+        body: CqTaggedEntry,
+        arrived: &Arrived,
+    ) {
+        let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        if self.source_errors && source == FiAddr::NOTAVAIL {
+            let context = body.op_context;
+            return unknown_source(boxes, peers, context, arrived, arrived.len, body.flags, Credit::Receive);
+        }
+        boxes.received(body, source, Credit::Receive);
     }
 
     /// Reports a filled receive.
@@ -334,7 +350,7 @@ impl<T: Transport> RxSide<T> {
             data: arrived.data,
             tag: arrived.tag,
         };
-        boxes.received(&body, source, credit);
+        boxes.received(body, source, credit);
     }
 
     #[cold]

@@ -187,12 +187,6 @@ impl<R> Match<'_, R> {
     pub fn take(self) -> R {
         self.posted.take_found(self.found)
     }
-
-    /// As [`Match::take`], for an owner that has read all it needs.
-    #[inline(always)]
-    pub fn release(self) {
-        self.posted.release_found(self.found);
-    }
 }
 
 /// Why a message cannot be stored.
@@ -266,6 +260,13 @@ impl<R, U> Matcher<R, U> {
     pub fn arrive(&mut self, envelope: &Envelope) -> Option<Match<'_, R>> {
         let found = self.posted.find(envelope)?;
         Some(Match { posted: &mut self.posted, found })
+    }
+
+    /// As [`arrive`](Self::arrive) and [`Match::take`] in one, for receives that `accept` can use by looking at them.
+    /// `None` may also mean that it takes a longer look: then `arrive`.
+    #[inline(always)]
+    pub fn accept<X>(&mut self, envelope: &Envelope, accept: impl FnOnce(&R) -> Option<X>) -> Option<X> {
+        self.posted.accept(envelope, accept)
     }
 
     /// A queued receive, or `None` if it was taken.

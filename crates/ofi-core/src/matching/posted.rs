@@ -230,15 +230,32 @@ impl<R> PostedReceives<R> {
         self.slab.holds(id.index, id.generation).then(|| self.slab.at_mut(id.index))
     }
 
-    /// As `take_found`, without the receive.
+    /// Empties the receive that a message goes to if `accept` makes something of it, and answers that. `None` also
+    /// where more than one list would have to be looked at: the common case by itself.
     #[inline(always)]
-    pub(super) fn release_found(&mut self, Found { index, class, place }: Found) {
-        match class {
-            Class::UntaggedAny => self.untagged_any = self.slab.pop::<0>(index),
-            Class::TagAny => self.tag_any.pop(&mut self.slab, place),
-            _ => return drop(self.take_found(Found { index, class, place })),
+    pub(super) fn accept<X>(&mut self, envelope: &Envelope, accept: impl FnOnce(&R) -> Option<X>) -> Option<X> {
+        match envelope.space {
+            Space::Untagged => {
+                let index = self.untagged_any;
+                if self.untagged_from_len != 0 || index == NIL {
+                    return None;
+                }
+                let accepted = accept(self.slab.at(index))?;
+                self.untagged_any = self.slab.discard_first::<0>(index);
+                Some(accepted)
+            }
+            Space::Tagged => {
+                if !self.tag_from.is_empty() || self.wild != NIL {
+                    return None;
+                }
+                let tag = envelope.tag;
+                let is_key = |slab: &Slab<Key, R, 1>, head| slab.key(head).tag == tag;
+                let (place, index) = self.tag_any.first(&self.slab, self.hash.tag(tag), is_key)?;
+                let accepted = accept(self.slab.at(index))?;
+                self.tag_any.discard_first(&mut self.slab, place);
+                Some(accepted)
+            }
         }
-        drop(self.slab.remove(index));
     }
 
     /// Takes a receive that `find` has just found.

@@ -110,6 +110,24 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         value
     }
 
+    /// Takes the first slot, `head`, out of its only list, and empties it; returns what the list begins with now.
+    #[inline(always)]
+    pub(super) fn discard_first<const LIST: usize>(&mut self, head: u32) -> u32 {
+        let slot = &mut self.slots[head as usize];
+        assert!(slot.is_full(), "{FULL}");
+        // SAFETY: the slot is full, so by S2 the value is initialised, and it counts as dropped from here on.
+        unsafe { slot.value.assume_init_drop() };
+        slot.generation = slot.generation.wrapping_add(1);
+        let Links { next, prev } = slot.links[LIST];
+        slot.links[0].next = self.free;
+        self.free = head;
+        self.len -= 1;
+        if next != NIL {
+            self.slots[next as usize].links[LIST].prev = prev;
+        }
+        next
+    }
+
     #[inline]
     pub(super) fn key(&self, index: u32) -> &K {
         &self.slots[index as usize].key

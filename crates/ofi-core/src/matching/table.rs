@@ -92,6 +92,19 @@ impl<const LIST: usize> Table<LIST> {
         }
     }
 
+    /// As `pop`, and empties the slot.
+    #[inline]
+    pub(super) fn discard_first<K: Copy + Default, V, const LISTS: usize>(
+        &mut self,
+        slab: &mut Slab<K, V, LISTS>,
+        place: usize,
+    ) {
+        match slab.discard_first::<LIST>(self.entries[place].head) {
+            NIL => self.remove(place),
+            head => self.entries[place].head = head,
+        }
+    }
+
     /// Takes slot `index` out of the list at `place`, and with its last slot the list out of the table.
     #[inline]
     pub(super) fn unlink<K: Copy + Default, V, const LISTS: usize>(
