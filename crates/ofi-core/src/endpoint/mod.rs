@@ -376,6 +376,8 @@ impl<T: Transport> Endpoint for Ep<T> {
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         state.lanes = Some(lanes);
+        let rx = &mut state.ends.rx;
+        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty());
         state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
         let counters = state.ends.boxes.counters.each();
         let queues = state.queues.clone();

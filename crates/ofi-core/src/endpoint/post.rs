@@ -199,53 +199,7 @@ impl<T: Transport> EpCore<T> {
     #[inline]
     pub(super) fn receive<const TAGGED: bool>(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
         let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if state.lanes.is_none() {
-            return Err(not_enabled());
-        }
-        if !state.ends.rx.may_receive[usize::from(TAGGED)] {
-            let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
-            return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
-        }
-        let flags = if op.call == Call::Msg { op.flags } else { state.ends.rx.op_flags | op.flags };
-        let directed = if TAGGED { state.ends.rx.tagged_directed } else { state.ends.rx.directed };
-        let source = if directed && op.source != FiAddr::UNSPEC {
-            From::From(matching::Peer(state.peer(op.source)?))
-        } else {
-            From::Any
-        };
-        let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
-        if !RECEIVE_FLAGS.contains(flags) {
-            let search = flags & SEARCH_FLAGS;
-            if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
-                return Err(bad_flags(flags - RECEIVE_FLAGS));
-            }
-            return state.search(op, &want, flags);
-        }
-        match op.buf.pieces() {
-            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
-            [_] => {}
-            _ => drop(many_len(&op.buf, state.ends.rx.iov_limit)?),
-        }
-        let credit = &mut state.ends.boxes.credits[Credit::Receive as usize];
-        if *credit == 0 {
-            return Err(state.no_credit());
-        }
-        *credit -= 1;
-        let signal = state.ends.rx.reports(flags);
-        if flags.contains(OpFlags::MULTI_RECV) {
-            return state.post_multi(op, want, signal);
-        }
-        let posted = state.ends.rx.posted(op.context, &op.buf, signal);
-        match state.ends.rx.matcher.post(want, posted) {
-            matching::Posted::Queued(_) => {}
-            matching::Posted::Matched { recv, message } => {
-                let arrived = receive::arrived(&message.envelope);
-                let filling = state.ends.rx.fill(recv, &arrived);
-                state.settle(filling, message.content);
-            }
-        }
-        Ok(())
+        if guard.receive_now::<TAGGED>(op, tag) { Ok(()) } else { guard.receive::<TAGGED>(op, tag) }
     }
 
     /// `fi_cancel`.
@@ -275,6 +229,78 @@ impl<T: Transport> EpCore<T> {
             }
         }
         state.ends.boxes.receive_failed(error, credit);
+        Ok(())
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says that
+    /// nothing happened, and that [`State::receive`] knows why or does what else it takes.
+    #[inline(always)]
+    fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
+        let rx = &mut self.ends.rx;
+        let [piece] = op.buf.pieces() else { return false };
+        let any = op.source == FiAddr::UNSPEC || !rx.tagged_directed;
+        if !rx.quick[usize::from(TAGGED)] || !any || op.call != Call::Plain || !op.flags.is_empty() {
+            return false;
+        }
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if piece.addr.is_null() || *credit == 0 || (TAGGED && tag.ignore != 0) {
+            return false;
+        }
+        let posted = rx.of_one(op.context, *piece, rx.reports(OpFlags::empty()));
+        let queued = rx.matcher.queue::<TAGGED>(tag.tag, posted);
+        *credit -= usize::from(queued);
+        queued
+    }
+
+    #[inline(never)]
+    fn receive<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        if self.lanes.is_none() {
+            return Err(not_enabled());
+        }
+        if !self.ends.rx.may_receive[usize::from(TAGGED)] {
+            let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
+            return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
+        }
+        let flags = if op.call == Call::Msg { op.flags } else { self.ends.rx.op_flags | op.flags };
+        let directed = if TAGGED { self.ends.rx.tagged_directed } else { self.ends.rx.directed };
+        let source = if directed && op.source != FiAddr::UNSPEC {
+            From::From(matching::Peer(self.peer(op.source)?))
+        } else {
+            From::Any
+        };
+        let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
+        if !RECEIVE_FLAGS.contains(flags) {
+            let search = flags & SEARCH_FLAGS;
+            if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
+                return Err(bad_flags(flags - RECEIVE_FLAGS));
+            }
+            return self.search(op, &want, flags);
+        }
+        match op.buf.pieces() {
+            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
+            [_] => {}
+            _ => drop(many_len(&op.buf, self.ends.rx.iov_limit)?),
+        }
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(self.no_credit());
+        }
+        *credit -= 1;
+        let signal = self.ends.rx.reports(flags);
+        if flags.contains(OpFlags::MULTI_RECV) {
+            return self.post_multi(op, want, signal);
+        }
+        let posted = self.ends.rx.posted(op.context, &op.buf, signal);
+        match self.ends.rx.matcher.post(want, posted) {
+            matching::Posted::Queued(_) => {}
+            matching::Posted::Matched { recv, message } => {
+                let arrived = receive::arrived(&message.envelope);
+                let filling = self.ends.rx.fill(recv, &arrived);
+                self.settle(filling, message.content);
+            }
+        }
         Ok(())
     }
 }

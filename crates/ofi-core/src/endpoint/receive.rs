@@ -161,6 +161,8 @@ pub struct RxSide<T: Transport> {
     signalled: u64,
     /// What the endpoint was opened for: untagged and tagged receives.
     pub may_receive: [bool; 2],
+    /// The same once it is enabled, if plain receives have no flags by default.
+    pub quick: [bool; 2],
     /// `FI_SOURCE`: completions say from whom.
     pub report_source: bool,
     /// `FI_SOURCE_ERR`: completions from whom the address vector does not know are errors.
@@ -184,6 +186,7 @@ impl<T: Transport> RxSide<T> {
             bound: false,
             signalled: SIGNALLED,
             may_receive: [false; 2],
+            quick: [false; 2],
             report_source: false,
             source_errors: false,
             directed: false,
@@ -205,12 +208,17 @@ impl<T: Transport> RxSide<T> {
         (!self.selective || flags.contains(OpFlags::COMPLETION)) && self.bound
     }
 
+    /// A receive to post into one piece.
+    #[inline(always)]
+    pub fn of_one(&self, context: Context, piece: Piece, signal: bool) -> Posted {
+        Posted { context, piece, tail: if signal { self.signalled } else { SILENT } }
+    }
+
     /// A receive to post into `lent`.
     #[inline(always)]
     pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> Posted {
         if let [piece] = lent.pieces() {
-            let tail = if signal { self.signalled } else { SILENT };
-            return Posted { context, piece: *piece, tail };
+            return self.of_one(context, *piece, signal);
         }
         self.posted_special(context, Special { signal, kind: SpecialKind::Pieces(lent.pieces().into()) })
     }

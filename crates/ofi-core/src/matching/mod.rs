@@ -255,6 +255,21 @@ impl<R, U> Matcher<R, U> {
         Posted::Queued(self.posted.push(&want, recv))
     }
 
+    /// As [`post`](Self::post) of a receive from anyone that ignores nothing, if no message waits in its space.
+    #[inline(always)]
+    pub fn queue<const TAGGED: bool>(&mut self, tag: u64, recv: R) -> bool {
+        let space = if TAGGED { Space::Tagged } else { Space::Untagged };
+        if !self.unexpected.is_empty(space) {
+            return false;
+        }
+        if TAGGED {
+            self.posted.push_tagged(tag, recv)
+        } else {
+            self.posted.push_untagged(recv)
+        }
+        true
+    }
+
     /// The receive posted first of those that match, for the owner to take or leave.
     #[inline]
     pub fn arrive(&mut self, envelope: &Envelope) -> Option<Match<'_, R>> {

@@ -110,6 +110,29 @@ impl<R> PostedReceives<R> {
         RecvId { index, generation: self.slab.generation(index) }
     }
 
+    /// Queues an untagged receive from anyone.
+    #[inline(always)]
+    pub(super) fn push_untagged(&mut self, recv: R) {
+        let key = self.next_key(Class::UntaggedAny, 0);
+        let index = self.slab.insert(key, recv);
+        self.untagged_any = self.slab.push::<0>(self.untagged_any, index);
+    }
+
+    /// Queues a receive of one tag from anyone.
+    #[inline(always)]
+    pub(super) fn push_tagged(&mut self, tag: u64, recv: R) {
+        let key = self.next_key(Class::TagAny, tag);
+        let index = self.slab.insert(key, recv);
+        self.link(Class::TagAny, 0, tag, index);
+    }
+
+    #[inline(always)]
+    fn next_key(&mut self, class: Class, tag: u64) -> Key {
+        let order = self.next_order;
+        self.next_order += 1;
+        Key { order: order << CLASS_BITS | class as u64, tag, peer: 0 }
+    }
+
     #[inline(never)]
     fn link_wild(&mut self, ignore: u64, index: u32) {
         let at = index as usize;
@@ -233,7 +256,11 @@ impl<R> PostedReceives<R> {
     /// Empties the receive that a message goes to if `accept` makes something of it, and answers that. `None` also
     /// where more than one list would have to be looked at: the common case by itself.
     #[inline(always)]
-    pub(super) fn accept<X>(&mut self, envelope: &Envelope, accept: impl FnOnce(&R) -> Option<X>) -> Option<X> {
+    pub(super) fn accept<X>(
+        &mut self,
+        envelope: &Envelope,
+        accept: impl FnOnce(&R) -> Option<X>,
+    ) -> Option<X> {
         match envelope.space {
             Space::Untagged => {
                 let index = self.untagged_any;
