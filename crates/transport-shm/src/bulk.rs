@@ -27,6 +27,9 @@ use crate::sys::{self, Mapping};
 /// Payload bytes of a part: with 16 KiB in a ring of 512 KiB both copies overlap well, and each part stays in the
 /// second-level cache.
 const PART: usize = 16 << 10;
+/// Parts that one poll takes, or puts in, at most: while both ends keep pace there would be no end of them, and the
+/// application and the other peers wait.
+const TURN: usize = 64;
 
 /// The ring to the peer.
 pub struct BulkOut {
@@ -214,7 +217,8 @@ impl Lane {
             return Ok(()); // out of memory or descriptors now; tried again at the next poll
         }
         let mut sent = false;
-        while let (Some(stream), Some(bulk)) = (self.streams.front_mut(), &mut self.bulk_out) {
+        for _ in 0..TURN {
+            let (Some(stream), Some(bulk)) = (self.streams.front_mut(), &mut self.bulk_out) else { break };
             let part = (stream.len - stream.sent).min(PART);
             let mut slot = match bulk.producer.reserve(PART_HEADER + part) {
                 Ok(slot) => slot,
@@ -281,7 +285,7 @@ impl Lane {
     /// [`Broken`] for a part that was not asked for.
     pub fn take_parts<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
-        loop {
+        for _ in 0..TURN {
             let Some(bulk) = &mut self.bulk_in else { return Ok(()) };
             let Some(record) = bulk.consumer.peek()? else { break };
             // SAFETY: the record's body is aligned, and readable until `advance`.
