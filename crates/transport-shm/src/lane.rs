@@ -464,6 +464,9 @@ impl Lane {
 
     #[inline(never)]
     fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        // Looked at before the replies are taken: what the peer answered before it closed still counts.
+        let closed = self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED);
+        std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
         self.take_replies(common, host)?;
         self.take_parts(common, host)?;
         while let Some(reply) = self.backlog.front() {
@@ -478,7 +481,7 @@ impl Lane {
         if self.wished && host.may_hold(self.peer, common.eager) {
             self.wish(wish::NONE);
         }
-        if self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED) {
+        if closed {
             self.end(common, host);
             if self.is_drained() {
                 return Err(Broken);

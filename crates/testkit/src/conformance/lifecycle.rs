@@ -57,6 +57,25 @@ pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit
     }
 }
 
+pub fn what_a_peer_confirmed_before_it_closed_is_a_success(kit: &dyn Kit) {
+    for _ in 0..40 {
+        let pair = kit.pair();
+        pair.warm_up();
+        let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
+        pair.b.receive(&into).context(2).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).msg(OpFlags::DELIVERY_COMPLETE).send());
+        let Pair { a, b, .. } = pair;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                wait::drive(&[&b], "the message", || b.next_of(2));
+                drop(b);
+            });
+            let end = wait::drive_for(Duration::from_secs(10), &[&a], "the confirmation", || a.next_of(1));
+            assert!(matches!(end, Event::Done(..)), "{end:?}");
+        });
+    }
+}
+
 pub fn objects_may_be_dropped_in_any_order(kit: &dyn Kit) {
     // Children keep their parents, so no order is wrong and nothing dangles.
     for first in 0..5 {

@@ -334,6 +334,7 @@ macro_rules! for_each_case {
             lifecycle {
                 closing_ends_outstanding_operations_silently
                 closing_in_the_middle_fails_the_peer_s_operations_once_each
+                what_a_peer_confirmed_before_it_closed_is_a_success
                 objects_may_be_dropped_in_any_order
                 a_name_is_known_once_enabled
                 a_name_is_chosen_before_enabling_only
