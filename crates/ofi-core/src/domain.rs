@@ -123,11 +123,12 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
-        if info.ep_attr.ep_type != EpType::Rdm || info.domain_attr.name != self.0.info.domain_attr.name {
+        let connectionless = matches!(info.ep_attr.ep_type, EpType::Rdm | EpType::Dgram);
+        if !connectionless || info.domain_attr.name != self.0.info.domain_attr.name {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "the info that an endpoint is opened with",
-                format!("FI_EP_RDM of domain {:?}", self.0.info.domain_attr.name),
+                format!("FI_EP_RDM or FI_EP_DGRAM of domain {:?}", self.0.info.domain_attr.name),
                 format!("{} of domain {:?}", info.ep_attr.ep_type, info.domain_attr.name),
                 "use an info that getinfo answered for this domain",
             ));

@@ -77,6 +77,10 @@ fn variants(format: AddrFormat) -> Vec<Info> {
             }
         }
     }
+    // Datagrams are the same messages: nothing is lost on the way, as nothing need be.
+    let mut datagrams = all.clone();
+    datagrams.iter_mut().for_each(|info| info.ep_attr.ep_type = EpType::Dgram);
+    all.append(&mut datagrams);
     all
 }
 
