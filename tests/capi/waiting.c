@@ -87,7 +87,7 @@ static void event_queues(void)
 	ANSWERS(fi_eq_sread(eq, &event, &out, sizeof out, 1000, 0), sizeof out);
 	CHECK(event == FI_NOTIFY && out.data == 5);
 	ANSWERS(fi_eq_read(eq, &event, &out, sizeof out, 0), sizeof out);
-	CHECK(out.data == 6 && epoll_wait(set, &ready, 1, 0) == 0);
+	CHECK(out.data == 6);
 	OK(fi_close(&eq->fid));
 	close(set);
 }

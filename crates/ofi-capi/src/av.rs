@@ -132,24 +132,21 @@ impl Addresses {
         c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
     }
 
-    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or as the man
-    /// page says, an array of pointers, which no string with a scheme looks like.
+    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or, as the man
+    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer has.
     unsafe fn next_text(&mut self) -> Result<Address> {
-        let mut start = [0; 8];
-        for (at, byte) in start.iter_mut().enumerate() {
-            // SAFETY: the caller's promise: a pointer, or a string, which is not read behind its end.
-            *byte = unsafe { self.at.wrapping_add(at).read() };
-            if *byte == 0 && at < 2 {
-                break;
-            }
-        }
+        // SAFETY: the caller's promise: a pointer, or a string that is as long.
+        let start = unsafe { self.at.cast::<[u8; 8]>().read_unaligned() };
         let pointer = usize::from_ne_bytes(start);
-        let printable = start.iter().take_while(|byte| byte.is_ascii_graphic()).count();
-        if printable >= 3 || pointer < 4096 || pointer >> 47 != 0 {
+        if start.iter().all(u8::is_ascii_graphic) {
             // SAFETY: as above.
             let text = unsafe { memory::text(self.at.cast()) }.unwrap_or_default();
             self.at = self.at.wrapping_add(text.len() + 1);
             return Ok(Address::from_text(&text));
+        }
+        if pointer < 4096 || pointer >> 47 != 0 {
+            let wanted = "strings with a scheme, or pointers to such";
+            return Err(invalid("addresses of FI_ADDR_STR", wanted, format!("{start:02x?}")));
         }
         self.at = self.at.wrapping_add(size_of::<usize>());
         // SAFETY: as above.

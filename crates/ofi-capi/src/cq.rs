@@ -25,13 +25,6 @@ pub(crate) struct CqBody {
     _domain: Hold,
 }
 
-impl CqBody {
-    /// Whether the program may block on the wait object.
-    pub(crate) fn trywait(&self) -> Result<()> {
-        self.cq.trywait()
-    }
-}
-
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_cq {
     type Body = CqBody;

@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::border;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{av, cq, endpoint, fabric, info, mr, nosys};
+use crate::{atomic, av, cntr, cq, endpoint, fabric, info, mr, nosys};
 
 /// What is behind a domain.
 pub(crate) struct DomainBody {
@@ -42,6 +42,8 @@ static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::NOSYS };
 static OPS: fi_ops_domain = fi_ops_domain {
     av_open: av::open,
     cq_open: cq::open,
+    cntr_open: cntr::open,
+    query_atomic: atomic::query,
     endpoint: endpoint::open,
     endpoint2: endpoint::open_with_flags,
     ..fi_ops_domain::NOSYS

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{AddrFormat, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, OpFlags, Result};
 
 use crate::abi::{
-    class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_eq,
+    class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
+    fid_eq,
 };
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{cm, domain, info, msg, nosys, rma, tagged};
+use crate::{atomic, cm, domain, info, msg, nosys, rma, tagged};
 
 /// The flags of calls without flags.
 #[derive(Clone, Copy)]
@@ -81,7 +82,7 @@ fn make(context: *mut c_void, body: EpBody) -> *mut fid_ep {
         msg: msg::OPS.table(),
         rma: rma::OPS.table(),
         tagged: tagged::OPS.table(),
-        atomic: nosys::ATOMIC.table(),
+        atomic: atomic::OPS.table(),
         collective: nosys::COLLECTIVE.table(),
     };
     object::open(fid, body)
@@ -171,6 +172,12 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
                 let av = unsafe { object::of_fid::<fid_av>(other)? };
                 ep.endpoint.bind_av(&av.av)?;
                 av.users.hold()
+            }
+            class::CNTR => {
+                // SAFETY: the class says so.
+                let cntr = unsafe { object::of_fid::<fid_cntr>(other)? };
+                ep.endpoint.bind_counter(&cntr.counter, BindFlags::from_bits_retain(flags))?;
+                cntr.users.hold()
             }
             // Connectionless endpoints have no events of their own; binding a queue is allowed (fi_endpoint(3)).
             // SAFETY: the class says so.
@@ -274,6 +281,8 @@ fn option(level: c_int, name: c_int) -> Result<EpOption> {
         EpOption::MaxMsgSize,
         EpOption::MaxTaggedSize,
         EpOption::MaxRmaSize,
+        EpOption::MaxAtomicSize,
+        EpOption::InjectAtomicSize,
         EpOption::InjectMsgSize,
         EpOption::InjectTaggedSize,
         EpOption::InjectRmaSize,

@@ -1,70 +1,31 @@
-//! Event queues: what a program writes into one, it reads again. Nothing else writes events yet.
+//! Event queues. The library's events are structures; C's are bytes, of a length that the kind of event decides.
 
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ofi_api::{Errno, Error, Result, WaitObj};
+use ofi_api::{EqAttr, Errno, Error, Event, EventKind, EventQueue, Fid as FidNumber, Result, WaitObj};
 
-use crate::abi::{class, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag};
+use crate::abi::{
+    class, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag,
+};
 use crate::border::{self, invalid, null};
-use crate::cq::{milliseconds, wait_object};
+use crate::cq::{milliseconds, put_error_data, wait_object};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{fabric, info, memory, names, nosys};
-
-/// An event: its number and what the program gets of it.
-struct Event {
-    number: u32,
-    data: Vec<u8>,
-}
+use crate::{directory, fabric, info, memory, names, nosys};
 
 /// What is behind an event queue.
 pub(crate) struct EqBody {
-    events: Mutex<VecDeque<Event>>,
-    arrived: Condvar,
-    size: usize,
-    writable: bool,
+    pub eq: Arc<dyn EventQueue>,
     wait_obj: WaitObj,
-    /// Readable while there are events, with `FI_WAIT_FD`.
-    fd: Option<OwnedFd>,
+    /// Readers look at an event before they take it: one at a time. And what the last error's `err_data` points to.
+    reader: Mutex<Vec<u8>>,
     pub users: Users,
     _fabric: Hold,
 }
 
-/// Events that a queue holds unless the program says how many.
-const SIZE: usize = 256;
 /// Longest event that a program may write.
 const LONGEST: usize = 64 * 1024;
-
-impl EqBody {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the program may block on the wait object.
-    pub(crate) fn trywait(&self) -> Result<()> {
-        if self.lock().is_empty() { Ok(()) } else { Err(Error::AGAIN) }
-    }
-
-    /// The descriptor follows the queue: readable if and only if there is something in it.
-    fn follow(&self, events: &VecDeque<Event>, was_empty: bool) {
-        let Some(fd) = &self.fd else { return };
-        let mut word = 1_u64;
-        match (was_empty, events.is_empty()) {
-            (true, false) => {
-                // SAFETY: eight bytes are read from `word`.
-                unsafe { libc::write(fd.as_raw_fd(), (&raw const word).cast(), 8) };
-            }
-            (false, true) => {
-                // SAFETY: eight bytes are written to `word`.
-                unsafe { libc::read(fd.as_raw_fd(), (&raw mut word).cast(), 8) };
-            }
-            _ => {}
-        }
-    }
-}
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_eq {
@@ -98,30 +59,20 @@ pub(crate) unsafe extern "C" fn open(
             return Err(null("the place of the event queue"));
         }
         // SAFETY: as above.
-        let attr = unsafe { info::read(attr, size_of::<fi_eq_attr>()) };
-        let (size, flags, wait_obj) = attr.map_or((0, 0, 0), |attr| (attr.size, attr.flags, attr.wait_obj));
-        let wait_obj = WaitObj::try_from(wait_obj)?;
-        let fd = match wait_obj {
-            WaitObj::None | WaitObj::Unspec | WaitObj::Yield => None,
-            WaitObj::Fd => {
-                // SAFETY: no memory is involved.
-                let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-                if fd < 0 {
-                    return Err(std::io::Error::last_os_error().into());
-                }
-                // SAFETY: just opened, and nobody else's.
-                Some(unsafe { OwnedFd::from_raw_fd(fd) })
-            }
-            other => return Err(Error::with(Errno::ENOSYS, format!("an event queue with {other}"))),
+        let attr = match unsafe { info::read(attr, size_of::<fi_eq_attr>()) } {
+            None => EqAttr::default(),
+            Some(attr) => EqAttr {
+                size: attr.size,
+                write: attr.flags & flag::WRITE != 0,
+                wait_obj: WaitObj::try_from(attr.wait_obj)?,
+            },
         };
+        let eq = fabric.fabric.open_eq(&attr)?;
         let fid = fid_eq { fid: object::header::<fid_eq>(context, &FID_OPS), ops: OPS.table() };
         let body = EqBody {
-            events: Mutex::default(),
-            arrived: Condvar::new(),
-            size: if size == 0 { SIZE } else { size },
-            writable: flags & flag::WRITE != 0,
-            wait_obj,
-            fd,
+            eq,
+            wait_obj: attr.wait_obj,
+            reader: Mutex::default(),
             users: Users::default(),
             _fabric: fabric.users.hold(),
         };
@@ -145,38 +96,73 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise.
         let eq = unsafe { object::of_fid::<fid_eq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
-        unsafe { wait_object(number, arg, eq.wait_obj, || eq.fd.as_ref().map(AsRawFd::as_raw_fd)) }
+        unsafe { wait_object(number, arg, eq.wait_obj, || eq.eq.wait_fd()) }
     })
+}
+
+/// The bytes of a structure.
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: a structure of pointers and words, without padding, that is only read.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// C's number and bytes of an event. An info in it becomes the program's when the bytes are handed out.
+fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
+    if event.fid == FidNumber::NONE {
+        // The program's own: the bytes as it wrote them, with the number beside.
+        return Ok((event.data as u32, event.conn_data.clone()));
+    }
+    let fid = directory::pointer(event.fid);
+    let mut bytes = match event.kind {
+        EventKind::ConnReq | EventKind::Connected | EventKind::Shutdown => {
+            let info = match &event.info {
+                Some(info) => info::to_c(std::slice::from_ref(info.as_ref()))?,
+                None => std::ptr::null_mut(),
+            };
+            [bytes_of(&fid), bytes_of(&info)].concat()
+        }
+        _ => {
+            let entry = fi_eq_entry { fid, context: event.context.as_ptr(), data: event.data };
+            bytes_of(&entry).to_vec()
+        }
+    };
+    bytes.extend_from_slice(&event.conn_data);
+    Ok((event.kind.as_c(), bytes))
+}
+
+/// How many bytes C's form of an event has.
+fn encoded_len(event: &Event) -> usize {
+    let head = match event.kind {
+        _ if event.fid == FidNumber::NONE => 0,
+        EventKind::ConnReq | EventKind::Connected | EventKind::Shutdown => 2 * size_of::<usize>(),
+        _ => size_of::<fi_eq_entry>(),
+    };
+    head + event.conn_data.len()
 }
 
 /// Takes the oldest event, or with `FI_PEEK` looks at it.
 ///
 /// # Safety
-/// The C caller's promise.
-unsafe fn take(
-    eq: &EqBody,
-    events: &mut VecDeque<Event>,
-    number: *mut u32,
-    buf: *mut c_void,
-    len: usize,
-    flags: u64,
-) -> Result<usize> {
-    let Some(event) = events.front() else { return Err(Error::AGAIN) };
+/// The C caller's promise: `len` writable bytes.
+unsafe fn take(eq: &EqBody, number: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> Result<usize> {
     if number.is_null() || buf.is_null() {
         return Err(null("the event, or the buffer for it"));
     }
-    if len < event.data.len() {
+    let _one_at_a_time = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = eq.eq.peek()?;
+    if len < encoded_len(&seen) {
         return Err(Error::new(Errno::ETOOSMALL));
     }
-    let found = event.data.len();
-    // SAFETY: the caller's promise: `len` bytes, which are enough.
-    unsafe { std::ptr::copy_nonoverlapping(event.data.as_ptr(), buf.cast(), found) };
-    // SAFETY: not null, and the caller's.
-    unsafe { number.write(event.number) };
-    if flags & flag::PEEK == 0 {
-        events.pop_front();
-        eq.follow(events, false);
+    let mut event = if flags & flag::PEEK == 0 { eq.eq.read()? } else { seen };
+    if flags & flag::PEEK != 0 {
+        event.info = None; // belongs to who takes the event
     }
+    let (kind, bytes) = encoded(&event)?;
+    let found = bytes.len().min(len);
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), found) };
+    // SAFETY: not null, and the caller's.
+    unsafe { number.write(kind) };
     Ok(found)
 }
 
@@ -191,7 +177,7 @@ unsafe extern "C" fn read(
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         // SAFETY: as above.
-        unsafe { take(eq, &mut eq.lock(), number, buf, len, flags) }
+        unsafe { take(eq, number, buf, len, flags) }
     })
 }
 
@@ -206,25 +192,17 @@ unsafe extern "C" fn sread(
     border::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
-        if eq.wait_obj == WaitObj::None {
-            return Err(invalid("fi_eq_sread", "a queue with a wait object", "FI_WAIT_NONE"));
-        }
         let deadline = milliseconds(timeout).and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut events = eq.lock();
-        while events.is_empty() {
-            events = match deadline {
-                None => eq.arrived.wait(events).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(Error::AGAIN);
-                    }
-                    eq.arrived.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            eq.eq.peek_wait(left)?;
+            // SAFETY: as above.
+            match unsafe { take(eq, number, buf, len, flags) } {
+                // Another thread was faster.
+                Err(error) if error.is_again() => {}
+                other => return other,
+            }
         }
-        // SAFETY: as above.
-        unsafe { take(eq, &mut events, number, buf, len, flags) }
     })
 }
 
@@ -239,45 +217,50 @@ unsafe extern "C" fn write(
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         crate::domain::no_flags("fi_eq_write", flags)?;
-        if !eq.writable {
-            return Err(invalid("fi_eq_write", "a queue that was opened with FI_WRITE", "one without"));
-        }
         if len > LONGEST || buf.is_null() && len > 0 {
             return Err(invalid("an event", &format!("at most {LONGEST} bytes"), format!("{len} bytes")));
         }
-        let mut events = eq.lock();
-        if events.len() >= eq.size {
-            return Err(Error::AGAIN);
-        }
-        let was_empty = events.is_empty();
+        let mut event = Event::new(EventKind::from_c(number).unwrap_or_default(), FidNumber::NONE);
+        event.data = u64::from(number);
         // SAFETY: as above.
-        events.push_back(Event { number, data: unsafe { memory::bytes(buf, len) }.to_vec() });
-        eq.follow(&events, was_empty);
-        eq.arrived.notify_one();
+        event.conn_data = unsafe { memory::bytes(buf, len) }.to_vec();
+        eq.eq.write(event)?;
         Ok(len)
     })
 }
 
-/// There are no errors yet: only connections and asynchronous calls make them.
 unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, _flags: u64) -> isize {
     border::size(|| {
-        // SAFETY: the C caller's promise.
-        unsafe { object::body(eq)? };
-        if place.is_null() { Err(null("struct fi_eq_err_entry")) } else { Err(Error::AGAIN) }
+        // SAFETY: the C caller's promise, here and below.
+        let eq = unsafe { object::body(eq)? };
+        // SAFETY: as above.
+        let Some(entry) = (unsafe { place.as_mut() }) else { return Err(null("struct fi_eq_err_entry")) };
+        let mut kept = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = eq.eq.read_error()?;
+        entry.fid = directory::pointer(error.fid);
+        (entry.context, entry.data) = (error.context.as_ptr(), error.data);
+        (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
+        // SAFETY: as above.
+        unsafe { put_error_data(&mut kept, error.err_data, &mut entry.err_data, &mut entry.err_data_size) };
+        Ok(size_of::<fi_eq_err_entry>())
     })
 }
 
 unsafe extern "C" fn strerror(
-    _eq: *mut fid_eq,
+    eq: *mut fid_eq,
     prov_errno: c_int,
     _data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
     border::value(c"".as_ptr(), || {
-        let text = Errno::from_raw(prov_errno).text();
-        // SAFETY: the C caller's promise.
-        unsafe { memory::put_text(text, buf, len) };
-        names::interned(text)
+        // SAFETY: the C caller's promise, here and below.
+        let text = match unsafe { object::body(eq) } {
+            Ok(eq) => eq.eq.error_text(prov_errno),
+            Err(error) => error.to_string(),
+        };
+        // SAFETY: as above.
+        unsafe { memory::put_text(&text, buf, len) };
+        names::interned(&text)
     })
 }

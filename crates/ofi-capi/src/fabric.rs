@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi_api::{Errno, Error, Fabric, Info, Result, Version};
 
 use crate::abi::{
-    Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cq, fid_eq, fid_fabric,
+    Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
 };
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Users};
@@ -139,9 +139,11 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
             };
             match fid.fclass {
                 // SAFETY: the class says so.
-                class::CQ => unsafe { object::of_fid::<fid_cq>(handle)? }.trywait()?,
+                class::CQ => unsafe { object::of_fid::<fid_cq>(handle)? }.cq.trywait()?,
                 // SAFETY: the class says so.
-                class::EQ => unsafe { object::of_fid::<fid_eq>(handle)? }.trywait()?,
+                class::CNTR => unsafe { object::of_fid::<fid_cntr>(handle)? }.counter.trywait()?,
+                // SAFETY: the class says so.
+                class::EQ => unsafe { object::of_fid::<fid_eq>(handle)? }.eq.trywait()?,
                 other => {
                     let found = format!("one of class {other}");
                     return Err(invalid("an object to wait for", "a queue or a counter", found));

@@ -11,10 +11,13 @@
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
 mod abi;
+mod atomic;
 mod av;
 mod border;
 mod cm;
+mod cntr;
 mod cq;
+mod directory;
 mod domain;
 mod endpoint;
 mod entry;

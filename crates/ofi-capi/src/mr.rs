@@ -1,13 +1,13 @@
 //! Memory registration.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result};
+use ofi_api::{BindFlags, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result};
 
 use crate::abi::{
-    class, command, fi_mr_attr, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fi_ops_mr, fid, fid_domain, fid_mr,
-    flag,
+    class, command, fi_mr_attr, fi_mr_map_raw, fi_mr_modify, fi_mr_raw_attr, fi_ops, fi_ops_mr, fid,
+    fid_cntr, fid_domain, fid_ep, fid_mr, flag,
 };
 use crate::border::{self, invalid, null};
 use crate::info;
@@ -17,7 +17,8 @@ use crate::object::{self, Fid, Graveyard, Hold};
 /// What is behind a registration.
 pub(crate) struct MrBody {
     region: Arc<dyn MemoryRegion>,
-    _domain: Hold,
+    /// The domain and the counters, which stay open.
+    holds: Mutex<Vec<Hold>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -74,13 +75,14 @@ unsafe fn register(
     let mut wanted = unsafe { MrAttr::new(pieces, MrAccess::from_bits_retain(attr.access)) };
     (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
     (wanted.iface, wanted.device) = (iface, attr.device);
+    wanted.disabled = flags & flag::RMA_EVENT != 0;
     let region = domain.domain.register(&wanted)?;
     let fid = fid_mr {
         fid: object::header::<fid_mr>(attr.context, &FID_OPS),
         mem_desc: std::ptr::with_exposed_provenance_mut(region.desc().0),
         key: region.key(),
     };
-    let body = MrBody { region, _domain: domain.users.hold() };
+    let body = MrBody { region, holds: Mutex::new(vec![domain.users.hold()]) };
     // SAFETY: not null, and the caller's.
     unsafe { place.write(object::open(fid, body)) };
     Ok(())
@@ -185,14 +187,23 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
-/// Registrations are enabled from the start, for all endpoints: binding one changes nothing.
-unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        unsafe { object::of_fid::<fid_mr>(handle)? };
+        let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
         // SAFETY: as above.
         match unsafe { other.as_ref() }.map(|fid| fid.fclass) {
-            Some(class::EP) => Ok(()),
+            Some(class::EP) => {
+                // SAFETY: the class says so.
+                mr.region.bind_endpoint(&unsafe { object::of_fid::<fid_ep>(other)? }.endpoint)
+            }
+            Some(class::CNTR) => {
+                // SAFETY: the class says so.
+                let cntr = unsafe { object::of_fid::<fid_cntr>(other)? };
+                mr.region.bind_counter(&cntr.counter, BindFlags::from_bits_retain(flags))?;
+                mr.holds.lock().unwrap_or_else(PoisonError::into_inner).push(cntr.users.hold());
+                Ok(())
+            }
             Some(_) => Err(Error::new(Errno::ENOSYS)),
             None => Err(null("the object to bind")),
         }
@@ -206,10 +217,28 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         match number {
             // SAFETY: the C caller's promise: each command has its argument.
             command::GET_RAW_MR => unsafe { raw_attr(mr, arg.cast()) },
-            command::ENABLE | command::REFRESH => Ok(()),
+            command::ENABLE => {
+                mr.region.enable()?;
+                // SAFETY: a region that is being enabled is used by nobody else.
+                unsafe { (*handle.cast::<fid_mr>()).key = mr.region.key() };
+                Ok(())
+            }
+            // SAFETY: the C caller's promise.
+            command::REFRESH => unsafe { refresh(mr, arg.cast()) },
             _ => Err(Error::new(Errno::ENOSYS)),
         }
     })
+}
+
+/// `fi_mr_refresh`: only the pieces of `fi_mr_modify` are looked at.
+unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
+    // What every version has of it.
+    let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);
+    // SAFETY: the C caller's promise.
+    let modify = unsafe { info::read(arg, known) }.ok_or_else(|| null("struct fi_mr_modify"))?;
+    crate::domain::no_flags("fi_mr_refresh", modify.flags)?;
+    // SAFETY: as above; `Piece` is laid out like `iovec`.
+    mr.region.refresh(unsafe { vector::<Piece>("iov", modify.attr.mr_iov.cast(), modify.attr.iov_count)? })
 }
 
 /// `fi_mr_raw_attr`: the key in a form that can be sent to peers.

@@ -1,8 +1,8 @@
 //! Complete tables of operations that are not supported, for objects and for handles that were closed.
 
 use crate::abi::{
-    fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm, fi_ops_collective, fi_ops_cq, fi_ops_domain, fi_ops_ep,
-    fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
+    fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq, fi_ops_domain,
+    fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
 };
 
 macro_rules! tables {
@@ -22,6 +22,7 @@ tables! {
     ATOMIC: fi_ops_atomic,
     COLLECTIVE: fi_ops_collective,
     CQ: fi_ops_cq,
+    CNTR: fi_ops_cntr,
     EQ: fi_ops_eq,
     AV: fi_ops_av,
 }

@@ -86,7 +86,7 @@ c_ops! {
         cq_open(*mut fid_domain, *mut fi_cq_attr, *mut *mut fid_cq, Ptr) -> c_int;
         endpoint(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int;
         scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int;
-        cntr_open(*mut fid_domain, Ptr, *mut Ptr, Ptr) -> c_int;
+        cntr_open(*mut fid_domain, *mut fi_cntr_attr, *mut *mut fid_cntr, Ptr) -> c_int;
         poll_open(*mut fid_domain, Ptr, *mut Ptr) -> c_int;
         stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut Ptr, Ptr) -> c_int;
         srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, Ptr) -> c_int;
@@ -200,6 +200,16 @@ c_ops! {
         signal(*mut fid_cq) -> c_int;
         strerror(*mut fid_cq, c_int, Const, *mut c_char, usize) -> *const c_char;
         export_xpu(*mut fid_cq, u64, Ptr) -> c_int;
+    }
+    struct fi_ops_cntr {
+        read(*mut fid_cntr) -> u64;
+        readerr(*mut fid_cntr) -> u64;
+        add(*mut fid_cntr, u64) -> c_int;
+        set(*mut fid_cntr, u64) -> c_int;
+        wait(*mut fid_cntr, u64, c_int) -> c_int;
+        adderr(*mut fid_cntr, u64) -> c_int;
+        seterr(*mut fid_cntr, u64) -> c_int;
+        export_xpu(*mut fid_cntr, u64, Ptr) -> c_int;
     }
     struct fi_ops_eq {
         read(*mut fid_eq, *mut u32, Ptr, usize, u64) -> isize;

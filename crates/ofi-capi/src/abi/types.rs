@@ -23,6 +23,10 @@ c_structs! {
         collective: *mut fi_ops_collective,
     }
     struct fid_cq { fid: fid, ops: *mut fi_ops_cq, }
+    struct fid_cntr {
+        fid: fid,
+        ops: *mut fi_ops_cntr,
+    }
     struct fid_eq { fid: fid, ops: *mut fi_ops_eq, }
     struct fid_av { fid: fid, ops: *mut fi_ops_av, }
     struct fid_mr { fid: fid, mem_desc: Ptr, key: u64, }
@@ -166,6 +170,12 @@ c_structs! {
         wait_cond: u32,
         wait_set: Ptr,
     }
+    struct fi_cntr_attr {
+        events: u32,
+        wait_obj: u32,
+        wait_set: Ptr,
+        flags: u64,
+    }
     struct fi_eq_attr { size: usize, flags: u64, wait_obj: u32, signaling_vector: c_int, wait_set: Ptr, }
     struct fi_mr_attr {
         mr_iov: *const libc::iovec,
@@ -183,6 +193,10 @@ c_structs! {
         base_mr: *const fid_mr,
         sub_mr_cnt: usize,
     }
+    struct fi_mr_modify {
+        flags: u64,
+        attr: fi_mr_attr,
+    }
     struct fi_mr_raw_attr { flags: u64, base_addr: *mut u64, raw_key: *mut u8, key_size: *mut usize, }
     struct fi_mr_map_raw { flags: u64, base_addr: u64, raw_key: *mut u8, key_size: usize, key: *mut u64, }
     struct fi_cq_err_entry {
@@ -198,6 +212,11 @@ c_structs! {
         err_data: Ptr,
         err_data_size: usize,
         src_addr: u64,
+    }
+    struct fi_eq_entry {
+        fid: *mut fid,
+        context: Ptr,
+        data: u64,
     }
     struct fi_eq_err_entry {
         fid: *mut fid,
@@ -230,6 +249,27 @@ c_structs! {
         data: u64,
     }
     struct fi_rma_iov { addr: u64, len: usize, key: u64, }
+    struct fi_ioc {
+        addr: Ptr,
+        count: usize,
+    }
+    struct fi_rma_ioc {
+        addr: u64,
+        count: usize,
+        key: u64,
+    }
+    struct fi_msg_atomic {
+        msg_iov: *const fi_ioc,
+        desc: *mut Ptr,
+        iov_count: usize,
+        addr: u64,
+        rma_iov: *const fi_rma_ioc,
+        rma_iov_count: usize,
+        datatype: u32,
+        op: u32,
+        context: Ptr,
+        data: u64,
+    }
     struct fi_msg_rma {
         msg_iov: *const libc::iovec,
         desc: *mut Ptr,
@@ -251,6 +291,7 @@ pub(crate) mod class {
     pub(crate) const MR: usize = 12;
     pub(crate) const EQ: usize = 13;
     pub(crate) const CQ: usize = 14;
+    pub(crate) const CNTR: usize = 15;
     pub(crate) const NIC: usize = 20;
 }
 
@@ -283,6 +324,8 @@ pub(crate) mod flag {
     pub(crate) const PEEK: u64 = 1 << 19;
     /// The queue may be written to.
     pub(crate) const WRITE: u64 = 1 << 9;
+    /// The registration is to be bound to a counter before it is enabled.
+    pub(crate) const RMA_EVENT: u64 = 1 << 56;
     /// The memory is named by a dma-buf.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
 }

@@ -8,7 +8,7 @@ use ofi_api::{
     TxAttr, Version,
 };
 
-use super::FidHandle;
+use super::{FidHandle, forget_any};
 use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
 use crate::memory;
 
@@ -75,6 +75,7 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
         // SAFETY: as above.
         rust.fabric_attr = unsafe { fabric_attr(&c) };
     }
+    forget_any(&mut rust);
     Ok(rust)
 }
 

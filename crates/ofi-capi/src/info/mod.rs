@@ -2,10 +2,12 @@
 
 mod copy;
 mod from_c;
+mod source;
 mod to_c;
 
 pub(crate) use copy::{duplicate, release};
 pub(crate) use from_c::{domain_attr, ep_attr, fabric_attr, from_c, read, rx_attr, tx_attr};
+pub(crate) use source::{forget_any, name_source};
 pub(crate) use to_c::to_c;
 
 use ofi_api::Handle;

@@ -10,6 +10,9 @@ use crate::abi::{
 };
 use crate::memory::{copy_of, string, zeroed};
 
+/// Memory behind an address, at least.
+const ROOM: usize = 128;
+
 /// All infos as a list of C's.
 ///
 /// # Errors
@@ -68,8 +71,11 @@ fn fill(c: &mut fi_info, info: &Info) -> Result<()> {
 }
 
 fn address(address: Option<&Address>) -> Result<(*mut std::ffi::c_void, usize)> {
-    let bytes = address.map_or(&[][..], Address::bytes);
-    Ok((copy_of(bytes)?, bytes.len()))
+    let Some(address) = address else { return Ok((std::ptr::null_mut(), 0)) };
+    // Programs are known to write a longer name of the same provider over it.
+    let mut padded = address.bytes().to_vec();
+    padded.resize(padded.len().max(ROOM), 0);
+    Ok((copy_of(&padded)?, address.bytes().len()))
 }
 
 fn tx_attr(attr: &TxAttr) -> fi_tx_attr {

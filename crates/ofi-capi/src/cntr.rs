@@ -1,0 +1,138 @@
+//! Counters.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ofi_api::{CntrAttr, CntrEvents, Counter, Result, WaitObj};
+
+use crate::abi::{class, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
+use crate::border::{self, null};
+use crate::cq::{milliseconds, wait_object};
+use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::{domain, info, nosys};
+
+/// What is behind a counter.
+pub(crate) struct CntrBody {
+    pub counter: Arc<dyn Counter>,
+    wait_obj: WaitObj,
+    pub users: Users,
+    _domain: Hold,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_cntr {
+    type Body = CntrBody;
+    const CLASS: usize = class::CNTR;
+
+    fn close(&mut self) {
+        (self.fid, self.ops) = (object::closed(), nosys::CNTR.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::NOSYS };
+static OPS: fi_ops_cntr = fi_ops_cntr { read, readerr, add, set, wait, adderr, seterr, ..fi_ops_cntr::NOSYS };
+
+/// `fi_cntr_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    place: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let domain = unsafe { domain::of(domain)? };
+        if place.is_null() {
+            return Err(null("the place of the counter"));
+        }
+        // SAFETY: as above.
+        let attr = match unsafe { info::read(attr, size_of::<fi_cntr_attr>()) } {
+            None => CntrAttr::default(),
+            Some(attr) => {
+                domain::no_flags("fi_cntr_open", attr.flags)?;
+                CntrAttr {
+                    events: CntrEvents::try_from(attr.events)?,
+                    wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                }
+            }
+        };
+        let counter = domain.domain.open_counter(&attr)?;
+        let fid = fid_cntr { fid: object::header::<fid_cntr>(context, &FID_OPS), ops: OPS.table() };
+        let body = CntrBody {
+            counter,
+            wait_obj: attr.wait_obj,
+            users: Users::default(),
+            _domain: domain.users.hold(),
+        };
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(object::open(fid, body)) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        unsafe { object::of_fid::<fid_cntr>(handle)? }.users.none("a counter")?;
+        // SAFETY: as above.
+        unsafe { object::close::<fid_cntr>(handle) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let cntr = unsafe { object::of_fid::<fid_cntr>(handle)? };
+        // SAFETY: the C caller's promise: each command has its argument.
+        unsafe { wait_object(number, arg, cntr.wait_obj, || cntr.counter.wait_fd()) }
+    })
+}
+
+/// Runs `body` on a counter.
+///
+/// # Safety
+/// The C caller's promise.
+unsafe fn with<R>(cntr: *mut fid_cntr, body: impl FnOnce(&dyn Counter) -> Result<R>) -> Result<R> {
+    // SAFETY: the same promise.
+    body(unsafe { object::body(cntr)? }.counter.as_ref())
+}
+
+unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: the C caller's promise.
+    border::value(0, || unsafe { with(cntr, |counter| Ok(counter.read())) }.unwrap_or(0))
+}
+
+unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: the C caller's promise.
+    border::value(0, || unsafe { with(cntr, |counter| Ok(counter.read_error())) }.unwrap_or(0))
+}
+
+unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { with(cntr, |counter| counter.add(value)) })
+}
+
+unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { with(cntr, |counter| counter.add_error(value)) })
+}
+
+unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { with(cntr, |counter| counter.set(value)) })
+}
+
+unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { with(cntr, |counter| counter.set_error(value)) })
+}
+
+unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { with(cntr, |counter| counter.wait(threshold, milliseconds(timeout))) })
+}
