@@ -58,6 +58,7 @@ pub(crate) unsafe extern "C" fn open(
                 CntrAttr {
                     events: CntrEvents::try_from(attr.events)?,
                     wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                    wait_set: None,
                 }
             }
         };
