@@ -1,6 +1,6 @@
 //! The conformance suite, for every transport and endpoint type of this host. Each gap is listed with its reason.
 
-use ofi::raw::{AddrFormat, EpType, Hints};
+use ofi::raw::{AddrFormat, Caps, EpType, Hints};
 use testkit::Kit;
 
 /// Shared memory, reliable datagram endpoints, named by text.
@@ -21,5 +21,60 @@ impl Kit for ShmPorts {
     }
 }
 
+/// Shared memory, connected endpoints.
+struct ShmConnected;
+
+impl Kit for ShmConnected {
+    fn hints(&self) -> Hints {
+        Hints::new().provider("shm").ep_type(EpType::Msg)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+}
+
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
+testkit::conformance!(shm_msg: ShmConnected, skip = [
+    one_vector_serves_many_endpoints: "no address vector",
+    sending_to_a_removed_address_is_invalid: "no address vector",
+    the_source_follows_removal_and_reuse: "no address vector",
+    a_number_used_again_leads_to_the_new_peer: "no address vector",
+    a_direction_that_is_not_asked_for_needs_no_queue: "binds an address vector",
+    an_unknown_peer_is_refused: "the destination is the connection's, whatever is named",
+    enabling_without_a_queue_is_refused: "binds an address vector",
+    enabling_without_an_address_vector_is_refused: "needs none; a_connected_endpoint_needs_an_event_queue_and_no_address_vector",
+    wrong_bindings_are_refused: "binds an address vector",
+    an_endpoint_without_the_capability_has_no_atomics: "one peer for each endpoint",
+    both_sides_and_the_owner_count_together: "sends to itself",
+    endpoints_share_a_counter: "one peer for each endpoint",
+    a_peer_that_does_not_look_stops_nobody_else: "one peer for each endpoint",
+    a_receiver_that_lacks_receives_stops_nobody_else: "one peer for each endpoint",
+    a_peer_that_closes_and_comes_back_under_its_name_is_met_anew: "a connection ends with its peer",
+    a_directed_receive_finds_an_unexpected_message_of_its_source: "one peer, so no FI_DIRECTED_RECV",
+    a_directed_receive_takes_only_its_source: "one peer, so no FI_DIRECTED_RECV",
+    a_primary_capability_is_granted_only_if_asked_for: "asks for FI_DIRECTED_RECV",
+    costly_secondary_capabilities_are_granted_only_if_asked_for: "one peer, so no FI_SOURCE",
+    an_unknown_source_is_an_error_with_its_address_on_request: "one peer, so no FI_SOURCE",
+    an_unknown_source_is_not_available_until_inserted: "one peer, so no FI_SOURCE",
+    the_source_is_told: "one peer, so no FI_SOURCE",
+    one_queue_serves_many_endpoints: "one peer for each endpoint",
+    an_endpoint_can_send_to_itself: "a connection has two ends",
+    a_peek_tells_of_a_message_and_leaves_it: "one peer, so no FI_SOURCE",
+    six_a_closed_peer_is_an_error_within_a_bound: "a closed peer is FI_SHUTDOWN; closing_an_endpoint_shuts_its_peer_down",
+    six_the_source_is_the_number_of_the_sender: "one peer, so no FI_SOURCE",
+    an_endpoint_accesses_its_own_memory: "a connection has two ends",
+    control_calls_come_from_any_thread: "one peer, so no FI_SOURCE",
+    at_completion_level_endpoints_of_a_domain_run_apart: "endpoints of several threads are paired by the test's",
+    a_sleeping_hub_is_woken_by_each_of_many_peers: "one peer for each endpoint",
+    an_endpoint_that_comes_later_wakes_a_sleeper_too: "one peer for each endpoint",
+    a_condition_variable_is_broadcast: "one peer for each endpoint",
+    a_poll_set_reports_each_change_of_a_counter_once: "one peer for each endpoint",
+    a_poll_set_reports_what_has_something: "one peer for each endpoint",
+    a_wait_set_has_one_descriptor_for_all: "one peer for each endpoint",
+    a_wait_set_times_out: "one peer for each endpoint",
+    a_wait_set_wakes_for_any_member: "one peer for each endpoint",
+    members_of_a_wait_set_do_not_block_alone: "one peer for each endpoint",
+    one_descriptor_serves_many_endpoints: "one peer for each endpoint",
+]);

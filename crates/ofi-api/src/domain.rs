@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
-    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, Placement, PollSet, Result,
-    Threading, WaitAttr, WaitSet,
+    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement,
+    PollSet, Result, Threading, WaitAttr, WaitSet,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -55,6 +55,12 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_NONE` and `FI_WAIT_SET`; what making a descriptor answers.
     fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>>;
+
+    /// Opens a passive endpoint, which connections are asked of.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if `info` is not this provider's, or not of `FI_EP_MSG`.
+    fn open_passive(&self, info: &Info) -> Result<Arc<dyn PassiveEndpoint>>;
 }
 
 /// A domain (`fid_domain`): an adapter, with what is opened on it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionQueue, Context, Counter, Datatype,
-    FiAddr, FiOp, Lent, OpFlags, RemotePiece, Result,
+    EventQueue, FiAddr, FiOp, Fid, Lent, OpFlags, RemotePiece, Result,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -102,6 +102,8 @@ pub struct TagMatch {
 pub enum EpOption {
     /// Free bytes below which a multi-receive buffer is released.
     MinMultiRecv = 0,
+    /// Most bytes that connect, accept and reject carry. Read-only.
+    CmDataSize = 1,
     /// Largest message of untagged sends.
     MaxMsgSize = 12,
     /// Largest message of tagged sends.
@@ -158,10 +160,48 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// As `bind_cq`.
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()>;
 
+    /// What events about it carry.
+    fn fid(&self) -> Fid;
+
+    /// Binds the queue that its connection's events are reported to.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one; `FI_EINVAL` for a queue of another library's making.
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
+
+    /// Asks the passive endpoint at `address` for a connection (`FI_EP_MSG`), and gives `data` along, cut to
+    /// [`EpOption::CmDataSize`]. Enables the endpoint. How it ends is an event: `FI_CONNECTED`, or an error, such as
+    /// `FI_ECONNREFUSED` with what the peer gave along to its rejection, or `FI_ETIMEDOUT`.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::enable`]; `FI_EALREADY`, `FI_EISCONN` or `FI_EOPBADSTATE` if it was called before;
+    /// `FI_EOPNOTSUPP` on endpoints that are not of `FI_EP_MSG`, or that were opened to accept.
+    fn connect(&self, address: &Address, data: &[u8]) -> Result<()>;
+
+    /// Accepts the request that the endpoint was opened with ([`crate::Info::handle`]), and gives `data` along. Enables the
+    /// endpoint. `FI_CONNECTED` follows as an event.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::enable`]; `FI_EALREADY` if the request was answered before; `FI_EOPNOTSUPP` without one.
+    fn accept(&self, data: &[u8]) -> Result<()>;
+
+    /// Ends the connection: what is outstanding ends with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after what was
+    /// sent before. Calling it again changes nothing.
+    ///
+    /// # Errors
+    /// `FI_ENOTCONN` without a connection.
+    fn shutdown(&self) -> Result<()>;
+
+    /// The address of the endpoint at the other end of the connection.
+    ///
+    /// # Errors
+    /// `FI_ENOTCONN` before the connection is there.
+    fn peer_name(&self) -> Result<Address>;
+
     /// Makes it ready for operations and gives it its address.
     ///
     /// # Errors
-    /// `FI_ENOCQ`, `FI_ENOAV` for what is not bound; `FI_EADDRINUSE` if another has the address.
+    /// `FI_ENOCQ`, `FI_ENOAV`, `FI_ENOEQ` for what is not bound; `FI_EADDRINUSE` if another has the address.
     fn enable(&self) -> Result<()>;
 
     /// Its address.
@@ -180,7 +220,8 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: read the completion queues, then try again. `FI_EMSGSIZE` over a limit,
-    /// `FI_EINVAL` for an unknown peer or bad arguments, `FI_EOPBADSTATE` before enable.
+    /// `FI_EINVAL` for an unknown peer or bad arguments, `FI_EOPBADSTATE` before enable. On endpoints of `FI_EP_MSG`
+    /// `FI_ENOTCONN` before the connection is there, and `FI_ESHUTDOWN` after it.
     fn send(&self, op: &SendOp<'_>) -> Result<()>;
 
     /// Sends a tagged message.

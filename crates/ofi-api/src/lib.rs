@@ -35,6 +35,7 @@ pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 // The objects and the transport contract, outermost first.
 mod atomic;
 mod av;
+mod cm;
 #[allow(unsafe_code)]
 mod completion;
 mod counter;
@@ -49,6 +50,7 @@ mod wait;
 
 pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
 pub use av::{AddressVector, AvAttr};
+pub use cm::PassiveEndpoint;
 pub use completion::{
     CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormatEntry, CqMsgEntry,
     CqTaggedEntry,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
     Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue, Fabric, FiOp, Info, MemoryRegion,
-    MrAttr, MrMode, Placement, PollSet, Result, Serialization, WaitAttr, WaitSet,
+    MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result, Serialization, WaitAttr, WaitSet,
 };
 
 use crate::atomic::Executor;
@@ -77,6 +77,16 @@ impl<T: Transport> FabricCore<T> {
     }
 }
 
+fn foreign_info(what: &str, wanted: &str, found: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        format!("the info that {what} is opened with"),
+        format!("one of provider {wanted}"),
+        format!("one of {found:?}"),
+        "open the fabric and what belongs to it with the same info",
+    )
+}
+
 impl<T: Transport> Fabric for FabricCore<T> {
     fn name(&self) -> &str {
         &self.name
@@ -84,13 +94,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
 
     fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>> {
         if info.fabric_attr.prov_name != self.provider {
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "the info that a domain is opened with",
-                format!("one of provider {}", self.provider),
-                format!("one of {:?}", info.fabric_attr.prov_name),
-                "open the fabric and its domains with the same info",
-            ));
+            return Err(foreign_info("a domain", &self.provider, &info.fabric_attr.prov_name));
         }
         let mr_mode = info.domain_attr.mr_mode;
         let virtual_addresses = mr_mode.intersects(MrMode::VIRT_ADDR | MrMode::BASIC);
@@ -115,6 +119,13 @@ impl<T: Transport> Fabric for FabricCore<T> {
     fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>> {
         Ok(EqCore::open(attr)?)
     }
+
+    fn open_passive(&self, info: &Info) -> Result<Arc<dyn PassiveEndpoint>> {
+        if info.fabric_attr.prov_name != self.provider {
+            return Err(foreign_info("a passive endpoint", &self.provider, &info.fabric_attr.prov_name));
+        }
+        crate::cm::open_passive::<T>(info)
+    }
 }
 
 impl<T: Transport> Domain for DomainHandle<T> {
@@ -123,12 +134,11 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
-        let connectionless = matches!(info.ep_attr.ep_type, EpType::Rdm | EpType::Dgram);
-        if !connectionless || info.domain_attr.name != self.0.info.domain_attr.name {
+        if info.ep_attr.ep_type == EpType::Unspec || info.domain_attr.name != self.0.info.domain_attr.name {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "the info that an endpoint is opened with",
-                format!("FI_EP_RDM or FI_EP_DGRAM of domain {:?}", self.0.info.domain_attr.name),
+                format!("FI_EP_MSG, FI_EP_DGRAM or FI_EP_RDM of domain {:?}", self.0.info.domain_attr.name),
                 format!("{} of domain {:?}", info.ep_attr.ep_type, info.domain_attr.name),
                 "use an info that getinfo answered for this domain",
             ));

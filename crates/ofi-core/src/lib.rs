@@ -5,6 +5,7 @@
 
 pub mod atomic;
 pub mod av;
+pub mod cm;
 pub mod cntr;
 pub mod config;
 pub mod copy;

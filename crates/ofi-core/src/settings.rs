@@ -1,5 +1,7 @@
 //! The core's own settings for endpoints.
 
+use std::time::Duration;
+
 use crate::config::{AnySetting, CORE, Setting};
 
 /// Free bytes below which a multi-receive buffer is released, until `FI_OPT_MIN_MULTI_RECV` says otherwise. As in the
@@ -21,8 +23,24 @@ static UNEXPECTED_MESSAGES: Setting<usize> = Setting::new(
 )
 .range(1, 1 << 30);
 
+static CONNECT_TIMEOUT: Setting<Duration> = Setting::new(
+    CORE,
+    "connect_timeout",
+    Duration::from_secs(30),
+    "Time after which a connection is given up that nobody accepts, or that its requester does not confirm",
+);
+
+static BACKLOG: Setting<usize> = Setting::new(
+    CORE,
+    "backlog",
+    1024,
+    "Connection requests that a passive endpoint hands out before they are answered, until FI_BACKLOG says otherwise",
+)
+.range(1, 1 << 30);
+
 /// To be registered by whoever lists settings.
-pub static SETTINGS: &[&dyn AnySetting] = &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES];
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG];
 
 /// The byte budget of an endpoint's matcher.
 pub fn unexpected_bytes() -> usize {
@@ -32,4 +50,14 @@ pub fn unexpected_bytes() -> usize {
 /// The envelope budget of an endpoint's matcher.
 pub fn unexpected_messages() -> usize {
     UNEXPECTED_MESSAGES.get()
+}
+
+/// How long an attempt to connect may take.
+pub fn connect_timeout() -> Duration {
+    CONNECT_TIMEOUT.get()
+}
+
+/// The backlog of a passive endpoint, to begin with.
+pub fn backlog() -> usize {
+    BACKLOG.get()
 }

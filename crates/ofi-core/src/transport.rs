@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, Context, Errno, Info, LibraryMemory, MrAccess, MrAttr, OpFlags, Piece, Placement, RemotePiece,
-    Result, Statistic,
+    Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, OpFlags, Piece, Placement,
+    RemotePiece, Result, Statistic,
 };
 
 use crate::atomic::Executor;
@@ -84,6 +84,46 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// # Errors
     /// `FI_EINVAL` for one that cannot be an address of this transport.
     fn normalize(address: &Address) -> Result<Address>;
+
+    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`; `FI_ENOSYS` for a transport without connections.
+    fn open_port(_info: &Info, _name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Err(Error::new(Errno::ENOSYS))
+    }
+}
+
+/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet arrives,
+/// or the peer's process is gone.
+pub trait Port: Send + Sync {
+    /// Its address.
+    fn address(&self) -> &Address;
+    /// Sends a packet of up to [`MAX_PACKET`] bytes to a connecting endpoint.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if it has to be tried again; others if the peer is gone.
+    fn send(&self, to: &Address, packet: &[u8]) -> Result<()>;
+    /// Takes the next packet: from whom, and its bytes.
+    fn receive(&self) -> Option<(Address, Vec<u8>)>;
+    /// Readable while packets wait.
+    fn wait_fd(&self) -> Option<RawFd>;
+}
+
+/// The longest connection packet, in bytes.
+pub const MAX_PACKET: usize = 512;
+
+/// What a connection packet asks of the endpoint's lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Nothing,
+    /// [`Lanes::join`] the sender, and send it this packet.
+    Join(Vec<u8>),
+    /// Send this packet back.
+    Reply(Vec<u8>),
+    /// [`Lanes::part`]: the peer sends no more.
+    Part,
 }
 
 /// A message on its way out.
@@ -273,6 +313,12 @@ pub trait Host<T: Transport> {
 
     /// Whether the core still takes messages in this poll. When it says no, stop; nothing is lost.
     fn hungry(&self) -> bool;
+
+    /// A connection packet has arrived at a connected endpoint. What to do about it.
+    fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
+
+    /// A packet of [`Lanes::packet`] did not arrive, or whoever it went to is gone since.
+    fn packet_lost(&mut self, to: &Address, errno: Errno);
 }
 
 /// Whether the caller may block.
@@ -351,6 +397,28 @@ pub trait Lanes<T: Transport>: Send {
 
     /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
     fn wait_fd(&self) -> Option<RawFd>;
+
+    /// Sends a connection packet of up to [`MAX_PACKET`] bytes, in order with others. It arrives, or
+    /// [`Host::packet_lost`] tells. With `watch` that is told too if `to` goes away later, within a second, until it is
+    /// joined or another packet is sent.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a transport without connections.
+    fn packet(&mut self, _to: &Address, _packet: &[u8], _watch: bool) -> Result<()> {
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Makes `address` the one peer of a connected endpoint, number 0; nobody else is listened to. `first`: this end
+    /// begins with whatever connecting takes.
+    ///
+    /// # Errors
+    /// What that answers.
+    fn join<H: Host<T>>(&mut self, _host: &mut H, _address: &Address, _first: bool) -> Result<()> {
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// The connection is over. With `drain`, what the peer sent before is taken first; then [`Host::fail_peer`].
+    fn part<H: Host<T>>(&mut self, _host: &mut H, _drain: bool) {}
 
     /// Appends the transport's counters.
     fn statistics(&self, into: &mut Vec<Statistic>);

@@ -58,7 +58,7 @@ fn every_attribute_is_shown_on_request() {
 
 #[test]
 fn nothing_found_is_c_s_line_and_exit_code() {
-    let output = fi_info(&["-t", "FI_EP_MSG", "-p", "shm"]);
+    let output = fi_info(&["-c", "FI_MULTICAST", "-p", "shm"]);
     assert_eq!(output.status.code(), Some(61));
     assert!(errors(&output).starts_with("fi_getinfo: -61 ("), "{}", errors(&output));
     assert!(errors(&output).contains("--explain"));

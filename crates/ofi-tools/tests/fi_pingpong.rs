@@ -171,7 +171,7 @@ fn a_second_process_that_is_killed_is_named() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_said_clearly() {
+fn what_cannot_be_measured_is_said_clearly() {
     for kind in ["msg", "dgram"] {
         let output = run(&["--self", "-e", kind]);
         assert_eq!(output.status.code(), Some(61));

@@ -16,6 +16,11 @@ pub trait Kit: Sync {
     /// Hints that lead to it and nothing else, and ask for no more than that.
     fn hints(&self) -> Hints;
 
+    /// What cases ask for unless they say otherwise: as much of it as this transport and endpoint type has.
+    fn usual_caps(&self) -> Caps {
+        USUAL
+    }
+
     /// Why it cannot run on this host: a device is missing, say. Cases are then reported as skipped.
     fn missing(&self) -> Option<String> {
         None
@@ -41,7 +46,7 @@ const USUAL: Caps = Caps::MSG
 impl dyn Kit + '_ {
     /// The transport's hints, with the capabilities and registration modes of an ordinary application.
     pub fn usual(&self) -> Hints {
-        self.hints().caps(USUAL).mr_mode(ANY_MR)
+        self.hints().caps(self.usual_caps()).mr_mode(ANY_MR)
     }
 
     /// What getinfo answers.
@@ -100,6 +105,7 @@ pub struct Opening {
     serialization: Serialization,
     name: Option<Address>,
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
+    info: Option<Info>,
 }
 
 impl Opening {
@@ -116,6 +122,7 @@ impl Opening {
             serialization: Serialization::LIBRARY,
             name: None,
             within: None,
+            info: None,
         }
     }
 
@@ -196,6 +203,24 @@ impl Opening {
         self
     }
 
+    /// With this info, instead of what getinfo answers to the hints.
+    pub fn info(mut self, info: Info) -> Self {
+        self.info = Some(info);
+        self
+    }
+
+    /// The info that it will be opened with.
+    ///
+    /// # Errors
+    /// Those of getinfo.
+    pub fn first_info(&self) -> Result<Info> {
+        if let Some(info) = &self.info {
+            return Ok(info.clone());
+        }
+        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&self.hints))?;
+        Ok(infos.into_iter().next().expect("getinfo answers at least one info, or an error"))
+    }
+
     /// Opens it.
     ///
     /// # Panics
@@ -210,6 +235,9 @@ impl Opening {
     /// # Errors
     /// Those of the calls on the way.
     pub fn try_open(self) -> Result<Side> {
+        if crate::connect::is_connected(&self.first_info()?) {
+            return crate::connect::open_paired(self);
+        }
         let side = self.open_disabled()?;
         side.ep.enable()?;
         Ok(side)
@@ -220,8 +248,7 @@ impl Opening {
     /// # Errors
     /// Those of the calls on the way.
     pub fn open_disabled(self) -> Result<Side> {
-        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&self.hints))?;
-        let info = infos.into_iter().next().expect("getinfo answers at least one info, or an error");
+        let info = self.first_info()?;
         let (fabric, domain) = match self.within {
             Some(within) => within,
             None => {
@@ -244,12 +271,19 @@ impl Opening {
             counters.push(counter);
         }
         let av = domain.open_av(&AvAttr::default())?;
-        ep.bind_av(&av)?;
+        let mut eq = None;
+        if crate::connect::is_connected(&info) {
+            let queue = crate::connect::open_eq(&fabric)?;
+            ep.bind_eq(&queue)?;
+            eq = Some(queue);
+        } else {
+            ep.bind_av(&av)?;
+        }
         if let Some(name) = &self.name {
             ep.set_name(name)?;
         }
         let (events, lent) = (Mutex::new(VecDeque::new()), Mutex::new(Vec::new()));
-        Ok(Side { ep, tx, rx, counters, av, domain, fabric, info, events, lent })
+        Ok(Side { ep, tx, rx, counters, eq, av, domain, fabric, info, events, lent })
     }
 }
 

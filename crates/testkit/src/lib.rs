@@ -6,6 +6,7 @@
 //! endpoints instead.
 
 pub mod conformance;
+pub mod connect;
 pub mod kit;
 pub mod leftovers;
 pub mod memory;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi::raw::{
     AddressVector, CompletionQueue, Context, Counter, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain,
-    Endpoint, Errno, Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece, Result,
+    Endpoint, Errno, EventQueue, Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece,
+    Result,
 };
 
 use crate::memory::{Buffers, Slice};
@@ -63,6 +64,8 @@ pub struct Side {
     pub rx: Arc<dyn CompletionQueue>,
     /// The counters that it was opened with.
     pub counters: Vec<Arc<dyn Counter>>,
+    /// The event queue, of a connected endpoint.
+    pub eq: Option<Arc<dyn EventQueue>>,
     /// The address vector.
     pub av: Arc<dyn AddressVector>,
     /// The domain.
@@ -94,6 +97,15 @@ impl Side {
         for counter in &self.counters {
             counter.read();
         }
+    }
+
+    /// The event queue.
+    ///
+    /// # Panics
+    /// If the endpoint is not a connected one.
+    #[track_caller]
+    pub fn eq(&self) -> &Arc<dyn EventQueue> {
+        self.eq.as_ref().expect("a connected endpoint")
     }
 
     /// Whether both directions have the same queue.

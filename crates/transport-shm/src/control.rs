@@ -7,8 +7,11 @@
 const VERSION: u64 = 1;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
-/// Longest message.
-pub const MAX_BYTES: usize = WORDS * 8;
+/// Longest message, and longest datagram of any kind.
+const MAX_MESSAGE: usize = WORDS * 8;
+pub const MAX_BYTES: usize = 8 + ofi_core::transport::MAX_PACKET;
+/// First word of a datagram that carries a packet of connection management.
+const PACKET: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ (VERSION | 1 << 7) << 56;
 const WORDS: usize = 10;
 
 /// What an endpoint tells of itself to a peer. Descriptors with it: its pair memory for this peer, its endpoint memory,
@@ -79,7 +82,7 @@ impl Message {
 
     /// From words. `None` for anything that [`Message::encode`] does not make.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() > MAX_BYTES || !bytes.len().is_multiple_of(8) {
+        if bytes.len() > MAX_MESSAGE || !bytes.len().is_multiple_of(8) {
             return None;
         }
         let mut words = [0u64; WORDS];
@@ -124,6 +127,17 @@ impl Message {
     }
 }
 
+/// A datagram around a packet of connection management.
+pub fn wrap_packet(packet: &[u8]) -> Vec<u8> {
+    [&PACKET.to_ne_bytes(), packet].concat()
+}
+
+/// The packet of connection management in a datagram.
+pub fn packet_in(bytes: &[u8]) -> Option<&[u8]> {
+    let packet = bytes.strip_prefix(&PACKET.to_ne_bytes())?;
+    (packet.len() <= ofi_core::transport::MAX_PACKET).then_some(packet)
+}
+
 fn introduction(kind: u64, who: &Introduction) -> Vec<u64> {
     vec![kind, who.incarnation, who.command_lines.into(), who.hint.into(), who.wakes.into()]
 }
@@ -147,6 +161,16 @@ mod tests {
         ] {
             assert_eq!(Message::parse(&message.encode()), Some(message));
         }
+    }
+
+    #[test]
+    fn a_packet_is_no_message_and_a_message_no_packet() {
+        let packet = wrap_packet(b"anything");
+        assert_eq!(packet_in(&packet), Some(&b"anything"[..]));
+        assert_eq!(Message::parse(&packet), None);
+        assert_eq!(packet_in(&Message::Wake.encode()), None);
+        assert_eq!(packet_in(&packet[..7]), None);
+        assert_eq!(packet_in(&wrap_packet(&[0; ofi_core::transport::MAX_PACKET + 1])), None);
     }
 
     #[test]

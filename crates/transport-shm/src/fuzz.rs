@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Address, Result};
+use ofi_core::cm::packet::Packet;
 use ofi_ring::record::Producer;
 
 use crate::command::kind;
@@ -14,13 +15,17 @@ use crate::sys::{self, ControlSocket, Mapping};
 /// Lines of the rings for commands and for large payloads.
 const LINES: usize = 256;
 
-/// A control datagram: what parses encodes back to the same bytes.
+/// A control datagram, or a packet of connection management: what parses encodes back to the same bytes.
 ///
 /// # Panics
 /// If it does not.
 pub fn control_datagram(bytes: &[u8]) {
     if let Some(message) = Message::parse(bytes) {
         assert_eq!(message.encode(), bytes, "{message:?}");
+    }
+    let inner = control::packet_in(bytes).unwrap_or(bytes);
+    if let Some(packet) = Packet::parse(inner) {
+        assert_eq!(packet.encode(), inner, "{packet:?}");
     }
 }
 

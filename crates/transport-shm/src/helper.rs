@@ -36,6 +36,8 @@ enum Outgoing {
     Introduce { own: Arc<OwnPair>, welcome: bool, since: Instant },
     /// Anything else.
     Plain(Message, Option<Arc<OwnedFd>>),
+    /// A packet of connection management, in its datagram.
+    Packet(Vec<u8>),
 }
 
 struct Late {
@@ -107,7 +109,7 @@ impl Helper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn poke(&self) {
+    pub fn poke(&self) {
         ofi_core::sys::signal_eventfd(self.wake.as_raw_fd());
     }
 
@@ -143,6 +145,12 @@ impl Helper {
     /// Sends a message, now or as soon as its socket takes it.
     pub fn post(&self, endpoint: &Arc<Shared>, to: &[u8], message: Message, fd: Option<Arc<OwnedFd>>) {
         self.send(endpoint, to.to_vec(), Outgoing::Plain(message, fd));
+    }
+
+    /// Sends a packet of connection management, now or as soon as its socket takes it. If nobody has the socket, the
+    /// endpoint is told.
+    pub fn packet(&self, endpoint: &Arc<Shared>, to: &[u8], packet: &[u8]) {
+        self.send(endpoint, to.to_vec(), Outgoing::Packet(control::wrap_packet(packet)));
     }
 
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
@@ -214,6 +222,7 @@ fn attempt(late: Late) -> Tried {
             let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
             endpoint.socket.send(&late.to, &message.encode(), &fds)
         }
+        Outgoing::Packet(bytes) => endpoint.socket.send(&late.to, bytes, &[]),
     };
     let greets = matches!(&late.what, Outgoing::Introduce { welcome: false, .. });
     let error = match sent {
@@ -235,6 +244,8 @@ fn attempt(late: Late) -> Tried {
         }
         endpoint.forget(&late.to, None);
         endpoint.tell(Event::Refused { peer: late.to, errno: error.errno() });
+    } else if let Outgoing::Packet(_) = &late.what {
+        endpoint.tell(Event::PacketLost { peer: late.to, errno: error.errno() });
     }
     Tried::Over
 }
@@ -253,7 +264,8 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let endpoints: Vec<Weak<Shared>> = state.endpoints.values().cloned().collect();
             let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
             polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
-            let swept = state.processes.values().any(|process| process.watch.is_none());
+            let swept = state.processes.values().any(|process| process.watch.is_none())
+                || state.endpoints.values().filter_map(Weak::upgrade).any(|endpoint| endpoint.watches());
             let timeout = if !state.late.is_empty() {
                 RETRY.as_millis() as i32
             } else if !state.unanswered.is_empty() {
@@ -305,6 +317,12 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
 impl Helper {
     fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) {
         let user = datagram.credentials.uid;
+        if endpoint.connection.is_some()
+            && (user == sys::user() || user == 0)
+            && let Some(packet) = control::packet_in(bytes)
+        {
+            return endpoint.take_packet(datagram.from, packet);
+        }
         let message = match Message::parse(bytes) {
             Some(message) if user == sys::user() || user == 0 => message,
             other => {
@@ -395,8 +413,10 @@ impl Helper {
         process.peers.push((Arc::downgrade(endpoint), peer.to_vec(), incarnation));
     }
 
-    /// Reports the peers whose process has ended.
+    /// Reports the peers whose process has ended, and sockets that are gone.
     fn bury(&self) {
+        let endpoints: Vec<_> = self.state().endpoints.values().filter_map(Weak::upgrade).collect();
+        endpoints.iter().for_each(|endpoint| endpoint.look_after());
         let mut gone = Vec::new();
         self.state().processes.retain(|&pid, process| {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);

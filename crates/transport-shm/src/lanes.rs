@@ -34,13 +34,13 @@ const AWAKE: u32 = 4096;
 
 /// The lanes of one endpoint.
 pub struct ShmLanes {
-    common: Common,
+    pub(crate) common: Common,
     inbox: mpsc::Receiver<Event>,
     /// Events that wait for a lane to be drained.
     postponed: Vec<Event>,
-    format: AddrFormat,
+    pub(crate) format: AddrFormat,
     by_socket: FxHashMap<Vec<u8>, Peer>,
-    lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Lane>,
     hot: Vec<Peer>,
     cold: Vec<Peer>,
     /// Peers by their hint bytes here.
@@ -57,7 +57,7 @@ pub struct ShmLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, caps: Caps, strict: bool },
+    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, caps: Caps, strict: bool, connected: bool },
     Open(Box<ShmLanes>),
 }
 
@@ -66,7 +66,8 @@ impl State {
     pub fn new(domain: &Arc<DomainCore<Shm>>, info: &Info) -> Self {
         let order = info.tx_attr.msg_order;
         let strict = order.intersects(MsgOrder::WAS | MsgOrder::RAS);
-        Self::Closed { domain: Arc::clone(domain), format: info.addr_format, caps: info.caps, strict }
+        let (format, connected) = (info.addr_format, crate::connection::is_connected(info));
+        Self::Closed { domain: Arc::clone(domain), format, caps: info.caps, strict, connected }
     }
 
     #[inline]
@@ -84,11 +85,12 @@ impl ShmLanes {
         format: AddrFormat,
         caps: Caps,
         strict: bool,
+        connected: bool,
         name: Option<&Address>,
     ) -> Result<Self> {
         let barrier = membarrier::register();
         let helper = Helper::get()?;
-        let (shared, inbox) = Shared::open(domain, name, format, caps, barrier)?;
+        let (shared, inbox) = Shared::open(domain, name, format, caps, barrier, connected)?;
         helper.add(&shared);
         // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
         let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
@@ -121,7 +123,7 @@ impl ShmLanes {
         })
     }
 
-    fn meet<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8]) -> Option<Peer> {
+    pub(crate) fn meet<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8]) -> Option<Peer> {
         if let Some(&peer) = self.by_socket.get(socket) {
             return Some(peer);
         }
@@ -197,6 +199,8 @@ impl ShmLanes {
                         lane.move_parked(&mut self.common, host);
                     }
                 }
+                Event::Packet { peer, packet } => self.take_packet(host, &peer, &packet),
+                Event::PacketLost { peer, errno } => self.packet_lost(host, &peer, errno),
             }
         }
     }
@@ -208,17 +212,18 @@ impl ShmLanes {
     }
 
     /// A peer is gone. Its lane ends when what it sent has been taken.
-    fn bury(&mut self, peer: Peer) {
+    pub(crate) fn bury(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         (lane.gone, lane.busy) = (true, true);
         self.warm_up(peer); // a cold lane is not polled
     }
 
     #[cold]
-    fn give_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, errno: Errno) {
+    pub(crate) fn give_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, errno: Errno) {
         let lane = &mut self.lanes[peer as usize];
         let incarnation = lane.up().map(|up| up.parts.incarnation);
         self.common.shared.forget(&lane.socket, incarnation);
+        self.common.shared.shut_out();
         lane.lose(&mut self.common, host, errno);
         self.drop_from_lists(peer);
     }
@@ -428,6 +433,7 @@ impl Drop for ShmLanes {
             }
         }
         let bye = Message::Bye { incarnation: shared.incarnation }.encode();
+        shared.part_from_admitted();
         for peer in shared.peers() {
             // A socket that is full belongs to a process that does not run; it will see the word.
             let _ = shared.socket.send(&peer, &bye, &[]);
@@ -438,10 +444,10 @@ impl Drop for ShmLanes {
 
 impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, format, caps, strict } = self else {
+        let Self::Closed { domain, format, caps, strict, connected } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = ShmLanes::new(domain, *format, *caps, *strict, name)?;
+        let lanes = ShmLanes::new(domain, *format, *caps, *strict, *connected, name)?;
         let address = lanes.common.shared.address.clone();
         *self = Self::Open(Box::new(lanes));
         Ok(address)
@@ -509,6 +515,20 @@ impl Lanes<Shm> for State {
         match self {
             Self::Open(lanes) => Some(lanes.common.shared.event.as_raw_fd()),
             Self::Closed { .. } => None,
+        }
+    }
+
+    fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        self.open()?.packet(to, packet, watch)
+    }
+
+    fn join<H: Host<Shm>>(&mut self, host: &mut H, address: &Address, first: bool) -> Result<()> {
+        self.open()?.join(host, address, first)
+    }
+
+    fn part<H: Host<Shm>>(&mut self, host: &mut H, drain: bool) {
+        if let Ok(lanes) = self.open() {
+            lanes.part(host, drain);
         }
     }
 

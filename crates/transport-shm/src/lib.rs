@@ -8,6 +8,7 @@
 mod atomic;
 mod bulk;
 mod command;
+mod connection;
 mod control;
 #[doc(hidden)]
 pub mod fuzz;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::DomainCore;
-use ofi_core::transport::Transport;
+use ofi_core::transport::{Port, Transport};
 
 pub use provider::ShmProvider;
 pub use settings::SETTINGS;
@@ -85,5 +86,9 @@ impl Transport for Shm {
 
     fn normalize(address: &Address) -> Result<Address> {
         name::normalize(address)
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Ok(Box::new(connection::ShmPort::open(info, name)?))
     }
 }

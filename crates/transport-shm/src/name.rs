@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
-use crate::sys;
+use crate::sys::{self, ControlSocket};
 
 /// How a name begins, as in C libfabric.
 pub const SCHEME: &str = "fi_shm://";
@@ -119,6 +119,21 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
         (None, Some(ip)) => Address::from(SocketAddr::from((ip, 32_768 + (sys::random() % 28_232) as u16))),
         (None, None) => Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random())),
     })
+}
+
+/// Binds the socket of an endpoint that asked for `wanted`.
+///
+/// # Errors
+/// `FI_EADDRINUSE` if somebody has the name.
+pub fn bind(wanted: Option<&Address>, format: AddrFormat) -> Result<(Address, ControlSocket)> {
+    let mut bound = Err(Error::new(Errno::EADDRNOTAVAIL));
+    for address in candidates(wanted, format) {
+        match ControlSocket::bind(&socket_name(&address)?) {
+            Ok(socket) => return Ok((address, socket)),
+            Err(error) => bound = Err(error),
+        }
+    }
+    bound
 }
 
 #[cfg(test)]

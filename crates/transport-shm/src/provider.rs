@@ -77,10 +77,6 @@ fn variants(format: AddrFormat) -> Vec<Info> {
             }
         }
     }
-    // Datagrams are the same messages: nothing is lost on the way, as nothing need be.
-    let mut datagrams = all.clone();
-    datagrams.iter_mut().for_each(|info| info.ep_attr.ep_type = EpType::Dgram);
-    all.append(&mut datagrams);
     all
 }
 
@@ -147,6 +143,26 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     info.fabric_attr.name = NAME.into();
     info.fabric_attr.prov_name = NAME.into();
     info.fabric_attr.prov_version = version();
+    info
+}
+
+/// What is left of an offer.
+type Narrow = fn(Info) -> Info;
+
+/// The types of endpoints, the preferred one first, and what each makes of an offer.
+const TYPES: [(EpType, Narrow); 3] =
+    [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, datagram)];
+
+/// Datagrams are the same messages: nothing is lost on the way, as nothing need be.
+fn datagram(mut info: Info) -> Info {
+    info.ep_attr.ep_type = EpType::Dgram;
+    info
+}
+
+/// An endpoint with one peer, which needs no address vector.
+fn connected(mut info: Info) -> Info {
+    info.ep_attr.ep_type = EpType::Msg;
+    info.caps -= Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
     info
 }
 
@@ -238,10 +254,22 @@ impl Provider for ShmProvider {
                 }
             }
         }
-        match negotiate_any(&variants, request.hints, request.version) {
-            Ok(info) => Offers { infos: vec![info], refusals: Vec::new() },
-            Err(refusals) => Offers { infos: Vec::new(), refusals },
+        let mut infos = Vec::new();
+        let mut refused = Vec::new();
+        for (ep_type, narrow) in TYPES {
+            let offers: Vec<Info> = variants.iter().map(|info| narrow(info.clone())).collect();
+            match negotiate_any(&offers, request.hints, request.version) {
+                Ok(info) => infos.push(info),
+                Err(refusals) => refused.push((ep_type, refusals)),
+            }
         }
+        if !infos.is_empty() {
+            return Offers { infos, refusals: Vec::new() };
+        }
+        // What stood in the way of the type that was asked for, or of the usual one.
+        let hinted = request.hints.map_or(EpType::Unspec, |hints| hints.info.ep_attr.ep_type);
+        let at = refused.iter().position(|(ep_type, _)| *ep_type == hinted).unwrap_or(0);
+        Offers { infos, refusals: refused.swap_remove(at).1 }
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {

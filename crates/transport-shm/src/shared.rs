@@ -11,6 +11,7 @@ use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
 
 use crate::Shm;
+use crate::connection::Connected;
 use crate::control::{Introduction, Message, Terms};
 use crate::layout::{doorbell, endpoint};
 use crate::name;
@@ -29,6 +30,10 @@ pub enum Event {
     Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
     /// The peer's answer to a request: without memory it does not grant.
     Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
+    /// A packet of connection management.
+    Packet { peer: Vec<u8>, packet: Vec<u8> },
+    /// Such a packet did not arrive, or the socket that it went to is gone since.
+    PacketLost { peer: Vec<u8>, errno: Errno },
 }
 
 /// This end of one pair, as far as it must be known before the peer is.
@@ -81,6 +86,8 @@ pub struct Shared {
     pairs: Mutex<HashMap<Vec<u8>, Entry>>,
     /// The endpoint is closed.
     closed: AtomicBool,
+    /// Of an endpoint of `FI_EP_MSG`.
+    pub connection: Option<Connected>,
     next_hint: AtomicU32,
     command_lines: usize,
 }
@@ -96,19 +103,9 @@ impl Shared {
         format: ofi_api::AddrFormat,
         caps: Caps,
         barrier: Support,
+        connected: bool,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
-        let mut bound = Err(Error::new(Errno::EADDRNOTAVAIL));
-        for address in name::candidates(wanted, format) {
-            let socket_name = name::socket_name(&address)?;
-            match ControlSocket::bind(&socket_name) {
-                Ok(socket) => {
-                    bound = Ok((address, socket));
-                    break;
-                }
-                Err(error) => bound = Err(error),
-            }
-        }
-        let (address, socket) = bound?;
+        let (address, socket) = name::bind(wanted, format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, true)?;
@@ -134,6 +131,7 @@ impl Shared {
             late: Mutex::new(Vec::new()),
             pairs: Mutex::new(HashMap::new()),
             closed: AtomicBool::new(false),
+            connection: connected.then(Connected::default),
             next_hint: AtomicU32::new(0),
             command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
         };
@@ -199,6 +197,10 @@ impl Shared {
         let mut pairs = self.pairs();
         if self.closed.load(Ordering::Relaxed) {
             return Ok((None, None));
+        }
+        if self.connection.as_ref().is_some_and(|connection| !connection.admits(&peer)) {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok((None, None)); // a peer greets again
         }
         let mut event = None;
         let known = pairs.get(&peer).and_then(|entry| entry.peer);

@@ -8,13 +8,14 @@ use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::receive::{self, Filling, Held, RxSide};
 use super::transmit::{TxOp, TxSide, success};
+use crate::cm::Connection;
 use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::keys::RegionTable;
 use crate::matching::Limit;
 use crate::slots::SlotId;
-use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Receiving, Ticket, Transport};
+use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, Ticket, Transport};
 
 /// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
 pub struct Ends<T: Transport> {
@@ -22,6 +23,8 @@ pub struct Ends<T: Transport> {
     pub rx: RxSide<T>,
     pub boxes: Outboxes,
     pub peers: Peers,
+    /// Of endpoints of `FI_EP_MSG`.
+    pub connection: Option<Box<Connection>>,
 }
 
 /// The receive that a message goes to.
@@ -247,6 +250,15 @@ impl<T: Transport> Host<T> for Ends<T> {
             }
             false
         });
+        self.connection_gone(error);
+    }
+
+    fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction {
+        self.connection_packet(from, packet)
+    }
+
+    fn packet_lost(&mut self, to: &Address, errno: Errno) {
+        self.connection_packet_lost(to, errno);
     }
 
     #[inline]

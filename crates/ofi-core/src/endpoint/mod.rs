@@ -4,6 +4,7 @@
 //! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
+mod connection;
 mod ends;
 mod outboxes;
 mod peers;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, BindFlags, Caps, CompletionQueue, Counter, CqBuffer,
-    CqErrorEntry, Datatype, Endpoint, EpOption, Errno, Error, FiOp, Info, ReceiveOp, Result, RmaOp, SendOp,
-    Statistic, TagMatch,
+    CqErrorEntry, Datatype, Endpoint, EpOption, EpType, Errno, Error, EventQueue, FiOp, Fid, Info, ReceiveOp,
+    Result, RmaOp, SendOp, Serialization, Statistic, TagMatch,
 };
 
 use self::atomic::AtomicSide;
@@ -27,9 +28,11 @@ use self::peers::Peers;
 use self::receive::RxSide;
 use self::transmit::{Limits, TxSide, not_opened_for};
 use crate::av::Av;
+use crate::cm::{self, Connection};
 use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
+use crate::eq::EqCore;
 use crate::lock::PolicyLock;
 use crate::matching;
 use crate::transport::{Arm, Lanes, Transport};
@@ -64,6 +67,7 @@ impl<T: Transport> State<T> {
 pub(crate) struct EpCore<T: Transport> {
     domain: Arc<DomainCore<T>>,
     info: Info,
+    fid: Fid,
     state: PolicyLock<State<T>>,
 }
 
@@ -181,20 +185,28 @@ impl<T: Transport> Ep<T> {
         rx.tagged_directed = info.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
         rx.min_multi_recv = crate::settings::MIN_MULTI_RECV;
         rx.iov_limit = info.rx_attr.iov_limit;
+        let fid = Fid::next();
+        let connected = info.ep_attr.ep_type == EpType::Msg;
+        let connection = connected.then(|| Connection::new(fid, info.handle.as_ref()));
+        let accepts = connection.as_ref().is_some_and(Connection::accepts);
         let state = State {
             ends: Ends {
                 tx,
                 rx,
                 boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
                 peers: Peers::default(),
+                connection: connection.map(Box::new),
             },
             lanes: None,
             queues: [None, None],
-            name: info.src_addr.clone(),
+            // The source address of a connection request is the passive endpoint's, which has it.
+            name: if accepts { None } else { info.src_addr.clone() },
         };
-        let state = PolicyLock::new(domain.serialization, state);
+        // Event queues drive connected endpoints too, and their calls may come from any thread.
+        let serialization = if connected { Serialization::LIBRARY } else { domain.serialization };
+        let state = PolicyLock::new(serialization, state);
         Ok(Arc::new(Self {
-            core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), state }),
+            core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), fid, state }),
         }))
     }
 }
@@ -323,6 +335,12 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "bind first",
             ));
         }
+        if guard.ends.connection.is_some() {
+            return Err(Error::with(
+                Errno::EINVAL,
+                "an address vector for an endpoint of FI_EP_MSG, which has one peer",
+            ));
+        }
         if guard.ends.peers.is_bound() {
             return Err(Error::wanted(
                 Errno::EBUSY,
@@ -360,7 +378,16 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "bind one, or ask getinfo for fewer capabilities",
             ));
         }
-        if !state.ends.peers.is_bound() {
+        if state.ends.connection.as_ref().is_some_and(|connection| connection.eq().is_none()) {
+            return Err(Error::wanted(
+                Errno::ENOEQ,
+                "fi_enable",
+                "an event queue, as FI_EP_MSG endpoints need",
+                "none",
+                "open one with fi_eq_open and bind it",
+            ));
+        }
+        if state.ends.connection.is_none() && !state.ends.peers.is_bound() {
             return Err(Error::wanted(
                 Errno::ENOAV,
                 "fi_enable",
@@ -402,7 +429,44 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         core.domain.roster.enter(&source)?;
         core.domain.progress.add(&source);
-        Ok(())
+        core.watch_connection()
+    }
+
+    fn fid(&self) -> Fid {
+        self.core.fid
+    }
+
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
+        let eq = EqCore::of(eq)?;
+        let mut guard = self.core.state.lock();
+        if guard.lanes.is_some() {
+            return Err(bad_state(
+                "fi_ep_bind",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "bind first",
+            ));
+        }
+        // Endpoints of other types have nothing to report (fi_endpoint(3)).
+        guard.ends.connection.as_mut().map_or(Ok(()), |connection| connection.bind(eq))
+    }
+
+    fn connect(&self, address: &Address, data: &[u8]) -> Result<()> {
+        self.enable()?;
+        self.core.connect(address, data)
+    }
+
+    fn accept(&self, data: &[u8]) -> Result<()> {
+        self.enable()?;
+        self.core.accept(data)
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.core.shutdown()
+    }
+
+    fn peer_name(&self) -> Result<Address> {
+        self.core.peer_name()
     }
 
     fn name(&self) -> Result<Address> {
@@ -474,6 +538,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         let limits = &guard.ends.tx.limits;
         Ok(match option {
             EpOption::MinMultiRecv => guard.ends.rx.min_multi_recv,
+            EpOption::CmDataSize => cm::DATA_SIZE,
             EpOption::MaxMsgSize => limits.message,
             EpOption::MaxTaggedSize => limits.tagged,
             EpOption::MaxRmaSize => limits.rma,
@@ -574,6 +639,7 @@ impl<T: Transport> Drop for Ep<T> {
     fn drop(&mut self) {
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
         self.core.domain.progress.remove(&source);
+        self.core.forget_connection();
         let (queues, counters) = {
             let guard = self.core.state.lock();
             (guard.queues.clone(), guard.ends.boxes.counters.each())

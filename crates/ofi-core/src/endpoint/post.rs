@@ -43,6 +43,9 @@ impl<T: Transport> State<T> {
 
     #[cold]
     fn meet(&mut self, address: FiAddr) -> Result<Peer> {
+        if let Some(peer) = self.connected_peer() {
+            return if self.lanes.is_some() { peer } else { Err(not_enabled()) };
+        }
         let wanted = self.ends.peers.look_up(address)?;
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let peer = lanes.peer(host, &wanted)?;
@@ -215,20 +218,7 @@ impl<T: Transport> EpCore<T> {
                 "nothing: the receive has its message, or was never posted",
             ));
         };
-        let mut error = CqErrorEntry::new(context, CompletionFlags::RECV, Errno::ECANCELED);
-        let mut credit = Credit::Receive;
-        if let Some(id) = state.ends.rx.forget(&posted)
-            && let Some(multi) = state.ends.rx.multis.get_mut(id)
-        {
-            multi.exhausted = true;
-            if multi.filling == 0 {
-                state.ends.rx.multis.remove(id);
-                error.flags |= CompletionFlags::MULTI_RECV;
-            } else {
-                credit = Credit::None; // comes back with the flag, when the last part has arrived
-            }
-        }
-        state.ends.boxes.receive_failed(error, credit);
+        state.ends.give_back(&posted, Errno::ECANCELED);
         Ok(())
     }
 }
@@ -260,6 +250,9 @@ impl<T: Transport> State<T> {
             return Err(not_enabled());
         }
         if !self.ends.rx.may_receive[usize::from(TAGGED)] {
+            if let Some(late) = self.late_receive::<TAGGED>(op, tag) {
+                return late;
+            }
             let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
             return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
         }
@@ -308,7 +301,7 @@ impl<T: Transport> State<T> {
 impl<T: Transport> State<T> {
     /// Finishes a receive whose message was there before it.
     #[cold]
-    fn settle(&mut self, filling: Filling, content: Held<T>) {
+    pub(super) fn settle(&mut self, filling: Filling, content: Held<T>) {
         match content {
             Held::Bytes(bytes) => {
                 // SAFETY: the pieces were lent for writing until the completion that is made below is read.

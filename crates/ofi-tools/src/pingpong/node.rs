@@ -66,15 +66,12 @@ pub fn offers(setup: &Setup) -> Result<Vec<Info>> {
         hints = hints.src_addr(source_address(source)?);
     }
     let get = |hints: &Hints| ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints));
-    get(&hints).map_err(|error| {
-        let other_type = hints.clone().ep_type(EpType::Rdm);
-        if ep_type != EpType::Rdm && get(&other_type).is_ok() {
-            let (wanted, found) = (ep_type.to_string(), "only FI_EP_RDM on this host's transports so far");
-            let error = Error::wanted(Errno::ENODATA, "endpoint type", wanted, found, "use -e rdm");
-            return Failure::Stack { doing: "fi_getinfo", error };
-        }
-        Failure::Stack { doing: "fi_getinfo", error }
-    })
+    if ep_type != EpType::Rdm {
+        let wanted = "FI_EP_RDM, whose peers this program finds by their addresses";
+        let error = Error::wanted(Errno::ENODATA, "endpoint type", wanted, ep_type.to_string(), "use -e rdm");
+        return Err(Failure::Stack { doing: "fi_getinfo", error });
+    }
+    get(&hints).map_err(|error| Failure::Stack { doing: "fi_getinfo", error })
 }
 
 /// An address as `-s` has it: a transport's own form, or a host.

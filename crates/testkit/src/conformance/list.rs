@@ -45,6 +45,27 @@ macro_rules! for_each_case {
                 an_event_descriptor_is_readable_while_there_are_events
                 a_written_event_wakes_a_blocked_reader
             }
+            connection {
+                a_connection_carries_data_both_ways_and_then_messages
+                a_connected_endpoint_reads_and_writes_its_peer_s_memory
+                connection_data_is_cut_to_the_size_that_is_told
+                a_rejection_is_an_error_with_its_data
+                a_request_that_is_dropped_is_refused
+                requests_over_the_backlog_are_refused
+                nobody_listening_refuses
+                a_listener_that_closes_refuses_what_waits
+                nothing_is_sent_before_the_connection_but_receives_are_posted
+                shutdown_follows_all_that_was_sent
+                shutdown_ends_what_is_outstanding
+                closing_an_endpoint_shuts_its_peer_down
+                a_caller_that_closes_while_it_waits_fails_the_acceptance
+                one_listener_serves_many_callers_in_any_domain
+                a_passive_endpoint_needs_its_queue_and_has_its_name
+                a_connected_endpoint_needs_an_event_queue_and_no_address_vector
+                connection_calls_are_for_connected_endpoints
+                a_blocked_reader_of_events_wakes_for_a_connection
+                connections_come_and_go
+            }
             completion {
                 every_operation_completes_unless_selective
                 selective_sends_complete_only_on_request

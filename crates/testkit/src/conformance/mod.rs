@@ -14,6 +14,7 @@ pub mod atomic;
 pub mod av;
 pub mod bad_input;
 pub mod completion;
+pub mod connection;
 pub mod counters;
 pub mod events;
 pub mod flow;

@@ -263,8 +263,11 @@ pub fn an_unknown_provider_is_no_data_and_a_newer_version_no_system(kit: &dyn Ki
 pub fn another_endpoint_type_is_refused_by_name(kit: &dyn Kit) {
     let ours = kit.info(&kit.usual()).ep_attr.ep_type;
     for other in [EpType::Msg, EpType::Dgram, EpType::Rdm] {
-        if other != ours && kit.getinfo(&kit.usual().ep_type(other)).is_err() {
-            refused(kit, kit.usual().ep_type(other), "ep_attr.type");
+        let hints = kit.usual().caps(Caps::empty()).ep_type(other);
+        match kit.getinfo(&hints) {
+            Ok(infos) => assert!(infos.iter().all(|info| info.ep_attr.ep_type == other)),
+            Err(_) if other != ours => refused(kit, hints, "ep_attr.type"),
+            Err(error) => panic!("{other}: {error}"),
         }
     }
 }

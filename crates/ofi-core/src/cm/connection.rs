@@ -1,0 +1,282 @@
+//! The state of one connected endpoint's connection.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result};
+
+use super::packet::{Kind, Packet};
+use super::{Request, cookie, cut};
+use crate::eq::EqCore;
+use crate::transport::{Peer, Reaction};
+
+/// How far the connection is.
+enum Phase {
+    /// Nothing was asked for.
+    Idle,
+    /// A request is on its way.
+    Connecting { deadline: Instant },
+    /// This end has accepted, and waits for the confirmation.
+    Accepted { deadline: Instant },
+    /// It is there.
+    Connected,
+    /// It is over, or never came to be.
+    Ended,
+}
+
+/// Whether something just ended the connection, or the attempt at one: then what is posted has to be ended too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Ended {
+    /// Not now.
+    No,
+    /// Just now.
+    Now,
+}
+
+/// See the module. All calls come under the endpoint's lock.
+pub struct Connection {
+    fid: Fid,
+    eq: Option<Arc<EqCore>>,
+    /// What the endpoint was opened to accept.
+    request: Option<Arc<Request>>,
+    phase: Phase,
+    cookie: u64,
+    /// The other end: the passive endpoint while connecting, then the peer.
+    other: Option<Address>,
+    /// The lanes have joined `other`.
+    joined: bool,
+}
+
+impl Connection {
+    /// The connection of a new endpoint, opened with `handle` in its info.
+    pub fn new(fid: Fid, handle: Option<&Handle>) -> Self {
+        let request = handle.and_then(Handle::downcast::<Request>);
+        Self { fid, eq: None, request, phase: Phase::Idle, cookie: 0, other: None, joined: false }
+    }
+
+    /// Whether it waits to accept.
+    pub fn accepts(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// The queue of its events.
+    pub fn eq(&self) -> Option<&Arc<EqCore>> {
+        self.eq.as_ref()
+    }
+
+    /// Binds the queue of its events.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if it has one.
+    pub fn bind(&mut self, eq: Arc<EqCore>) -> Result<()> {
+        if self.eq.is_some() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_ep_bind",
+                "one event queue",
+                "a second one",
+                "bind one queue to each endpoint",
+            ));
+        }
+        self.eq = Some(eq);
+        Ok(())
+    }
+
+    /// The peer to post to.
+    ///
+    /// # Errors
+    /// `FI_ENOTCONN` before the connection is there, `FI_ESHUTDOWN` after it.
+    #[cold]
+    pub fn peer(&self) -> Result<Peer> {
+        match self.phase {
+            Phase::Connected => Ok(0),
+            Phase::Ended => Err(Error::with(Errno::ESHUTDOWN, "the connection of this endpoint is over")),
+            _ => Err(Error::wanted(
+                Errno::ENOTCONN,
+                "a transfer on an endpoint of FI_EP_MSG",
+                "a connection",
+                "none yet",
+                "wait for FI_CONNECTED on the event queue",
+            )),
+        }
+    }
+
+    /// Whether there is, or may come, a connection.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    /// `FI_ENOTCONN` before the connection is there.
+    pub fn peer_name(&self) -> Result<Address> {
+        let there = matches!(self.phase, Phase::Connected | Phase::Ended) && self.joined;
+        self.other.clone().filter(|_| there).ok_or_else(|| Error::new(Errno::ENOTCONN))
+    }
+
+    /// Begins to connect to `to`: the packet to send there.
+    ///
+    /// # Errors
+    /// See [`ofi_api::Endpoint::connect`].
+    pub fn connect(&mut self, to: Address, data: &[u8], deadline: Instant) -> Result<Vec<u8>> {
+        if self.request.is_some() {
+            return Err(Error::with(
+                Errno::EOPNOTSUPP,
+                "fi_connect on an endpoint that was opened to accept",
+            ));
+        }
+        match self.phase {
+            Phase::Idle => {}
+            Phase::Connecting { .. } | Phase::Accepted { .. } => return Err(Error::new(Errno::EALREADY)),
+            Phase::Connected => return Err(Error::new(Errno::EISCONN)),
+            Phase::Ended => {
+                return Err(Error::wanted(
+                    Errno::EOPBADSTATE,
+                    "fi_connect",
+                    "an endpoint that never was connected",
+                    "one whose connection is over",
+                    "open another endpoint",
+                ));
+            }
+        }
+        self.cookie = cookie()?;
+        self.other = Some(to);
+        self.phase = Phase::Connecting { deadline };
+        Ok(Packet::new(Kind::Request, self.cookie, cut(data)).encode())
+    }
+
+    /// Accepts the request that the endpoint was opened with: whom to join, and the packet to send there.
+    ///
+    /// # Errors
+    /// See [`ofi_api::Endpoint::accept`].
+    pub fn accept(&mut self, data: &[u8], deadline: Instant) -> Result<(Address, Vec<u8>)> {
+        let Some(request) = &self.request else {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_accept",
+                "an endpoint that was opened with the info of an FI_CONNREQ event",
+                "one without a connection request",
+                "open the endpoint with that info, whose handle is the request",
+            ));
+        };
+        if !request.answer() {
+            return Err(Error::with(Errno::EALREADY, "the connection request was answered before"));
+        }
+        let to = request.from().clone();
+        self.cookie = request.cookie();
+        self.other = Some(to.clone());
+        self.joined = true;
+        self.phase = Phase::Accepted { deadline };
+        Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
+    }
+
+    /// Begins to end the connection: where to say so, and how. `None` if it is over already.
+    ///
+    /// # Errors
+    /// `FI_ENOTCONN` if there is none, nor an attempt at one.
+    pub fn shutdown(&mut self) -> Result<Option<(Address, Vec<u8>)>> {
+        match self.phase {
+            Phase::Idle => return Err(Error::new(Errno::ENOTCONN)),
+            Phase::Ended => return Ok(None),
+            _ => self.phase = Phase::Ended,
+        }
+        let packet = Packet::new(Kind::Shutdown, self.cookie, &[]).encode();
+        Ok(self.other.clone().filter(|_| self.joined).map(|to| (to, packet)))
+    }
+
+    fn report(&self, event: Event) {
+        if let Some(eq) = &self.eq {
+            eq.push(event);
+        }
+    }
+
+    fn fail(&mut self, errno: Errno, data: &[u8]) -> Ended {
+        self.phase = Phase::Ended;
+        if let Some(eq) = &self.eq {
+            let prov_errno = errno.get();
+            eq.push_error(EqErrorEntry {
+                prov_errno,
+                err_data: data.to_vec(),
+                ..EqErrorEntry::new(self.fid, errno)
+            });
+        }
+        Ended::Now
+    }
+
+    /// A packet has come.
+    pub fn packet(&mut self, from: &Address, bytes: &[u8]) -> (Reaction, Ended) {
+        const NOTHING: (Reaction, Ended) = (Reaction::Nothing, Ended::No);
+        let Some(packet) = Packet::parse(bytes) else { return NOTHING };
+        if packet.cookie != self.cookie {
+            return NOTHING;
+        }
+        let of_other = self.other.as_ref() == Some(from);
+        match (&self.phase, packet.kind) {
+            // From the accepting endpoint, whose address is new here; the cookie went to the passive one only.
+            (Phase::Connecting { .. }, Kind::Accept) => {
+                self.phase = Phase::Connected;
+                (self.other, self.joined) = (Some(from.clone()), true);
+                let conn_data = packet.data.to_vec();
+                self.report(Event { conn_data, ..Event::new(EventKind::Connected, self.fid) });
+                (Reaction::Join(Packet::new(Kind::Confirm, self.cookie, &[]).encode()), Ended::No)
+            }
+            (Phase::Connecting { .. }, Kind::Reject) if of_other => {
+                (Reaction::Nothing, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
+            }
+            (Phase::Accepted { .. }, Kind::Confirm) if of_other => {
+                self.phase = Phase::Connected;
+                self.report(Event::new(EventKind::Connected, self.fid));
+                NOTHING
+            }
+            (Phase::Connected | Phase::Accepted { .. }, Kind::Shutdown) if of_other => {
+                (Reaction::Part, Ended::No) // `gone` follows, when all that was sent before is here
+            }
+            // Too late: this end has given up, and says so.
+            (Phase::Ended, Kind::Accept) => {
+                let errno = Errno::ECONNREFUSED.get() as u32;
+                let packet = Packet { kind: Kind::Reject, cookie: self.cookie, errno, data: &[] };
+                (Reaction::Reply(packet.encode()), Ended::No)
+            }
+            (Phase::Accepted { .. }, Kind::Reject) if of_other => {
+                (Reaction::Part, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
+            }
+            _ => NOTHING,
+        }
+    }
+
+    /// A packet to `to` did not arrive, or `to` is gone.
+    pub fn lost(&mut self, to: &Address, errno: Errno) -> Ended {
+        if self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
+    }
+
+    /// The peer, or whoever was asked for it, is gone.
+    pub fn gone(&mut self, errno: Errno) -> Ended {
+        match self.phase {
+            Phase::Idle | Phase::Ended => Ended::No,
+            Phase::Connecting { .. } | Phase::Accepted { .. } => self.fail(errno, &[]),
+            Phase::Connected => {
+                self.phase = Phase::Ended;
+                self.report(Event::new(EventKind::Shutdown, self.fid));
+                Ended::Now
+            }
+        }
+    }
+
+    /// When to call [`Connection::tick`].
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Connecting { deadline } | Phase::Accepted { deadline } => Some(deadline),
+            _ => None,
+        }
+    }
+
+    /// Gives up what has taken too long. If that ended the attempt, the lanes must part from whom they joined.
+    pub fn tick(&mut self) -> Ended {
+        if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+            return self.fail(Errno::ETIMEDOUT, &[]);
+        }
+        Ended::No
+    }
+}

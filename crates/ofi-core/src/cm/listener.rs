@@ -1,0 +1,316 @@
+//! Passive endpoints, and the requests that they hand out.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{
+    Address, EpType, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info, PassiveEndpoint, Result,
+};
+
+use super::packet::{Kind, Packet};
+use super::{DATA_SIZE, cut};
+use crate::eq::{Driven, EqCore};
+use crate::transport::{Arm, Port, Transport};
+
+/// How soon an answer is tried again that its receiver had no room for.
+const RETRY: Duration = Duration::from_millis(2);
+/// Answers that wait for room; with more, the oldest is dropped: its receiver does not read, and its request ends in time.
+const LATE: usize = 1024;
+
+/// A connection request: what [`Info::handle`] of an `FI_CONNREQ` event holds. Dropped unanswered, it refuses.
+pub struct Request {
+    from: Address,
+    cookie: u64,
+    listener: Weak<Listener>,
+    answered: AtomicBool,
+}
+
+impl Request {
+    /// Who asks.
+    pub fn from(&self) -> &Address {
+        &self.from
+    }
+
+    /// The connection's cookie.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Takes the right to answer. `false` if somebody has.
+    pub fn answer(&self) -> bool {
+        if self.answered.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        if let Some(listener) = self.listener.upgrade() {
+            listener.unanswered.fetch_sub(1, Ordering::AcqRel);
+        }
+        true
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.upgrade()
+            && self.answer()
+        {
+            listener.refuse(&self.from, self.cookie, &[]);
+        }
+    }
+}
+
+/// What changes of a passive endpoint.
+struct State {
+    name: Option<Address>,
+    eq: Option<Arc<EqCore>>,
+    port: Option<Arc<dyn Port>>,
+    /// Answers that found no room.
+    late: VecDeque<(Address, Vec<u8>)>,
+}
+
+/// What the event queue and the requests hold of a passive endpoint.
+struct Listener {
+    fid: Fid,
+    info: Info,
+    state: Mutex<State>,
+    unanswered: AtomicUsize,
+    backlog: AtomicUsize,
+}
+
+impl Listener {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse(&self, to: &Address, cookie: u64, data: &[u8]) {
+        let errno = Errno::ECONNREFUSED.get() as u32;
+        let packet = Packet { kind: Kind::Reject, cookie, errno, data: cut(data) }.encode();
+        let mut state = self.state();
+        if state.late.len() >= LATE {
+            state.late.pop_front();
+        }
+        state.late.push_back((to.clone(), packet));
+        state.flush();
+    }
+
+    /// Takes one packet in. What has to be reported is reported without the lock.
+    fn take(self: &Arc<Self>, from: Address, bytes: &[u8]) {
+        let Some(Packet { kind: Kind::Request, cookie, data, .. }) = Packet::parse(bytes) else { return };
+        let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
+        if before >= self.backlog.load(Ordering::Relaxed) {
+            self.unanswered.fetch_sub(1, Ordering::AcqRel);
+            return self.refuse(&from, cookie, &[]);
+        }
+        let (eq, name) = {
+            let state = self.state();
+            (state.eq.clone(), state.port.as_ref().map(|port| port.address().clone()))
+        };
+        let listener = Arc::downgrade(self);
+        let answered = AtomicBool::new(false);
+        let request = Arc::new(Request { from: from.clone(), cookie, listener, answered });
+        let mut info = self.info.clone();
+        (info.src_addr, info.dest_addr) = (name, Some(from));
+        info.handle = Some(Handle::new(request));
+        let Some(eq) = eq else { return };
+        let conn_data = data.to_vec();
+        let info = Some(Box::new(info));
+        eq.push(Event { info, conn_data, ..Event::new(EventKind::ConnReq, self.fid) });
+    }
+}
+
+impl State {
+    /// Sends what waits, as far as there is room.
+    fn flush(&mut self) {
+        let Some(port) = &self.port else { return self.late.clear() };
+        let mut rest = VecDeque::new();
+        for (to, packet) in self.late.drain(..) {
+            let blocked = rest.iter().any(|(other, _): &(Address, Vec<u8>)| *other == to);
+            if blocked || port.send(&to, &packet).is_err_and(|error| error.is_again()) {
+                rest.push_back((to, packet)); // other errors: whoever asked is gone
+            }
+        }
+        self.late = rest;
+    }
+}
+
+/// The part of a listener that its event queue drives: it knows itself, to put into requests.
+struct Pump(Arc<Listener>);
+
+impl Driven for Pump {
+    fn drive(&self) {
+        let port = {
+            let mut state = self.0.state();
+            if !state.late.is_empty() {
+                state.flush();
+            }
+            state.port.clone()
+        };
+        let Some(port) = port else { return };
+        while let Some((from, packet)) = port.receive() {
+            self.0.take(from, &packet);
+        }
+    }
+
+    fn arm(&self) -> Arm {
+        Arm::Armed // the descriptor is readable as long as packets wait
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.0.state().port.as_ref()?.wait_fd()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        (!self.0.state().late.is_empty()).then(|| Instant::now() + RETRY)
+    }
+}
+
+/// What the application holds. Dropping it stops the listening; requests that it handed out can still be accepted.
+struct Passive<T: Transport> {
+    pump: Arc<dyn Driven>,
+    listener: Arc<Listener>,
+    transport: std::marker::PhantomData<fn() -> T>,
+}
+
+/// Opens a passive endpoint of transport `T` as `info` says.
+///
+/// # Errors
+/// `FI_EINVAL` unless it is of `FI_EP_MSG`.
+pub fn open_passive<T: Transport>(info: &Info) -> Result<Arc<dyn PassiveEndpoint>> {
+    if info.ep_attr.ep_type != EpType::Msg {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "the info that a passive endpoint is opened with",
+            "one of FI_EP_MSG",
+            format!("one of {}", info.ep_attr.ep_type),
+            "ask getinfo for endpoints of FI_EP_MSG",
+        ));
+    }
+    let name = info.src_addr.clone();
+    let listener = Arc::new(Listener {
+        fid: Fid::next(),
+        info: info.clone(),
+        state: Mutex::new(State { name, eq: None, port: None, late: VecDeque::new() }),
+        unanswered: AtomicUsize::new(0),
+        backlog: AtomicUsize::new(crate::settings::backlog()),
+    });
+    let pump: Arc<dyn Driven> = Arc::new(Pump(Arc::clone(&listener)));
+    Ok(Arc::new(Passive::<T> { pump, listener, transport: std::marker::PhantomData }))
+}
+
+impl<T: Transport> PassiveEndpoint for Passive<T> {
+    fn fid(&self) -> Fid {
+        self.listener.fid
+    }
+
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
+        let eq = EqCore::of(eq)?;
+        let mut state = self.listener.state();
+        if state.eq.is_some() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_pep_bind",
+                "one event queue",
+                "a second one",
+                "bind one queue to each passive endpoint",
+            ));
+        }
+        state.eq = Some(eq);
+        Ok(())
+    }
+
+    fn set_name(&self, address: &Address) -> Result<()> {
+        let mut state = self.listener.state();
+        if state.port.is_some() {
+            return Err(Error::wanted(
+                Errno::EOPBADSTATE,
+                "fi_setname",
+                "a passive endpoint before fi_listen",
+                "one that listens",
+                "name it first",
+            ));
+        }
+        state.name = Some(T::normalize(address)?);
+        Ok(())
+    }
+
+    fn name(&self) -> Result<Address> {
+        let state = self.listener.state();
+        let chosen = state.port.as_ref().map(|port| port.address().clone()).or_else(|| state.name.clone());
+        chosen.ok_or_else(|| {
+            Error::wanted(
+                Errno::EOPBADSTATE,
+                "fi_getname",
+                "a passive endpoint that listens or was named",
+                "one that is neither",
+                "call fi_listen first",
+            )
+        })
+    }
+
+    fn set_backlog(&self, requests: usize) -> Result<()> {
+        if requests == 0 {
+            return Err(Error::with(Errno::EINVAL, "a backlog of 0, with which no request could come"));
+        }
+        self.listener.backlog.store(requests, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn listen(&self) -> Result<()> {
+        let eq = {
+            let mut state = self.listener.state();
+            if state.port.is_some() {
+                return Ok(());
+            }
+            let Some(eq) = state.eq.clone() else {
+                return Err(Error::wanted(
+                    Errno::ENOEQ,
+                    "fi_listen",
+                    "an event queue, to report requests to",
+                    "none",
+                    "open one with fi_eq_open and bind it",
+                ));
+            };
+            state.port = Some(T::open_port(&self.listener.info, state.name.as_ref())?.into());
+            eq
+        };
+        eq.add(&self.pump)
+    }
+
+    fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()> {
+        let request = handle
+            .downcast::<Request>()
+            .filter(|request| Weak::as_ptr(&request.listener) == Arc::as_ptr(&self.listener));
+        let Some(request) = request else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the handle given to fi_reject",
+                "one of an FI_CONNREQ event of this passive endpoint",
+                "another",
+                "give the info's handle of the event",
+            ));
+        };
+        if !request.answer() {
+            return Err(Error::with(Errno::EALREADY, "the connection request was answered before"));
+        }
+        self.listener.refuse(&request.from, request.cookie, data);
+        Ok(())
+    }
+
+    fn cm_data_size(&self) -> usize {
+        DATA_SIZE
+    }
+}
+
+impl<T: Transport> Drop for Passive<T> {
+    fn drop(&mut self) {
+        let eq = self.listener.state().eq.clone();
+        if let Some(eq) = eq {
+            eq.remove(&self.pump);
+        }
+        let mut state = self.listener.state();
+        state.flush();
+        state.port = None;
+    }
+}

@@ -1,0 +1,42 @@
+//! Connection management (`FI_EP_MSG`), for every transport: the transport moves small packets between endpoints and
+//! passive endpoints, and pairs two endpoints; which packet means what is decided here.
+//!
+//! ```text
+//! connecting endpoint                passive endpoint            accepting endpoint
+//!   connect      ── Request ────────────▶ FI_CONNREQ
+//!                                         application opens ───────▶ accept
+//!   FI_CONNECTED ◀───────────────────────────────────── Accept ──
+//!   joins        ── Confirm ─────────────────────────────────────▶ FI_CONNECTED
+//!        or      ◀── Reject ───────────── reject, or backlog full
+//!   either end   ── Shutdown ──▶ the other: what was sent before, then FI_SHUTDOWN
+//! ```
+//!
+//! A cookie of 64 random bits, chosen by the connecting endpoint, is in every packet of one connection: packets of an
+//! earlier one, or of somebody who guesses, are dropped.
+
+mod connection;
+mod listener;
+pub mod packet;
+#[cfg(test)]
+mod tests;
+
+use ofi_api::{Errno, Error, Result};
+
+pub use connection::{Connection, Ended};
+pub use listener::{Request, open_passive};
+
+/// The most bytes that an application gives along (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
+pub const DATA_SIZE: usize = 256;
+
+/// As much of `data` as travels (fi_cm(3): the rest is cut off silently).
+fn cut(data: &[u8]) -> &[u8] {
+    &data[..data.len().min(DATA_SIZE)]
+}
+
+/// A cookie that nobody can guess.
+fn cookie() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::with(Errno::EIO, format!("no random numbers for a connection: {error}")))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,209 @@
+//! The connection of an endpoint of `FI_EP_MSG`: how the state in [`crate::cm`] meets the endpoint and its lanes.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ofi_api::{Address, CompletionFlags, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
+
+use super::ends::Ends;
+use super::receive::{self, Posted};
+use super::{EpCore, State};
+use crate::cm::{Connection, Ended};
+use crate::cq::{Credit, Source as _};
+use crate::eq::Driven;
+use crate::matching::{self, Source, Want};
+use crate::transport::{Arm, Lanes, Peer, Reaction, Transport};
+
+impl<T: Transport> Ends<T> {
+    /// Ends a posted receive without a message.
+    pub fn give_back(&mut self, posted: &Posted, errno: Errno) {
+        let mut error = CqErrorEntry::new(posted.context, CompletionFlags::RECV, errno);
+        let mut credit = Credit::Receive;
+        if let Some(id) = self.rx.forget(posted)
+            && let Some(multi) = self.rx.multis.get_mut(id)
+        {
+            multi.exhausted = true;
+            if multi.filling == 0 {
+                self.rx.multis.remove(id);
+                error.flags |= CompletionFlags::MULTI_RECV;
+            } else {
+                credit = Credit::None; // comes back with the flag, when the last part has arrived
+            }
+        }
+        self.boxes.receive_failed(error, credit);
+    }
+
+    /// The connection is over: what is posted ends, and nothing more is.
+    fn end(&mut self, ended: Ended) {
+        if ended == Ended::Now {
+            self.rx.quick = [false; 2];
+            self.rx.may_receive = [false; 2]; // `late_receive` knows the exception
+            for posted in self.rx.matcher.extract_posted(|_, _| true) {
+                self.give_back(&posted, Errno::ECANCELED);
+            }
+        }
+    }
+
+    /// See [`crate::transport::Host::packet`].
+    #[cold]
+    pub fn connection_packet(&mut self, from: &Address, bytes: &[u8]) -> Reaction {
+        let Some(connection) = &mut self.connection else { return Reaction::Nothing };
+        let (reaction, ended) = connection.packet(from, bytes);
+        self.end(ended);
+        reaction
+    }
+
+    /// See [`crate::transport::Host::packet_lost`].
+    #[cold]
+    pub fn connection_packet_lost(&mut self, to: &Address, errno: Errno) {
+        let ended = self.connection.as_mut().map_or(Ended::No, |connection| connection.lost(to, errno));
+        self.end(ended);
+    }
+
+    /// All that was under way with the peer has ended.
+    #[cold]
+    pub fn connection_gone(&mut self, errno: Errno) {
+        let ended = self.connection.as_mut().map_or(Ended::No, |connection| connection.gone(errno));
+        self.end(ended);
+    }
+}
+
+#[cold]
+fn unconnected() -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        "a call of connection management",
+        "an endpoint of FI_EP_MSG",
+        "an endpoint that has no connections",
+        "ask getinfo for FI_EP_MSG",
+    )
+}
+
+impl<T: Transport> State<T> {
+    fn connection(&mut self) -> Result<&mut Connection> {
+        self.ends.connection.as_deref_mut().ok_or_else(unconnected)
+    }
+
+    /// The peer of a connected endpoint. `None` for endpoints of other types.
+    #[cold]
+    pub(super) fn connected_peer(&self) -> Option<Result<Peer>> {
+        self.ends.connection.as_ref().map(|connection| connection.peer())
+    }
+
+    /// A receive that the endpoint's capabilities or its connection's end forbid: what came before the end can still be
+    /// received. `None` if the capabilities do.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn late_receive<const TAGGED: bool>(
+        &mut self,
+        op: &ReceiveOp<'_>,
+        tag: TagMatch,
+    ) -> Option<Result<()>> {
+        if !self.ends.connection.as_ref()?.is_over() {
+            return None;
+        }
+        let source = Source::Any;
+        let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
+        let waits = self.ends.rx.matcher.peek(&want).is_some();
+        let plain = op.flags.is_empty() && op.buf.pieces().len() <= self.ends.rx.iov_limit;
+        if !waits || !plain || self.ends.boxes.credits[Credit::Receive as usize] == 0 {
+            return Some(Err(Error::with(Errno::ESHUTDOWN, "the connection of this endpoint is over")));
+        }
+        self.ends.boxes.credits[Credit::Receive as usize] -= 1;
+        let posted = self.ends.rx.posted(op.context, &op.buf, true);
+        if let matching::Posted::Matched { recv, message } = self.ends.rx.matcher.post(want, posted) {
+            let arrived = receive::arrived(&message.envelope);
+            let filling = self.ends.rx.fill(recv, &arrived);
+            self.settle(filling, message.content);
+        }
+        Some(Ok(()))
+    }
+
+    /// Parts from the peer, if the lanes have joined one.
+    fn part(&mut self) {
+        if let Some((lanes, host)) = self.split() {
+            lanes.part(host, false);
+        }
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    pub(super) fn connect(&self, to: &Address, data: &[u8]) -> Result<()> {
+        let to = T::normalize(to)?;
+        let mut guard = self.state.lock();
+        let deadline = Instant::now() + crate::settings::connect_timeout();
+        let packet = guard.connection()?.connect(to.clone(), data, deadline)?;
+        let lanes = guard.lanes.as_mut().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        lanes.packet(&to, &packet, true)
+    }
+
+    pub(super) fn accept(&self, data: &[u8]) -> Result<()> {
+        let mut guard = self.state.lock();
+        let deadline = Instant::now() + crate::settings::connect_timeout();
+        let (to, packet) = guard.connection()?.accept(data, deadline)?;
+        let (lanes, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        // The peer may begin as soon as it has the packet.
+        lanes.join(host, &to, false)?;
+        lanes.packet(&to, &packet, true)
+    }
+
+    pub(super) fn shutdown(&self) -> Result<()> {
+        let mut guard = self.state.lock();
+        let Some((to, packet)) = guard.connection()?.shutdown()? else {
+            guard.ends.end(Ended::Now);
+            return Ok(());
+        };
+        if let Some(lanes) = &mut guard.lanes {
+            lanes.packet(&to, &packet, false)?;
+        }
+        guard.part();
+        guard.ends.end(Ended::Now);
+        Ok(())
+    }
+
+    pub(super) fn peer_name(&self) -> Result<Address> {
+        self.state.lock().connection()?.peer_name()
+    }
+
+    /// Has the event queue drive the endpoint.
+    pub(super) fn watch_connection(self: &Arc<Self>) -> Result<()> {
+        let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
+        let driven: Arc<dyn Driven> = Arc::clone(self) as _;
+        eq.map_or(Ok(()), |eq| eq.add(&driven))
+    }
+
+    /// Undoes [`EpCore::watch_connection`].
+    pub(super) fn forget_connection(self: &Arc<Self>) {
+        let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
+        if let Some(eq) = eq {
+            let driven: Arc<dyn Driven> = Arc::clone(self) as _;
+            eq.remove(&driven);
+        }
+    }
+}
+
+impl<T: Transport> Driven for EpCore<T> {
+    fn drive(&self) {
+        let mut guard = self.state.lock();
+        guard.drive();
+        let state = &mut *guard;
+        let ended = state.ends.connection.as_mut().map_or(Ended::No, |connection| connection.tick());
+        if ended == Ended::Now {
+            state.part();
+            state.ends.end(ended);
+        }
+    }
+
+    fn arm(&self) -> Arm {
+        self.arm_lanes()
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.state.lock().ends.connection.as_ref().and_then(|connection| connection.deadline())
+    }
+}

@@ -1,0 +1,161 @@
+//! Connected endpoints (`FI_EP_MSG`) in tests: listening, connecting, accepting, and pairing what a case opens.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use ofi::raw::{
+    Endpoint, EpType, EqAttr, EqErrorEntry, Errno, Event, EventKind, EventQueue, Fabric, Info,
+    PassiveEndpoint, Result, WaitObj,
+};
+
+use crate::kit::Opening;
+use crate::side::Side;
+use crate::wait;
+
+/// A passive endpoint that listens.
+pub struct Listener {
+    /// The passive endpoint.
+    pub pep: Arc<dyn PassiveEndpoint>,
+    /// Its event queue.
+    pub eq: Arc<dyn EventQueue>,
+    /// Its fabric.
+    pub fabric: Arc<dyn Fabric>,
+}
+
+/// An event queue as tests open them.
+///
+/// # Errors
+/// Those of the call.
+pub fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
+    fabric.open_eq(&EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() })
+}
+
+impl Listener {
+    /// A passive endpoint for `info`, listening.
+    ///
+    /// # Errors
+    /// Those of the calls on the way.
+    pub fn open(info: &Info) -> Result<Self> {
+        Self::of(ofi::open_fabric(info)?, info)
+    }
+
+    /// The same, of a fabric that is open.
+    ///
+    /// # Errors
+    /// Those of the calls on the way.
+    pub fn of(fabric: Arc<dyn Fabric>, info: &Info) -> Result<Self> {
+        let eq = open_eq(&fabric)?;
+        let pep = fabric.open_passive(info)?;
+        pep.bind_eq(&eq)?;
+        pep.listen()?;
+        Ok(Self { pep, eq, fabric })
+    }
+
+    /// The next connection request.
+    ///
+    /// # Panics
+    /// If something else comes, or nothing.
+    #[track_caller]
+    pub fn request(&self, sides: &[&Side]) -> Event {
+        let event = event(&self.eq, sides);
+        assert_eq!((event.kind, event.fid), (EventKind::ConnReq, self.pep.fid()));
+        assert!(event.info.as_ref().is_some_and(|info| info.handle.is_some()), "an info with its request");
+        event
+    }
+}
+
+/// Reads `eq` once: an event, or an error, or nothing.
+///
+/// # Panics
+/// If a read answers anything that it should not.
+#[track_caller]
+pub fn try_outcome(eq: &Arc<dyn EventQueue>) -> Option<Result<Event, EqErrorEntry>> {
+    match eq.read() {
+        Ok(event) => Some(Ok(event)),
+        Err(error) if error.is_again() => None,
+        Err(error) if error.errno() == Errno::EAVAIL => {
+            Some(Err(eq.read_error().expect("FI_EAVAIL promised an error")))
+        }
+        Err(error) => panic!("reading an event queue: {error}"),
+    }
+}
+
+/// The next thing that `eq` says, driving `sides`.
+///
+/// # Panics
+/// If nothing comes.
+#[track_caller]
+pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Result<Event, EqErrorEntry> {
+    wait::drive(sides, "an event", || try_outcome(eq))
+}
+
+/// The next event of `eq`, driving `sides`.
+///
+/// # Panics
+/// If an error comes, or nothing.
+#[track_caller]
+pub fn event(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Event {
+    outcome(eq, sides).expect("an event")
+}
+
+/// The next thing that the event queue of `side` says.
+///
+/// # Panics
+/// If it is no event of `kind` about the endpoint.
+#[track_caller]
+pub fn event_of(side: &Side, kind: EventKind, sides: &[&Side]) -> Event {
+    let event = event(side.eq(), sides);
+    assert_eq!((event.kind, event.fid), (kind, side.ep.fid()), "{event:?}");
+    event
+}
+
+/// Connects two endpoints through a passive one: answers the accepting side.
+///
+/// # Errors
+/// Those of the calls on the way.
+///
+/// # Panics
+/// If the connection does not come about.
+pub fn connect(caller: &Side, accepting: Opening) -> Result<Side> {
+    let listener = Listener::open(&accepting.first_info()?)?;
+    caller.ep.connect(&listener.pep.name()?, b"hello")?;
+    let request = listener.request(&[]);
+    let side = accepting.info(*request.info.expect("checked")).open_disabled()?;
+    side.ep.accept(b"welcome")?;
+    event_of(caller, EventKind::Connected, &[&side]);
+    event_of(&side, EventKind::Connected, &[caller]);
+    Ok(side)
+}
+
+type Waiting = (Weak<dyn Endpoint>, Arc<dyn EventQueue>);
+
+thread_local! {
+    /// The endpoint of this test that has no peer yet. Cases open sides and expect that they reach each other.
+    static ALONE: RefCell<Option<Waiting>> = const { RefCell::new(None) };
+}
+
+/// Opens a connected endpoint: each second one of a test is connected to the one before.
+pub(crate) fn open_paired(opening: Opening) -> Result<Side> {
+    let alone = ALONE.with(|alone| alone.borrow_mut().take());
+    if let Some((ep, eq)) = alone.and_then(|(ep, eq)| Some((ep.upgrade()?, eq))) {
+        let listener = Listener::open(&opening.first_info()?)?;
+        ep.connect(&listener.pep.name()?, &[])?;
+        let info = *listener.request(&[]).info.expect("checked");
+        let side = opening.info(info).open_disabled()?;
+        side.ep.accept(&[])?;
+        for eq in [&eq, side.eq()] {
+            assert_eq!(event(eq, &[]).kind, EventKind::Connected);
+        }
+        return Ok(side);
+    }
+    let side = opening.open_disabled()?;
+    side.ep.enable()?;
+    let waiting = (Arc::downgrade(&side.ep), Arc::clone(side.eq()));
+    ALONE.with(|alone| *alone.borrow_mut() = Some(waiting));
+    Ok(side)
+}
+
+/// Whether endpoints of this info are connected.
+pub(crate) fn is_connected(info: &Info) -> bool {
+    info.ep_attr.ep_type == EpType::Msg
+}

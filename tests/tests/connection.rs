@@ -1,0 +1,170 @@
+//! Connections between processes, and what happens when one is killed at each step.
+
+use ofi_tests::parse;
+use testkit::connect::{Listener, event_of, outcome, try_outcome};
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(server, silent_server, caller, silent_caller);
+
+/// How long it may take until a death is noticed, and the same again for a busy machine.
+const BOUND: Duration = Duration::from_secs(2);
+const ANY: FiAddr = FiAddr::UNSPEC;
+
+fn opening() -> Opening {
+    let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
+    Opening::new(Hints::new().provider("shm").ep_type(EpType::Msg).caps(caps).mr_mode(MrMode::PROV_KEY))
+}
+
+fn listen() -> Listener {
+    Listener::open(&opening().first_info().unwrap()).unwrap()
+}
+
+/// Accepts one connection and echoes what comes, until its end.
+fn server(line: &mut Line, _arguments: &[String]) {
+    let listener = listen();
+    line.say(listener.pep.name().unwrap());
+    let request = listener.request(&[]);
+    assert_eq!(request.conn_data, b"ping");
+    let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
+    side.ep.accept(b"pong").unwrap();
+    event_of(&side, EventKind::Connected, &[]);
+    let buffer = Memory::new(1 << 20);
+    loop {
+        if side.receive(&buffer).context(1).post().is_err() {
+            break;
+        }
+        let event = wait::drive(&[&side], "a message or the end", || side.next_of(1));
+        let Event::Done(entry, _) = event else { break };
+        let out = side.out(ANY, buffer.slice(..entry.len)).context(2);
+        wait::drive(&[&side], "room", || out.send().ok());
+        wait::drive(&[&side], "the echo", || side.next_of(2)).done();
+    }
+    event_of(&side, EventKind::Shutdown, &[]);
+    line.say("over");
+}
+
+/// Listens, and never answers.
+fn silent_server(line: &mut Line, _arguments: &[String]) {
+    let listener = listen();
+    line.say(listener.pep.name().unwrap());
+    let _request = listener.request(&[]);
+    line.say("asked");
+    line.hear();
+}
+
+/// Connects, says so, and waits.
+fn caller(line: &mut Line, _arguments: &[String]) {
+    let side = opening().open_disabled().unwrap();
+    side.ep.connect(&parse(&line.hear()), &[]).unwrap();
+    event_of(&side, EventKind::Connected, &[]);
+    line.say("connected");
+    while line.hear() != "end" {
+        side.poll();
+    }
+    side.ep.shutdown().unwrap();
+    line.say("shut down");
+    line.hear();
+}
+
+/// Asks for a connection, and never looks.
+fn silent_caller(line: &mut Line, _arguments: &[String]) {
+    let side = opening().open_disabled().unwrap();
+    side.ep.connect(&parse(&line.hear()), &[]).unwrap();
+    line.say("asked");
+    line.hear();
+}
+
+#[test]
+fn two_processes_connect_talk_and_part() {
+    let mut child = Child::start("server", &[]);
+    let side = opening().open_disabled().unwrap();
+    side.ep.connect(&parse(&child.line.hear()), b"ping").unwrap();
+    assert_eq!(event_of(&side, EventKind::Connected, &[]).conn_data, b"pong");
+    for len in [0, 8, 5_000, 1 << 20] {
+        let (sent, got) = (Memory::patterned(len, 1), Memory::new(len));
+        side.receive(&got).context(1).post().unwrap();
+        wait::drive(&[&side], "room", || side.out(ANY, &sent).context(2).send().ok());
+        wait::drive(&[&side], "the echo", || side.next_of(1)).done();
+        wait::drive(&[&side], "the send", || side.next_of(2)).done();
+        got.check(len, 1);
+    }
+    side.ep.shutdown().unwrap();
+    child.line.expect("over");
+    child.finish();
+}
+
+#[test]
+fn a_peer_killed_while_connected_is_a_shutdown() {
+    let listener = listen();
+    let mut child = Child::start("caller", &[]);
+    child.line.say(listener.pep.name().unwrap());
+    let request = listener.request(&[]);
+    let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
+    side.ep.accept(&[]).unwrap();
+    child.line.expect("connected");
+    event_of(&side, EventKind::Connected, &[]);
+    let memory = Memory::new(16 << 20);
+    side.receive(&memory).context(1).post().unwrap();
+    wait::drive(&[&side], "room", || side.out(ANY, &memory).context(2).send().ok());
+    child.kill();
+    let start = Instant::now();
+    for context in [1, 2] {
+        wait::drive(&[&side], "an error", || side.next_of(context)).failed();
+    }
+    event_of(&side, EventKind::Shutdown, &[]);
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    assert_eq!(side.out(ANY, ()).send().unwrap_err().errno(), Errno::ESHUTDOWN);
+}
+
+#[test]
+fn a_peer_killed_right_after_its_shutdown_is_one_shutdown() {
+    let listener = listen();
+    let mut child = Child::start("caller", &[]);
+    child.line.say(listener.pep.name().unwrap());
+    let request = listener.request(&[]);
+    let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
+    side.ep.accept(&[]).unwrap();
+    child.line.expect("connected");
+    event_of(&side, EventKind::Connected, &[]);
+    child.line.say("end");
+    child.line.expect("shut down");
+    child.kill();
+    event_of(&side, EventKind::Shutdown, &[]);
+    wait::drive_through(Duration::from_millis(600), &[&side]);
+    assert!(try_outcome(side.eq()).is_none());
+}
+
+#[test]
+fn a_listener_killed_before_its_answer_refuses() {
+    let mut child = Child::start("silent_server", &[]);
+    let side = opening().open_disabled().unwrap();
+    side.ep.connect(&parse(&child.line.hear()), &[]).unwrap();
+    child.line.expect("asked");
+    child.kill();
+    let start = Instant::now();
+    assert_eq!(outcome(side.eq(), &[]).unwrap_err().err, Errno::ECONNREFUSED);
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_caller_killed_before_the_answer_fails_the_acceptance() {
+    let listener = listen();
+    for accepted_before in [false, true] {
+        let mut child = Child::start("silent_caller", &[]);
+        child.line.say(listener.pep.name().unwrap());
+        let request = listener.request(&[]);
+        child.line.expect("asked");
+        let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
+        if accepted_before {
+            side.ep.accept(&[]).unwrap();
+        }
+        child.kill();
+        let start = Instant::now();
+        if !accepted_before {
+            side.ep.accept(&[]).unwrap();
+        }
+        assert_eq!(outcome(side.eq(), &[]).unwrap_err().err, Errno::ECONNREFUSED);
+        assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    }
+}
