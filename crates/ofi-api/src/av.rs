@@ -1,6 +1,8 @@
 //! Address vectors: peers' addresses, and the small numbers that operations name them by.
 
-use crate::{Address, AvType, FiAddr, Inserted, Result};
+use std::sync::Arc;
+
+use crate::{Address, AvSet, AvSetAttr, AvType, FiAddr, Inserted, Result};
 
 /// How to open an address vector (`struct fi_av_attr`).
 #[derive(Clone, Debug, Default)]
@@ -41,6 +43,12 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// # Errors
     /// `FI_EINVAL` if one is not there; the others are removed.
     fn remove(&self, addresses: &[FiAddr]) -> Result<()>;
+
+    /// Makes a set of this vector's numbers (`fi_av_set`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for attributes that make no sense.
+    fn set(self: Arc<Self>, attr: &AvSetAttr) -> Result<Arc<dyn AvSet>>;
 
     /// The address of a number.
     ///

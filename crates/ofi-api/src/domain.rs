@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
-    Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement,
-    PollSet, Result, Threading, WaitAttr, WaitSet,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
+    CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion,
+    MrAttr, PassiveEndpoint, Placement, PollSet, Result, Threading, WaitAttr, WaitSet,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -109,6 +109,13 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_ENOMEM`, `FI_EINVAL` for a length of zero.
     fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation>;
+
+    /// What one collective may do (`fi_query_collective`) on endpoints that have `FI_COLLECTIVE`. `op` counts where the
+    /// collective combines.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a combination that the domain does not have, with the reason.
+    fn query_collective(&self, kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr>;
 
     /// What one atomic call may do (`fi_query_atomic`) on endpoints that have `FI_ATOMIC`.
     ///

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionQueue, Context, Counter, Datatype,
-    EventQueue, FiAddr, FiOp, Fid, Lent, OpFlags, RemotePiece, Result,
+    Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, CollectiveOp, CompletionQueue, Context,
+    Counter, Datatype, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags, RemotePiece, Result,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -163,7 +163,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// What events about it carry.
     fn fid(&self) -> Fid;
 
-    /// Binds the queue that its connection's events are reported to.
+    /// Binds the queue that its connection's events, or the ends of its joins, are reported to.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one; `FI_EINVAL` for a queue of another library's making.
@@ -266,6 +266,22 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// # Errors
     /// `FI_EOPNOTSUPP` for a combination that the endpoint does not have, with the reason.
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize>;
+
+    /// Joins a group whose members, by rank, are those of `set`; the endpoint itself is one of them. All of them call
+    /// this, with the same members in the same order; then each gets `FI_JOIN_COMPLETE`, or an error. `coll_addr` is the
+    /// set's ([`AvSet::addr`]) or a group's; with [`FiAddr::NOTAVAIL`] the join ends here, without hearing of the others.
+    ///
+    /// # Errors
+    /// `FI_ENOEQ` without an event queue; `FI_EINVAL` for a set of another vector, or without the endpoint;
+    /// `FI_EOPNOTSUPP` without `FI_COLLECTIVE`.
+    fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group>;
+
+    /// Starts a collective in a group that was joined.
+    ///
+    /// # Errors
+    /// As `send`; `FI_EOPNOTSUPP` for what `Domain::query_collective` does not know; `FI_EINVAL` for memory of the wrong
+    /// length, or a root that is no member; for a group that has failed, why it did.
+    fn collective(&self, op: &CollectiveOp<'_>) -> Result<()>;
 
     /// Cancels the oldest receive posted with `context`. It ends with either its message or `FI_ECANCELED`.
     ///

@@ -36,6 +36,7 @@ pub use values::{Context, FiAddr, Protocol, TrafficClass, Version};
 mod atomic;
 mod av;
 mod cm;
+mod collective;
 #[allow(unsafe_code)]
 mod completion;
 mod counter;
@@ -51,6 +52,9 @@ mod wait;
 pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
 pub use av::{AddressVector, AvAttr};
 pub use cm::PassiveEndpoint;
+pub use collective::{
+    AvSet, AvSetAttr, CollectiveAttr, CollectiveGroup, CollectiveKind, CollectiveOp, Group,
+};
 pub use completion::{
     CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormatEntry, CqMsgEntry,
     CqTaggedEntry,

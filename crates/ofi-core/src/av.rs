@@ -5,8 +5,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ofi_api::{AddrFormat, Address, AddressVector, AvAttr, Errno, Error, FiAddr, Inserted, Result};
+use ofi_api::{
+    AddrFormat, Address, AddressVector, AvAttr, AvSet, AvSetAttr, Errno, Error, FiAddr, Inserted, Result,
+};
 
+use crate::collective::set::Set;
 use crate::domain::DomainId;
 use crate::peers::{AddressTable, Removed, UserIds, names};
 use crate::transport::Transport;
@@ -67,6 +70,13 @@ impl Av {
     /// `FI_EINVAL` if it is not there.
     pub fn address(&self, number: FiAddr) -> Result<Address> {
         Ok(Address::new(self.format, self.read().get(number)?))
+    }
+
+    /// All numbers, in order.
+    pub fn numbers(&self) -> Vec<FiAddr> {
+        let mut numbers: Vec<FiAddr> = self.read().iter().map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// The number of an address.
@@ -131,6 +141,10 @@ impl AddressVector for Av {
             }
         }
         outcome
+    }
+
+    fn set(self: Arc<Self>, attr: &AvSetAttr) -> Result<Arc<dyn AvSet>> {
+        Ok(Set::open(&self, attr)?)
     }
 
     fn lookup(&self, address: FiAddr) -> Result<Address> {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CompletionQueue, Counter, CqAttr,
-    Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue, Fabric, FiOp, Info, MemoryRegion,
-    MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result, Serialization, WaitAttr, WaitSet,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
+    CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue,
+    Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result,
+    Serialization, WaitAttr, WaitSet,
 };
 
 use crate::atomic::Executor;
@@ -177,6 +178,19 @@ impl<T: Transport> Domain for DomainHandle<T> {
             ));
         }
         T::alloc(&self.0, len, placement)
+    }
+
+    fn query_collective(&self, kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr> {
+        if T::note_size() == 0 {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_query_collective",
+                "a provider with FI_COLLECTIVE",
+                self.0.info.fabric_attr.prov_name.clone(),
+                "do it with messages",
+            ));
+        }
+        crate::endpoint::collective::attributes(kind, op, datatype)
     }
 
     fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr> {

@@ -7,6 +7,7 @@ pub mod atomic;
 pub mod av;
 pub mod cm;
 pub mod cntr;
+pub mod collective;
 pub mod config;
 pub mod copy;
 pub mod cq;

@@ -79,6 +79,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
         0
     }
 
+    /// Most bytes of a note's payload; 0 where the transport has no notes, and so no collectives.
+    fn note_size() -> usize {
+        0
+    }
+
     /// Checks an address given by the application, and brings it into the one form that compares equal.
     ///
     /// # Errors
@@ -191,6 +196,21 @@ pub struct OutAtomic<'a> {
     pub ticket: Ticket,
 }
 
+/// A note on its way out: a small message from the core of one endpoint to the core of another ([`Host::noted`]).
+#[derive(Clone, Copy)]
+pub struct OutNote<'a> {
+    /// To whom.
+    pub peer: Peer,
+    /// What it says.
+    pub words: [u64; 4],
+    /// Memory with its payload.
+    pub pieces: &'a [Piece],
+    /// From which of their bytes on.
+    pub skip: usize,
+    /// How much: at most [`Transport::note_size`].
+    pub len: usize,
+}
+
 /// How an operation will be reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
@@ -288,6 +308,16 @@ pub trait Host<T: Transport> {
     /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
     fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]);
 
+    /// A note of a peer's core has arrived.
+    ///
+    /// # Errors
+    /// The peer does not keep to the protocol, and is to be given up.
+    ///
+    /// # Safety
+    /// `body` may be read for `len` bytes during the call (a peer may be changing them).
+    unsafe fn noted(&mut self, peer: Peer, words: [u64; 4], body: *const u8, len: usize)
+    -> Result<(), Errno>;
+
     /// Opens a slot for an operation that does not finish at once.
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId;
 
@@ -380,6 +410,16 @@ pub trait Lanes<T: Transport>: Send {
     /// As `send`.
     fn atomic<H: Host<T>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let _ = (host, out);
+        Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
+    }
+
+    /// Sends a note: once, and in order with other notes to the same peer. Its memory is the core's again when this
+    /// returns. Only for transports with [`Transport::note_size`].
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` for lack of room.
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let _ = out;
         Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
     }
 

@@ -8,6 +8,7 @@
 //!           WriteLong op count count×(addr len key) [data]
 //!           Read      op count count×(addr len key)
 //!           Atomic    op count count×(addr len key) operands comparands   flags from bit 16 on: the executor
+//!           Note      word word word word payload             from core to core (collectives)
 //!           Notice    data len                            written directly, with remote CQ data
 //! replies   Done      op errno
 //!           Send      op into len                         stream `len` bytes as parts for `into`
@@ -26,6 +27,7 @@ pub mod kind {
     pub const READ: u32 = 5;
     pub const NOTICE: u32 = 6;
     pub const ATOMIC: u32 = 7;
+    pub const NOTE: u32 = 8;
     pub const DONE: u32 = 16;
     pub const SEND: u32 = 17;
     pub const DATA: u32 = 18;

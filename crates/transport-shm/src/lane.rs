@@ -549,6 +549,7 @@ impl Lane {
             kind::WRITE => self.take_write(common, host, record.high, words),
             kind::WRITE_LONG => self.take_long_write(common, record.high, words),
             kind::READ => self.take_read(common, host, words),
+            kind::NOTE => self.take_note(host, words),
             kind::ATOMIC => self.take_atomic(common, host, record.high, words),
             kind::NOTICE => self.take_notice(host, words),
             _ => Err(Broken),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use ofi_ring::doorbell::{Sleeper, take_hint};
 use ofi_ring::membarrier::{self, Support};
 use ofi_ring::mpsc;
@@ -486,6 +486,11 @@ impl Lanes<Shm> for State {
     fn atomic<H: Host<Shm>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
     }
 
     fn pull<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {

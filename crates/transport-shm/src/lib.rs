@@ -20,6 +20,7 @@ mod layout;
 mod memory;
 mod message;
 mod name;
+mod note;
 mod pair;
 mod provider;
 mod rma;
@@ -82,6 +83,10 @@ impl Transport for Shm {
 
     fn atomic_size() -> usize {
         atomic::size_limit()
+    }
+
+    fn note_size() -> usize {
+        note::size_limit()
     }
 
     fn normalize(address: &Address) -> Result<Address> {

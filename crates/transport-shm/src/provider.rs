@@ -86,6 +86,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::TAGGED
             | Caps::RMA
             | Caps::ATOMIC
+            | Caps::COLLECTIVE
             | Caps::SEND
             | Caps::RECV
             | Caps::READ
@@ -162,7 +163,8 @@ fn datagram(mut info: Info) -> Info {
 /// An endpoint with one peer, which needs no address vector.
 fn connected(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Msg;
-    info.caps -= Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
+    let of_many = Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
+    info.caps -= of_many | Caps::COLLECTIVE;
     info
 }
 

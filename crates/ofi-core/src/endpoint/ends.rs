@@ -4,6 +4,7 @@ use ofi_api::{
     Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, MrAccess, RemotePiece, Result,
 };
 
+use super::collective::CollectiveSide;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::receive::{self, Filling, Held, RxSide};
@@ -25,6 +26,8 @@ pub struct Ends<T: Transport> {
     pub peers: Peers,
     /// Of endpoints of `FI_EP_MSG`.
     pub connection: Option<Box<Connection>>,
+    /// There where the endpoint has `FI_COLLECTIVE`.
+    pub collectives: Option<Box<CollectiveSide>>,
 }
 
 /// The receive that a message goes to.
@@ -202,6 +205,21 @@ impl<T: Transport> Host<T> for Ends<T> {
         regions.count(done, remote);
     }
 
+    unsafe fn noted(
+        &mut self,
+        peer: Peer,
+        words: [u64; 4],
+        body: *const u8,
+        len: usize,
+    ) -> Result<(), Errno> {
+        match &mut self.collectives {
+            // SAFETY: the caller's promise.
+            Some(side) => unsafe { side.noted(peer, words, body, len) },
+            // A member of a group that this end cannot be in: the join there will not end before it is left.
+            None => Ok(()),
+        }
+    }
+
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {
         self.boxes.credits[Credit::Transmit as usize] -= 1;
         self.tx.ops.insert(TxOp { peer, ticket, op })
@@ -241,6 +259,9 @@ impl<T: Transport> Host<T> for Ends<T> {
 
     fn fail_peer(&mut self, peer: Peer, error: Errno) {
         self.fail_outgoing(peer, error);
+        if let Some(side) = &mut self.collectives {
+            side.peer_gone(peer, error);
+        }
         for id in self.rx.filling.ids(|filling| filling.arrived.peer == peer) {
             self.received(id, Err(error));
         }

@@ -4,6 +4,7 @@
 //! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
+pub(crate) mod collective;
 mod connection;
 mod ends;
 mod outboxes;
@@ -16,12 +17,13 @@ use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, Caps, CompletionQueue, Counter, CqBuffer,
-    CqErrorEntry, Datatype, Endpoint, EpOption, EpType, Errno, Error, EventQueue, FiOp, Fid, Info, ReceiveOp,
-    Result, RmaOp, SendOp, Serialization, Statistic, TagMatch,
+    Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
+    Context, Counter, CqBuffer, CqErrorEntry, Datatype, Endpoint, EpOption, EpType, Errno, Error, EventQueue,
+    FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization, Statistic, TagMatch,
 };
 
 use self::atomic::AtomicSide;
+use self::collective::CollectiveSide;
 use self::ends::Ends;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
@@ -59,6 +61,9 @@ impl<T: Transport> State<T> {
         self.ends.boxes.begin_unread();
         if let Some((lanes, host)) = self.split() {
             lanes.poll(host);
+        }
+        if self.ends.collectives.is_some() {
+            self.move_collectives();
         }
     }
 }
@@ -104,6 +109,9 @@ impl<T: Transport> Source for EpCore<T> {
         let no_unwind = NoUnwind;
         if let Some((lanes, host)) = state.split() {
             lanes.poll(host);
+        }
+        if state.ends.collectives.is_some() {
+            state.move_collectives();
         }
         let filled = state.ends.boxes.end(slot);
         std::mem::forget(no_unwind);
@@ -196,6 +204,7 @@ impl<T: Transport> Ep<T> {
                 boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
                 peers: Peers::default(),
                 connection: connection.map(Box::new),
+                collectives: CollectiveSide::new::<T>(caps),
             },
             lanes: None,
             queues: [None, None],
@@ -429,6 +438,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         }
         core.domain.roster.enter(&source)?;
         core.domain.progress.add(&source);
+        core.watch_joins()?;
         core.watch_connection()
     }
 
@@ -448,6 +458,9 @@ impl<T: Transport> Endpoint for Ep<T> {
             ));
         }
         // Endpoints of other types have nothing to report (fi_endpoint(3)).
+        if let Some(side) = &mut guard.ends.collectives {
+            side.bind(Arc::clone(&eq))?;
+        }
         guard.ends.connection.as_mut().map_or(Ok(()), |connection| connection.bind(eq))
     }
 
@@ -527,6 +540,14 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
         self.core.atomic_valid(kind, op, datatype)
+    }
+
+    fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group> {
+        self.core.join(coll_addr, set, context)
+    }
+
+    fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {
+        self.core.collective(op)
     }
 
     fn cancel(&self, context: ofi_api::Context) -> Result<()> {
@@ -628,9 +649,11 @@ fn stat(name: &'static str, value: u64, help: &'static str) -> Statistic {
 fn directions(caps: Caps) -> (bool, bool) {
     let messages = caps.intersects(Caps::MSG | Caps::TAGGED);
     let one_sided = caps.intersects(Caps::RMA | Caps::ATOMIC);
+    let together = caps.contains(Caps::COLLECTIVE);
     let named = caps.intersects(Caps::SEND | Caps::RECV | Caps::READ | Caps::WRITE);
     let sends = (messages && (!named || caps.contains(Caps::SEND)))
-        || (one_sided && (!named || caps.intersects(Caps::READ | Caps::WRITE)));
+        || (one_sided && (!named || caps.intersects(Caps::READ | Caps::WRITE)))
+        || together;
     let receives = messages && (!named || caps.contains(Caps::RECV));
     (sends, receives)
 }
@@ -640,6 +663,7 @@ impl<T: Transport> Drop for Ep<T> {
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
         self.core.domain.progress.remove(&source);
         self.core.forget_connection();
+        self.core.forget_joins();
         let (queues, counters) = {
             let guard = self.core.state.lock();
             (guard.queues.clone(), guard.ends.boxes.counters.each())

@@ -35,6 +35,11 @@ impl Peers {
         self.av = Some(av);
     }
 
+    /// Whether this is the vector.
+    pub fn is_bound_to(&self, av: &Arc<Av>) -> bool {
+        self.av.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, av))
+    }
+
     /// Whether an address vector is bound.
     pub fn is_bound(&self) -> bool {
         self.av.is_some()

@@ -239,6 +239,19 @@ macro_rules! for_each_case {
                 many_atomics_at_once_are_executed_once_each
                 both_sides_and_the_owner_count_together
             }
+            collective {
+                every_collective_of_every_size
+                a_join_needs_no_more_than_reads_of_the_event_queues
+                every_operation_that_combines
+                a_barrier_holds_until_the_last_has_come
+                many_collectives_may_be_posted_at_once
+                collectives_and_messages_do_not_meet
+                an_endpoint_is_in_several_groups
+                sets_are_ordered_and_combine
+                joins_and_collectives_are_checked
+                a_member_that_leaves_or_ends_fails_the_others
+                ranks_that_disagree_are_told
+            }
             regions {
                 a_region_tells_its_length_base_and_key
                 requested_keys_are_used

@@ -13,6 +13,7 @@ mod list;
 pub mod atomic;
 pub mod av;
 pub mod bad_input;
+pub mod collective;
 pub mod completion;
 pub mod connection;
 pub mod counters;

@@ -1,0 +1,59 @@
+//! What the cores of two endpoints say to each other about collectives. Four words and some payload.
+//!
+//! ```text
+//! word 0  the group
+//! word 1  which of the group's operations
+//! word 2  kind (8 bits), round (24 bits), 0
+//! word 3  value:  Ask: length   Chunk: offset   Credit: how many   Abort: errno
+//! ```
+
+/// What a note says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Here is all of a transfer.
+    Eager,
+    /// A transfer of so many bytes waits to be asked for.
+    Ask,
+    /// Send it.
+    Go,
+    /// Here is a part of it.
+    Chunk,
+    /// So many of your eager notes and questions are done with.
+    Credit,
+    /// The group has failed.
+    Abort,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Eager, Self::Ask, Self::Go, Self::Chunk, Self::Credit, Self::Abort];
+}
+
+/// A note, without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// What it says.
+    pub kind: Kind,
+    /// The group.
+    pub group: u64,
+    /// Which of its operations.
+    pub operation: u64,
+    /// In which round.
+    pub round: u32,
+    /// See the module.
+    pub value: u64,
+}
+
+impl Note {
+    /// As words.
+    pub fn to_words(self) -> [u64; 4] {
+        let second = (self.kind as u64) << 56 | u64::from(self.round & 0xFF_FFFF) << 32;
+        [self.group, self.operation, second, self.value]
+    }
+
+    /// From words; `None` for a kind that there is not.
+    pub fn from_words(words: [u64; 4]) -> Option<Self> {
+        let [group, operation, second, value] = words;
+        let kind = *Kind::ALL.get((second >> 56) as usize)?;
+        Some(Self { kind, group, operation, round: (second >> 32) as u32 & 0xFF_FFFF, value })
+    }
+}

@@ -1,0 +1,421 @@
+//! Groups that an endpoint joins, and the collectives that it posts to them.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use ofi_api::{
+    AvSet, Call, Caps, CollectiveAttr, CollectiveGroup, CollectiveKind, CollectiveOp, CompletionFlags,
+    Context, CqErrorEntry, Datatype, EqErrorEntry, Errno, Error, Event, EventKind, FiAddr, FiOp, Fid, Group,
+    Lent, OpFlags, Piece, Result,
+};
+use rustc_hash::FxHashMap;
+
+use super::post::not_enabled;
+use super::transmit::{bad_flags, not_opened_for, success};
+use super::{EpCore, State};
+use crate::atomic::Executor;
+use crate::collective::engine::{self, Collectives, Report, SELF, Wire};
+use crate::collective::schedule::{Schedule, Shape, plan};
+use crate::collective::set::{Set, new_address};
+use crate::cq::Credit;
+use crate::eq::{Driven, EqCore};
+use crate::transport::{Lanes, OutNote, Peer, Ticket, Transport};
+
+/// Up to how many bytes data goes the way with the fewest rounds: two notes' worth. Beyond that, sending each byte once
+/// matters more than rounds.
+const SMALL: usize = 16 << 10;
+
+/// What an endpoint with `FI_COLLECTIVE` has.
+pub struct CollectiveSide {
+    engine: Collectives,
+    /// Groups by the application's number.
+    joined: FxHashMap<FiAddr, Joined>,
+    eq: Option<Arc<EqCore>>,
+}
+
+struct Joined {
+    /// The engine's number.
+    group: u64,
+    members: Vec<FiAddr>,
+}
+
+impl CollectiveSide {
+    /// The side of an endpoint with these capabilities; `None` if it has no collectives.
+    pub fn new<T: Transport>(caps: Caps) -> Option<Box<Self>> {
+        let has = caps.contains(Caps::COLLECTIVE) && T::note_size() > 0;
+        let engine = Collectives::new(T::note_size());
+        has.then(|| Box::new(Self { engine, joined: FxHashMap::default(), eq: None }))
+    }
+
+    /// Binds an event queue, for joins.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if there is one.
+    pub fn bind(&mut self, eq: Arc<EqCore>) -> Result<()> {
+        if self.eq.is_some() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_ep_bind",
+                "one event queue",
+                "a second one",
+                "bind one queue to each endpoint",
+            ));
+        }
+        self.eq = Some(eq);
+        Ok(())
+    }
+
+    /// Takes a note.
+    ///
+    /// # Errors
+    /// As [`Collectives::noted`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn noted(
+        &mut self,
+        peer: Peer,
+        words: [u64; 4],
+        body: *const u8,
+        len: usize,
+    ) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.noted(peer, words, body, len) }
+    }
+
+    /// A peer is gone.
+    pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
+        self.engine.peer_gone(peer, errno);
+    }
+}
+
+/// Lanes carry notes.
+struct OnLanes<'a, T: Transport>(&'a mut T::Lanes);
+
+impl<T: Transport> Wire for OnLanes<'_, T> {
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        self.0.note(out)
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Moves collectives on, after a poll.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn move_collectives(&mut self) {
+        let (Some(side), Some(lanes)) = (&mut self.ends.collectives, &mut self.lanes) else { return };
+        if !side.engine.is_active() {
+            return;
+        }
+        let finished = side.engine.advance(&mut OnLanes::<T>(lanes));
+        for (report, result) in finished {
+            match (report, result) {
+                (Report::Completion(ticket), Ok(())) if ticket.signal => {
+                    self.ends.boxes.transmitted(success(&ticket));
+                }
+                (Report::Completion(_), Ok(())) => {
+                    self.ends.boxes.credits[Credit::Transmit as usize] += 1;
+                }
+                (Report::Completion(ticket), Err(errno)) => {
+                    self.ends.tx.counts.failed += 1;
+                    let mut error = CqErrorEntry::new(ticket.context, ticket.flags, errno);
+                    error.prov_errno = errno.get();
+                    self.ends.boxes.transmit_failed(error);
+                }
+                (Report::Join(fid, context), result) => {
+                    let Some(eq) = &side.eq else { continue };
+                    match result {
+                        Ok(()) => eq.push(Event { context, ..Event::new(EventKind::JoinComplete, fid) }),
+                        Err(errno) => {
+                            eq.push_error(EqErrorEntry { context, ..EqErrorEntry::new(fid, errno) })
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A group, as the application holds it.
+struct Handle<T: Transport> {
+    core: Weak<EpCore<T>>,
+    fid: Fid,
+    addr: FiAddr,
+    rank: usize,
+    ranks: usize,
+}
+
+impl<T: Transport> CollectiveGroup for Handle<T> {
+    fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    fn addr(&self) -> FiAddr {
+        self.addr
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+}
+
+impl<T: Transport> Drop for Handle<T> {
+    fn drop(&mut self) {
+        let Some(core) = self.core.upgrade() else { return };
+        let mut guard = core.state.lock();
+        if let Some(side) = &mut guard.ends.collectives
+            && let Some(joined) = side.joined.remove(&self.addr)
+        {
+            side.engine.leave(joined.group);
+        }
+        guard.move_collectives();
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    /// Has the event queue drive the endpoint, once there is something to drive.
+    pub(super) fn watch_joins(self: &Arc<Self>) -> Result<()> {
+        let Some(eq) = self.eq_of_joins() else { return Ok(()) };
+        let source: Arc<dyn Driven> = Arc::clone(self) as _;
+        eq.add(&source)
+    }
+
+    /// Undoes [`EpCore::watch_joins`]; to be called before the lanes are closed.
+    pub(super) fn forget_joins(self: &Arc<Self>) {
+        let Some(eq) = self.eq_of_joins() else { return };
+        let source: Arc<dyn Driven> = Arc::clone(self) as _;
+        eq.remove(&source);
+    }
+
+    fn eq_of_joins(&self) -> Option<Arc<EqCore>> {
+        self.state.lock().ends.collectives.as_ref()?.eq.clone()
+    }
+
+    /// See [`ofi_api::Endpoint::join_collective`].
+    pub(super) fn join(
+        self: &Arc<Self>,
+        coll_addr: FiAddr,
+        set: &dyn AvSet,
+        context: Context,
+    ) -> Result<Group> {
+        let any: &dyn Any = set;
+        let Some(set) = any.downcast_ref::<Set>() else { return Err(super::foreign("the set of addresses")) };
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(side) = &state.ends.collectives else {
+            return Err(not_opened_for("fi_join_collective", "FI_COLLECTIVE"));
+        };
+        if side.eq.is_none() {
+            return Err(Error::wanted(
+                Errno::ENOEQ,
+                "fi_join_collective",
+                "an endpoint with an event queue, where the end of the join is reported",
+                "one without",
+                "open one with fi_eq_open and bind it before fi_enable",
+            ));
+        }
+        let local = coll_addr == FiAddr::NOTAVAIL;
+        if !local && coll_addr != set.addr() && !side.joined.contains_key(&coll_addr) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the address to join",
+                "that of the set, of a group that was joined, or FI_ADDR_NOTAVAIL",
+                format!("{coll_addr:?}"),
+                "ask fi_av_set_addr",
+            ));
+        }
+        if !state.ends.peers.is_bound_to(set.av()) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the set to join with",
+                "one of the address vector that the endpoint is bound to",
+                "one of another vector",
+                "make the set from the endpoint's vector",
+            ));
+        }
+        let own = state.name.clone().filter(|_| state.lanes.is_some()).ok_or_else(not_enabled)?;
+        let members = set.members();
+        let (mut peers, mut names, mut rank) = (Vec::with_capacity(members.len()), engine::HASH, None);
+        for (index, &member) in members.iter().enumerate() {
+            let address = set.av().address(member)?;
+            names = engine::hash(names, address.bytes());
+            names = engine::hash(names, &[0xFF]);
+            if address == own {
+                rank = Some(index);
+                peers.push(SELF);
+            } else {
+                peers.push(state.peer(member)?);
+            }
+        }
+        let Some(rank) = rank else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the set to join with",
+                "one that has the endpoint's own address",
+                format!("{} others", members.len()),
+                "insert what fi_getname answers, at all members in the same place",
+            ));
+        };
+        let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
+        let (fid, addr, ranks) = (Fid::next(), new_address(false), peers.len());
+        let group = side.engine.open(peers, names);
+        let shape = Shape {
+            kind: CollectiveKind::Barrier,
+            ranks,
+            me: rank,
+            root: 0,
+            count: 0,
+            size: 1,
+            small: SMALL,
+        };
+        let schedule = if local { Schedule::default() } else { plan(&shape) };
+        side.joined.insert(addr, Joined { group, members });
+        let nothing = [Piece::new(std::ptr::null_mut(), 0); 2];
+        // SAFETY: a barrier uses no memory.
+        let started =
+            unsafe { side.engine.start(group, schedule, nothing, None, Report::Join(fid, context)) };
+        if let Err(error) = started {
+            // A member has failed before this one came.
+            side.joined.remove(&addr);
+            side.engine.leave(group);
+            return Err(error);
+        }
+        state.move_collectives();
+        let core = Arc::downgrade(self);
+        Ok(Arc::new(Handle { core, fid, addr, rank, ranks }))
+    }
+
+    /// See [`ofi_api::Endpoint::collective`].
+    pub(super) fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.lanes.is_none() {
+            return Err(not_enabled());
+        }
+        let Some(side) = &state.ends.collectives else {
+            return Err(not_opened_for("a collective", "FI_COLLECTIVE"));
+        };
+        let executor = executor(op)?;
+        let (mut flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
+        if op.call == Call::Plain {
+            flags -= state.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing here
+        }
+        let bad = flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA);
+        if !bad.is_empty() {
+            return Err(bad_flags(bad));
+        }
+        let Some(joined) = side.joined.get(&op.group) else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the address of a collective's group",
+                "that of a group that this endpoint has joined",
+                format!("{:?}", op.group),
+                "give what fi_mc_addr answers",
+            ));
+        };
+        let group = joined.group;
+        let root = if op.kind.has_root() {
+            joined.members.iter().position(|&member| member == op.root).ok_or_else(|| {
+                Error::wanted(
+                    Errno::EINVAL,
+                    "the root of a collective",
+                    "the address of a member of the group",
+                    format!("{:?}", op.root),
+                    "give the number by which the address vector names the root",
+                )
+            })?
+        } else {
+            0
+        };
+        let (ranks, me) = side.engine.shape(group)?;
+        let size = op.datatype.size();
+        let shape = Shape { kind: op.kind, ranks, me, root, count: op.count, size, small: SMALL };
+        let most = op.count.checked_mul(size).and_then(|bytes| bytes.checked_mul(ranks));
+        if most.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::wanted(
+                Errno::EMSGSIZE,
+                "the number of elements",
+                "as many as memory can hold",
+                op.count.to_string(),
+                "split the operation",
+            ));
+        }
+        let lengths = shape.lengths();
+        let buf = piece("buf", &op.buf, lengths[0])?;
+        let result = piece("result", &op.result, lengths[1])?;
+        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(state.no_credit());
+        }
+        let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
+        let flags = CompletionFlags::COLLECTIVE;
+        let ticket = Ticket { context: op.context, flags, signal, len: lengths[0] };
+        // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
+        unsafe {
+            side.engine.start(group, plan(&shape), [buf, result], executor, Report::Completion(ticket))?;
+        }
+        state.ends.boxes.credits[Credit::Transmit as usize] -= 1;
+        state.move_collectives();
+        Ok(())
+    }
+}
+
+/// How to combine, where the kind does.
+fn executor(op: &CollectiveOp<'_>) -> Result<Option<Executor>> {
+    query(op.kind, op.op, op.datatype)
+}
+
+/// The executor of a collective, if it needs one.
+///
+/// # Errors
+/// `FI_EOPNOTSUPP` for an operation that it cannot do.
+pub fn query(kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<Option<Executor>> {
+    let refused = |wanted: &str| {
+        Err(Error::wanted(
+            Errno::EOPNOTSUPP,
+            kind.c_name(),
+            wanted.to_string(),
+            format!("{op} on {datatype}"),
+            "ask fi_query_collective first",
+        ))
+    };
+    if datatype == Datatype::Void && kind != CollectiveKind::Barrier {
+        return refused("a type with a size");
+    }
+    if !kind.combines() {
+        return Ok(None);
+    }
+    if op.as_c() > FiOp::Bxor.as_c() {
+        return refused("FI_MIN, FI_MAX, FI_SUM, FI_PROD, or a logical or bitwise operation");
+    }
+    Executor::find(ofi_api::AtomicKind::Base, op, datatype).map(Some)
+}
+
+/// What one collective may do, on a transport with notes.
+///
+/// # Errors
+/// As [`query`].
+pub fn attributes(kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr> {
+    query(kind, op, datatype)?;
+    let size = datatype.size();
+    let datatype_attr = ofi_api::AtomicAttr { count: isize::MAX as usize / size, size };
+    Ok(CollectiveAttr { datatype_attr, max_members: 1 << 23 })
+}
+
+/// The one piece of a collective's memory.
+fn piece(what: &str, lent: &Lent<'_>, len: usize) -> Result<Piece> {
+    match lent.pieces() {
+        _ if len == 0 => Ok(Piece::new(std::ptr::null_mut(), 0)),
+        [one] if one.len == len && !one.addr.is_null() => Ok(*one),
+        other => Err(Error::wanted(
+            Errno::EINVAL,
+            format!("the memory of a collective ({what})"),
+            format!("one piece of {len} bytes"),
+            format!("{} pieces with {} bytes", other.len(), lent.len()),
+            "see ofi_api::CollectiveOp for how long each side's memory is",
+        )),
+    }
+}

@@ -1,0 +1,65 @@
+//! Notes: small messages from core to core, which collectives are made of. Commands like messages, in one order with them,
+//! and never matched.
+
+use ofi_api::{Error, Result};
+use ofi_core::copy;
+use ofi_core::transport::{Host, OutNote};
+
+use crate::Shm;
+use crate::command::{Words, Writer, kind};
+use crate::lane::{Broken, Common, Flow, Lane, full};
+use crate::layout::wish;
+
+/// Bytes of a note's words.
+const WORDS: usize = 32;
+
+/// Most bytes of payload.
+pub fn size_limit() -> usize {
+    ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - WORDS
+}
+
+impl Lane {
+    /// Sends a note.
+    pub fn note(&mut self, common: &mut Common, out: &OutNote<'_>) -> Result<()> {
+        if self.gone {
+            return Err(Error::AGAIN);
+        }
+        match self.up() {
+            None => self.connect(common)?,
+            Some(up) if up.wish() == wish::CLOSED => {
+                self.busy = true; // the next poll gives the lane up
+                return Err(Error::AGAIN);
+            }
+            Some(_) => {}
+        }
+        let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
+        let mut slot = match link.commands.reserve(WORDS + out.len) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.starved = true;
+                return Err(full(common, error));
+            }
+        };
+        // SAFETY: words and payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        out.words.into_iter().for_each(|word| body.word(word));
+        // SAFETY: the pieces are lent during the call, and `len` bytes were reserved behind the words.
+        unsafe { copy::gather(out.pieces, out.skip, body.rest(), out.len) };
+        slot.publish(kind::NOTE);
+        self.starved = false;
+        self.ring(common);
+        Ok(())
+    }
+
+    /// Takes a note.
+    pub fn take_note<H: Host<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<Flow, Broken> {
+        let mut note = [0; 4];
+        for word in &mut note {
+            *word = words.next().ok_or(Broken)?;
+        }
+        let (body, len) = words.rest();
+        // SAFETY: the record has `len` more bytes, readable until it is advanced past.
+        unsafe { host.noted(self.peer, note, body, len) }.map_err(|_| Broken)?;
+        Ok(Flow::Next)
+    }
+}
