@@ -95,7 +95,15 @@ impl Memory {
     /// # Panics
     /// If the domain cannot allocate.
     pub fn library(domain: &Arc<dyn Domain>, len: usize) -> Self {
-        Self(Arc::new(Bytes::Library(domain.alloc(len, Placement::default()).expect("library memory"))))
+        Self::placed(domain, len, Placement::default())
+    }
+
+    /// `len` zeroes of the library's, where `placement` says.
+    ///
+    /// # Panics
+    /// If the domain cannot allocate.
+    pub fn placed(domain: &Arc<dyn Domain>, len: usize, placement: Placement) -> Self {
+        Self(Arc::new(Bytes::Library(domain.alloc(len, placement).expect("library memory"))))
     }
 
     /// First byte.

@@ -76,17 +76,19 @@ struct Handle {
     domain: Arc<crate::ShmDomain>,
 }
 
-/// Allocates `len` bytes.
-///
-/// # Errors
-/// `FI_ENOMEM`, `FI_EMFILE`.
-pub fn alloc(
-    domain: &Arc<crate::ShmDomain>,
-    len: usize,
-    placement: Placement,
-) -> Result<Arc<dyn LibraryMemory>> {
-    let pages = len.checked_next_multiple_of(if placement.huge { 2 << 20 } else { 4096 });
-    let size = pages.ok_or_else(|| ofi_api::Error::new(ofi_api::Errno::ENOMEM))?;
+/// Memory in reserved huge pages, if they are wanted and enough are free. The kernel takes them from the node that first
+/// touches them, and they are touched here: not for a placement on a node.
+fn huge_pages(size: usize, placement: Placement) -> Option<(OwnedFd, Mapping)> {
+    if !placement.huge || placement.node.is_some() {
+        return None;
+    }
+    let fd = sys::huge_memfd(c"ofi-shm memory", size).ok()?;
+    let mapping = Mapping::new(fd.as_fd(), size, true).ok()?;
+    Some((fd, mapping))
+}
+
+/// Memory in pages as the kernel gives them.
+fn pages_of(size: usize, placement: Placement) -> Result<(OwnedFd, Mapping)> {
     let fd = sys::empty_memfd(c"ofi-shm memory", size)?;
     let mapping = Mapping::new(fd.as_fd(), size, true)?;
     if let Some(node) = placement.node {
@@ -96,6 +98,24 @@ pub fn alloc(
         mapping.advise_huge();
     }
     sys::allocate(&fd, size)?;
+    Ok((fd, mapping))
+}
+
+/// Allocates `len` bytes.
+///
+/// # Errors
+/// `FI_ENOMEM`, `FI_EMFILE`.
+pub fn alloc(
+    domain: &Arc<crate::ShmDomain>,
+    len: usize,
+    placement: Placement,
+) -> Result<Arc<dyn LibraryMemory>> {
+    let pages = len.checked_next_multiple_of(if placement.huge { sys::HUGE_PAGE } else { 4096 });
+    let size = pages.ok_or_else(|| ofi_api::Error::new(ofi_api::Errno::ENOMEM))?;
+    let (fd, mapping) = match huge_pages(size, placement) {
+        Some(memory) => memory,
+        None => pages_of(size, placement)?,
+    };
     sys::seal(&fd, false)?;
     let allocated = Arc::new(Allocated { mapping, len, key: sys::random().max(1), fd });
     let live = &domain.allocations;

@@ -38,7 +38,25 @@ pub fn memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
 /// # Errors
 /// `FI_EMFILE`.
 pub fn empty_memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    memfd_of(name, len, 0)
+}
+
+/// A size of huge page that every x86-64 and most aarch64 systems have.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// As [`memfd`], in huge pages that the administrator has reserved (`vm.nr_hugepages`). `len` is a multiple of
+/// [`HUGE_PAGE`].
+///
+/// # Errors
+/// `FI_ENOMEM`, `FI_ENOSPC` if too few are free.
+pub fn huge_memfd(name: &std::ffi::CStr, len: usize) -> Result<OwnedFd> {
+    let fd = memfd_of(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)?;
+    allocate(&fd, len)?;
+    Ok(fd)
+}
+
+fn memfd_of(name: &std::ffi::CStr, len: usize, kind: libc::c_uint) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind;
     // SAFETY: `name` is a C string.
     let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), flags) }, "memfd_create")?;
     // SAFETY: takes no pointers.

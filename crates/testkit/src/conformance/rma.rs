@@ -40,6 +40,29 @@ pub fn every_size_on_application_memory(kit: &dyn Kit) {
     sweep(kit, MrMode::VIRT_ADDR | MrMode::PROV_KEY, false);
 }
 
+pub fn huge_library_memory_is_written_read_and_sent_from(kit: &dyn Kit) {
+    // In reserved huge pages where there are any, else in ordinary ones: nobody can tell but by the time it takes.
+    const LEN: usize = (2 << 20) + 77;
+    let pair = kit.pair();
+    let huge = Placement { huge: true, ..Placement::default() };
+    let memory = Memory::placed(&pair.b.domain, LEN, huge);
+    let region = pair.b.register(&memory, RIGHTS).unwrap();
+    let (from, back) = (Memory::placed(&pair.a.domain, LEN, huge), Memory::new(LEN));
+    from.fill(9);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(LEN, 9);
+    pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&[remote(&region)]));
+    pair.done(&pair.a);
+    back.check(LEN, 9);
+    let into = Memory::new(LEN);
+    pair.b.receive(&into).context(3).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &from).context(4).send());
+    pair.done(&pair.b);
+    pair.done(&pair.a);
+    into.check(LEN, 9);
+}
+
 pub fn every_size_on_library_memory(kit: &dyn Kit) {
     sweep(kit, MrMode::VIRT_ADDR | MrMode::PROV_KEY, true);
 }
