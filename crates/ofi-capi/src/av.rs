@@ -155,6 +155,18 @@ impl Addresses {
     }
 }
 
+/// One address of C, in this format.
+///
+/// # Errors
+/// `FI_ENOSYS` for formats whose length is not known, `FI_EINVAL` for strings that are none.
+///
+/// # Safety
+/// The C caller's promise: an address of this format.
+pub(crate) unsafe fn one_address(format: AddrFormat, addr: *const c_void) -> Result<Address> {
+    // SAFETY: the same promise.
+    unsafe { Addresses { format, at: addr.cast() }.next() }
+}
+
 /// Writes what became of each address; answers how many are in.
 ///
 /// # Safety

@@ -1,26 +1,55 @@
-//! Names of endpoints. Connections are not supported yet.
+//! Names and connections of endpoints.
 
 use std::ffi::{c_int, c_void};
 
-use ofi_api::Address;
+use ofi_api::{Address, Result};
 
 use crate::abi::{fi_ops_cm, fid, fid_ep};
-use crate::border;
+use crate::av;
+use crate::border::{self, invalid};
 use crate::memory;
 use crate::object;
 
-pub(crate) static OPS: fi_ops_cm = fi_ops_cm { setname, getname, ..fi_ops_cm::NOSYS };
+pub(crate) static OPS: fi_ops_cm =
+    fi_ops_cm { setname, getname, getpeer, connect, accept, shutdown, ..fi_ops_cm::NOSYS };
+
+/// Longest address, and most data of a connection, that are believed.
+const LONGEST: usize = 4096;
+
+/// An address of C with its length.
+///
+/// # Safety
+/// The C caller's promise: `len` readable bytes.
+pub(crate) unsafe fn address_bytes<'a>(addr: *const c_void, len: usize) -> Result<&'a [u8]> {
+    if addr.is_null() || len == 0 || len > LONGEST {
+        return Err(invalid("an address", &format!("1 to {LONGEST} bytes"), format!("{len} bytes")));
+    }
+    // SAFETY: the same promise.
+    Ok(unsafe { memory::bytes(addr, len) })
+}
+
+/// What goes along with a connection's calls.
+///
+/// # Safety
+/// The C caller's promise: `len` readable bytes.
+pub(crate) unsafe fn data<'a>(data: *const c_void, len: usize) -> Result<&'a [u8]> {
+    if len > LONGEST || data.is_null() && len > 0 {
+        return Err(invalid(
+            "paramlen",
+            &format!("at most {LONGEST} bytes, which are there"),
+            len.to_string(),
+        ));
+    }
+    // SAFETY: the same promise.
+    Ok(unsafe { memory::bytes(data, len) })
+}
 
 unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
-        if addr.is_null() || len == 0 || len > 4096 {
-            return Err(border::invalid("an address", "1 to 4096 bytes", format!("{len} bytes")));
-        }
         // SAFETY: as above.
-        let bytes = unsafe { memory::bytes(addr, len) };
-        ep.endpoint.set_name(&Address::new(ep.addr_format, bytes))
+        ep.endpoint.set_name(&Address::new(ep.addr_format, unsafe { address_bytes(addr, len)? }))
     })
 }
 
@@ -30,5 +59,52 @@ unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usiz
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         // SAFETY: as above.
         unsafe { memory::put_sized(ep.endpoint.name()?.bytes(), addr, len) }
+    })
+}
+
+unsafe extern "C" fn getpeer(handle: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::body(handle)? };
+        // SAFETY: as above.
+        unsafe { memory::put_sized(ep.endpoint.peer_name()?.bytes(), addr, len) }
+    })
+}
+
+unsafe extern "C" fn connect(
+    handle: *mut fid_ep,
+    addr: *const c_void,
+    param: *const c_void,
+    len: usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::body(handle)? };
+        let address = match (addr.is_null(), &ep.dest_addr) {
+            // SAFETY: as above.
+            (false, _) => unsafe { av::one_address(ep.addr_format, addr)? },
+            (true, Some(address)) => address.clone(),
+            (true, None) => return Err(border::null("the address to connect to")),
+        };
+        // SAFETY: as above.
+        ep.endpoint.connect(&address, unsafe { data(param, len)? })
+    })
+}
+
+unsafe extern "C" fn accept(handle: *mut fid_ep, param: *const c_void, len: usize) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::body(handle)? };
+        // SAFETY: as above.
+        ep.endpoint.accept(unsafe { data(param, len)? })
+    })
+}
+
+unsafe extern "C" fn shutdown(handle: *mut fid_ep, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let ep = unsafe { object::body(handle)? };
+        crate::domain::no_flags("fi_shutdown", flags)?;
+        ep.endpoint.shutdown()
     })
 }

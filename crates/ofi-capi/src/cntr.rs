@@ -7,9 +7,10 @@ use ofi_api::{CntrAttr, CntrEvents, Counter, Result, WaitObj};
 
 use crate::abi::{class, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
 use crate::border::{self, null};
-use crate::cq::{milliseconds, wait_object};
+use crate::cq::milliseconds;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{domain, info, nosys};
+use crate::sets::wait_object;
+use crate::{domain, info, nosys, sets};
 
 /// What is behind a counter.
 pub(crate) struct CntrBody {
@@ -58,7 +59,8 @@ pub(crate) unsafe extern "C" fn open(
                 CntrAttr {
                     events: CntrEvents::try_from(attr.events)?,
                     wait_obj: WaitObj::try_from(attr.wait_obj)?,
-                    wait_set: None,
+                    // SAFETY: as above.
+                    wait_set: unsafe { sets::of_attr(attr.wait_obj, attr.wait_set)? },
                 }
             }
         };
@@ -90,7 +92,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise.
         let cntr = unsafe { object::of_fid::<fid_cntr>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
-        unsafe { wait_object(number, arg, cntr.wait_obj, || cntr.counter.wait_fd()) }
+        unsafe { wait_object(number, arg, cntr.wait_obj, cntr.counter.wait_fd(), cntr.counter.mutex_cond()) }
     })
 }
 

@@ -1,16 +1,16 @@
 //! Completion queues.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, Errno, Error, FiAddr, Result, WaitObj};
+use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitObj};
 
-use crate::abi::{class, command, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
+use crate::abi::{class, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
 use crate::border::{self, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{domain, info, memory, names, nosys};
+use crate::sets::wait_object;
+use crate::{domain, info, memory, names, nosys, sets};
 
 /// What is behind a completion queue.
 pub(crate) struct CqBody {
@@ -64,7 +64,8 @@ pub(crate) unsafe extern "C" fn open(
                 size: attr.size,
                 format: CqFormat::try_from(attr.format)?,
                 wait_obj: WaitObj::try_from(attr.wait_obj)?,
-                wait_set: None,
+                // SAFETY: as above.
+                wait_set: unsafe { sets::of_attr(attr.wait_obj, attr.wait_set)? },
             },
         };
         let cq = domain.domain.open_cq(&attr)?;
@@ -111,39 +112,8 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise.
         let cq = unsafe { object::of_fid::<fid_cq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
-        unsafe { wait_object(number, arg, cq.wait_obj, || cq.cq.wait_fd()) }
+        unsafe { wait_object(number, arg, cq.wait_obj, cq.cq.wait_fd(), cq.cq.mutex_cond()) }
     })
-}
-
-/// `FI_GETWAIT` and `FI_GETWAITOBJ`, for queues of all kinds.
-///
-/// # Safety
-/// The C caller's promise: each command has its argument.
-pub(crate) unsafe fn wait_object(
-    number: c_int,
-    arg: *mut c_void,
-    wait_obj: WaitObj,
-    fd: impl FnOnce() -> Option<RawFd>,
-) -> Result<()> {
-    let value = match number {
-        command::GETWAIT => fd().ok_or_else(|| {
-            Error::wanted(
-                Errno::ENODATA,
-                "the wait object",
-                "a queue that was opened with FI_WAIT_FD",
-                wait_obj.to_string(),
-                "open it with FI_WAIT_FD",
-            )
-        })?,
-        command::GETWAITOBJ => wait_obj.as_c().cast_signed(),
-        _ => return Err(Error::new(Errno::ENOSYS)),
-    };
-    if arg.is_null() {
-        return Err(null("the place of the wait object"));
-    }
-    // SAFETY: both are an int, and the caller's.
-    unsafe { arg.cast::<c_int>().write_unaligned(value) };
-    Ok(())
 }
 
 /// Reads into the caller's array, at once or for as long as `timeout` says.

@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::border;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, av, cntr, cq, endpoint, fabric, info, mr, nosys};
+use crate::{atomic, av, cntr, cq, endpoint, fabric, info, mr, nosys, sets};
 
 /// What is behind a domain.
 pub(crate) struct DomainBody {
@@ -43,6 +43,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     av_open: av::open,
     cq_open: cq::open,
     cntr_open: cntr::open,
+    poll_open: sets::open_poll,
     query_atomic: atomic::query,
     endpoint: endpoint::open,
     endpoint2: endpoint::open_with_flags,

@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{AddrFormat, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, OpFlags, Result};
+use ofi_api::{
+    AddrFormat, Address, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, OpFlags, Result,
+};
 
 use crate::abi::{
     class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
@@ -11,7 +13,7 @@ use crate::abi::{
 };
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, cm, domain, info, msg, nosys, rma, tagged};
+use crate::{atomic, cm, directory, domain, info, msg, nosys, pep, rma, tagged};
 
 /// The flags of calls without flags.
 #[derive(Clone, Copy)]
@@ -36,12 +38,15 @@ pub(crate) struct EpBody {
     pub tx: Defaults,
     pub rx: Defaults,
     pub addr_format: AddrFormat,
+    /// Whom to connect to unless the call says so.
+    pub dest_addr: Option<Address>,
     /// What `FI_GETOPSFLAG` answers.
     op_flags: (OpFlags, OpFlags),
     /// Aliases.
     users: Users,
     /// The domain, the queues and the vector, which stay open.
     holds: Mutex<Vec<Hold>>,
+    entry: Mutex<Option<directory::Entry>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -126,7 +131,16 @@ unsafe fn open_endpoint(
         return Err(border::null("the place of the endpoint"));
     }
     // SAFETY: as above.
-    let info = unsafe { info::from_c(info, domain.abi)? };
+    let mut rust = unsafe { info::from_c(info, domain.abi)? };
+    // SAFETY: as above; `from_c` has found it readable.
+    let handle = unsafe { (*info).handle };
+    // SAFETY: as above.
+    let (request, address) = unsafe { pep::taken_over(handle)? };
+    rust.handle = request;
+    if address.is_some() {
+        rust.src_addr = address;
+    }
+    let info = rust;
     let endpoint = domain.domain.open_endpoint(&info)?;
     let handle = make(
         context,
@@ -135,11 +149,17 @@ unsafe fn open_endpoint(
             tx: Defaults::OWN,
             rx: Defaults::OWN,
             addr_format: info.addr_format,
+            dest_addr: info.dest_addr.clone(),
+            entry: Mutex::default(),
             op_flags: (info.tx_attr.op_flags, info.rx_attr.op_flags),
             users: Users::default(),
             holds: Mutex::new(vec![domain.users.hold()]),
         },
     );
+    // SAFETY: just opened.
+    let body = unsafe { object::body(handle)? };
+    let entry = directory::enter(body.endpoint.fid(), handle);
+    *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
     // SAFETY: not null, and the caller's.
     unsafe { place.write(handle) };
     Ok(())
@@ -179,9 +199,12 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
                 ep.endpoint.bind_counter(&cntr.counter, BindFlags::from_bits_retain(flags))?;
                 cntr.users.hold()
             }
-            // Connectionless endpoints have no events of their own; binding a queue is allowed (fi_endpoint(3)).
-            // SAFETY: the class says so.
-            class::EQ => unsafe { object::of_fid::<fid_eq>(other)? }.users.hold(),
+            class::EQ => {
+                // SAFETY: the class says so.
+                let eq = unsafe { object::of_fid::<fid_eq>(other)? };
+                ep.endpoint.bind_eq(&eq.eq)?;
+                eq.users.hold()
+            }
             _ => return Err(Error::new(Errno::ENOSYS)),
         };
         ep.holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
@@ -256,6 +279,8 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
             tx: if transmit { other } else { ep.tx },
             rx: if transmit { ep.rx } else { other },
             addr_format: ep.addr_format,
+            dest_addr: ep.dest_addr.clone(),
+            entry: Mutex::default(),
             op_flags: if transmit { (flags, ep.op_flags.1) } else { (ep.op_flags.0, flags) },
             users: Users::default(),
             holds: Mutex::new(vec![ep.users.hold()]),
@@ -281,6 +306,7 @@ fn option(level: c_int, name: c_int) -> Result<EpOption> {
         EpOption::MaxMsgSize,
         EpOption::MaxTaggedSize,
         EpOption::MaxRmaSize,
+        EpOption::CmDataSize,
         EpOption::MaxAtomicSize,
         EpOption::InjectAtomicSize,
         EpOption::InjectMsgSize,

@@ -10,9 +10,10 @@ use crate::abi::{
     class, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag,
 };
 use crate::border::{self, invalid, null};
-use crate::cq::{milliseconds, put_error_data, wait_object};
+use crate::cq::{milliseconds, put_error_data};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{directory, fabric, info, memory, names, nosys};
+use crate::sets::wait_object;
+use crate::{directory, fabric, info, memory, names, nosys, pep};
 
 /// What is behind an event queue.
 pub(crate) struct EqBody {
@@ -96,7 +97,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise.
         let eq = unsafe { object::of_fid::<fid_eq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
-        unsafe { wait_object(number, arg, eq.wait_obj, || eq.eq.wait_fd()) }
+        unsafe { wait_object(number, arg, eq.wait_obj, eq.eq.wait_fd(), None) }
     })
 }
 
@@ -116,7 +117,12 @@ fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
     let mut bytes = match event.kind {
         EventKind::ConnReq | EventKind::Connected | EventKind::Shutdown => {
             let info = match &event.info {
-                Some(info) => info::to_c(std::slice::from_ref(info.as_ref()))?,
+                Some(info) => {
+                    let c = info::to_c(std::slice::from_ref(info.as_ref()))?;
+                    // SAFETY: just made, and nobody else's yet.
+                    unsafe { (*c).handle = pep::request(info.handle.as_ref()) };
+                    c
+                }
                 None => std::ptr::null_mut(),
             };
             [bytes_of(&fid), bytes_of(&info)].concat()

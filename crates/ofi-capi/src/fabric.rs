@@ -7,10 +7,11 @@ use ofi_api::{Errno, Error, Fabric, Info, Result, Version};
 
 use crate::abi::{
     Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
+    fid_wait,
 };
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Users};
-use crate::{domain, eq, info, nosys};
+use crate::{domain, eq, info, nosys, pep, sets};
 
 /// What is behind a fabric.
 pub(crate) struct FabricBody {
@@ -47,6 +48,8 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
     domain: domain::open,
     domain2: domain::open_with_flags,
     eq_open: eq::open,
+    passive_ep: pep::open,
+    wait_open: sets::open_wait,
     trywait,
     ..fi_ops_fabric::NOSYS
 };
@@ -142,6 +145,8 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
                 class::CQ => unsafe { object::of_fid::<fid_cq>(handle)? }.cq.trywait()?,
                 // SAFETY: the class says so.
                 class::CNTR => unsafe { object::of_fid::<fid_cntr>(handle)? }.counter.trywait()?,
+                // SAFETY: the class says so.
+                class::WAIT => unsafe { object::of_fid::<fid_wait>(handle)? }.set.trywait()?,
                 // SAFETY: the class says so.
                 class::EQ => unsafe { object::of_fid::<fid_eq>(handle)? }.eq.trywait()?,
                 other => {

@@ -32,6 +32,8 @@ mod names;
 mod nosys;
 mod object;
 mod params;
+mod pep;
 mod rma;
+mod sets;
 mod tagged;
 mod tostr;

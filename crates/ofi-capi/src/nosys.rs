@@ -2,7 +2,8 @@
 
 use crate::abi::{
     fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq, fi_ops_domain,
-    fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
+    fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_poll, fi_ops_rma, fi_ops_tagged,
+    fi_ops_wait,
 };
 
 macro_rules! tables {
@@ -24,5 +25,7 @@ tables! {
     CQ: fi_ops_cq,
     CNTR: fi_ops_cntr,
     EQ: fi_ops_eq,
+    POLL: fi_ops_poll,
+    WAIT: fi_ops_wait,
     AV: fi_ops_av,
 }

@@ -75,9 +75,9 @@ c_ops! {
     }
     struct fi_ops_fabric {
         domain(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, Ptr) -> c_int;
-        passive_ep(*mut fid_fabric, *mut fi_info, *mut Ptr, Ptr) -> c_int;
+        passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, Ptr) -> c_int;
         eq_open(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, Ptr) -> c_int;
-        wait_open(*mut fid_fabric, Ptr, *mut Ptr) -> c_int;
+        wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int;
         trywait(*mut fid_fabric, *mut *mut fid, c_int) -> c_int;
         domain2(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, u64, Ptr) -> c_int;
     }
@@ -87,7 +87,7 @@ c_ops! {
         endpoint(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int;
         scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int;
         cntr_open(*mut fid_domain, *mut fi_cntr_attr, *mut *mut fid_cntr, Ptr) -> c_int;
-        poll_open(*mut fid_domain, Ptr, *mut Ptr) -> c_int;
+        poll_open(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int;
         stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut Ptr, Ptr) -> c_int;
         srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, Ptr) -> c_int;
         query_atomic(*mut fid_domain, u32, u32, Ptr, u64) -> c_int;
@@ -115,9 +115,9 @@ c_ops! {
         getname(*mut fid, Ptr, *mut usize) -> c_int;
         getpeer(*mut fid_ep, Ptr, *mut usize) -> c_int;
         connect(*mut fid_ep, Const, Const, usize) -> c_int;
-        listen(Ptr) -> c_int;
+        listen(*mut fid_pep) -> c_int;
         accept(*mut fid_ep, Const, usize) -> c_int;
-        reject(Ptr, *mut fid, Const, usize) -> c_int;
+        reject(*mut fid_pep, *mut fid, Const, usize) -> c_int;
         shutdown(*mut fid_ep, u64) -> c_int;
         join(*mut fid_ep, Const, u64, *mut Ptr, Ptr) -> c_int;
     }
@@ -210,6 +210,14 @@ c_ops! {
         adderr(*mut fid_cntr, u64) -> c_int;
         seterr(*mut fid_cntr, u64) -> c_int;
         export_xpu(*mut fid_cntr, u64, Ptr) -> c_int;
+    }
+    struct fi_ops_wait {
+        wait(*mut fid_wait, c_int) -> c_int;
+    }
+    struct fi_ops_poll {
+        poll(*mut fid_poll, *mut Ptr, c_int) -> c_int;
+        poll_add(*mut fid_poll, *mut fid, u64) -> c_int;
+        poll_del(*mut fid_poll, *mut fid, u64) -> c_int;
     }
     struct fi_ops_eq {
         read(*mut fid_eq, *mut u32, Ptr, usize, u64) -> isize;

@@ -22,6 +22,19 @@ c_structs! {
         atomic: *mut fi_ops_atomic,
         collective: *mut fi_ops_collective,
     }
+    struct fid_pep {
+        fid: fid,
+        ops: *mut fi_ops_ep,
+        cm: *mut fi_ops_cm,
+    }
+    struct fid_wait {
+        fid: fid,
+        ops: *mut fi_ops_wait,
+    }
+    struct fid_poll {
+        fid: fid,
+        ops: *mut fi_ops_poll,
+    }
     struct fid_cq { fid: fid, ops: *mut fi_ops_cq, }
     struct fid_cntr {
         fid: fid,
@@ -168,15 +181,27 @@ c_structs! {
         wait_obj: u32,
         signaling_vector: c_int,
         wait_cond: u32,
-        wait_set: Ptr,
+        wait_set: *mut fid_wait,
+    }
+    struct fi_wait_attr {
+        wait_obj: u32,
+        flags: u64,
+    }
+    struct fi_poll_attr {
+        flags: u64,
+    }
+    struct fi_wait_pollfd {
+        change_index: u64,
+        nfds: usize,
+        fd: *mut libc::pollfd,
     }
     struct fi_cntr_attr {
         events: u32,
         wait_obj: u32,
-        wait_set: Ptr,
+        wait_set: *mut fid_wait,
         flags: u64,
     }
-    struct fi_eq_attr { size: usize, flags: u64, wait_obj: u32, signaling_vector: c_int, wait_set: Ptr, }
+    struct fi_eq_attr { size: usize, flags: u64, wait_obj: u32, signaling_vector: c_int, wait_set: *mut fid_wait, }
     struct fi_mr_attr {
         mr_iov: *const libc::iovec,
         iov_count: usize,
@@ -287,11 +312,15 @@ pub(crate) mod class {
     pub(crate) const FABRIC: usize = 1;
     pub(crate) const DOMAIN: usize = 2;
     pub(crate) const EP: usize = 3;
+    pub(crate) const PEP: usize = 9;
     pub(crate) const AV: usize = 11;
     pub(crate) const MR: usize = 12;
     pub(crate) const EQ: usize = 13;
     pub(crate) const CQ: usize = 14;
     pub(crate) const CNTR: usize = 15;
+    pub(crate) const WAIT: usize = 16;
+    pub(crate) const POLL: usize = 17;
+    pub(crate) const CONNREQ: usize = 18;
     pub(crate) const NIC: usize = 20;
 }
 
@@ -304,6 +333,7 @@ pub(crate) mod command {
     pub(crate) const ALIAS: c_int = 4;
     pub(crate) const GETWAIT: c_int = 5;
     pub(crate) const ENABLE: c_int = 6;
+    pub(crate) const BACKLOG: c_int = 7;
     pub(crate) const GET_RAW_MR: c_int = 8;
     pub(crate) const MAP_RAW_MR: c_int = 9;
     pub(crate) const UNMAP_KEY: c_int = 10;

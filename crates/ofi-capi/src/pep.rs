@@ -1,0 +1,231 @@
+//! Passive endpoints, and the requests for connections that come in through them.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ofi_api::{Address, Errno, Error, Handle, PassiveEndpoint, Result};
+
+use crate::abi::{class, command, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_eq, fid_fabric, fid_pep};
+use crate::border::{self, invalid, null};
+use crate::object::{self, Fid, Graveyard, Hold};
+use crate::{cm, directory, fabric, info, memory, nosys};
+
+/// What is behind a passive endpoint.
+pub(crate) struct PepBody {
+    pub pep: Arc<dyn PassiveEndpoint>,
+    addr_format: ofi_api::AddrFormat,
+    /// The fabric and the queue, which stay open.
+    holds: Mutex<Vec<Hold>>,
+    _entry: Mutex<Option<directory::Entry>>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_pep {
+    type Body = PepBody;
+    const CLASS: usize = class::PEP;
+
+    fn close(&mut self) {
+        (self.fid, self.ops, self.cm) = (object::closed(), nosys::EP.table(), nosys::CM.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
+static OPS: fi_ops_ep = fi_ops_ep { getopt, ..fi_ops_ep::NOSYS };
+static CM: fi_ops_cm = fi_ops_cm { setname, getname, listen, reject, ..fi_ops_cm::NOSYS };
+
+/// `fi_passive_ep`.
+pub(crate) unsafe extern "C" fn open(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    place: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let fabric = unsafe { fabric::of(fabric)? };
+        if place.is_null() {
+            return Err(null("the place of the passive endpoint"));
+        }
+        // SAFETY: as above.
+        let info = unsafe { info::from_c(info, fabric.abi())? };
+        let pep = fabric.fabric.open_passive(&info)?;
+        let fid =
+            fid_pep { fid: object::header::<fid_pep>(context, &FID_OPS), ops: OPS.table(), cm: CM.table() };
+        let number = pep.fid();
+        let body = PepBody {
+            pep,
+            addr_format: info.addr_format,
+            holds: Mutex::new(vec![fabric.users.hold()]),
+            _entry: Mutex::default(),
+        };
+        let handle = object::open(fid, body);
+        // SAFETY: just opened.
+        let body = unsafe { object::body(handle)? };
+        *body._entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory::enter(number, handle));
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(handle) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { object::close::<fid_pep>(handle) }.map(drop))
+}
+
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
+        crate::domain::no_flags("fi_pep_bind", flags)?;
+        // SAFETY: as above.
+        let eq = unsafe { object::of_fid::<fid_eq>(other)? };
+        pep.pep.bind_eq(&eq.eq)?;
+        pep.holds.lock().unwrap_or_else(PoisonError::into_inner).push(eq.users.hold());
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
+        if number != command::BACKLOG {
+            return Err(Error::new(Errno::ENOSYS));
+        }
+        // SAFETY: as above: an int.
+        let Some(&backlog) = (unsafe { arg.cast::<c_int>().as_ref() }) else {
+            return Err(null("the backlog"));
+        };
+        let backlog =
+            usize::try_from(backlog).map_err(|_| invalid("the backlog", "1 or more", backlog.to_string()))?;
+        pep.pep.set_backlog(backlog)
+    })
+}
+
+unsafe extern "C" fn getopt(
+    handle: *mut fid,
+    level: c_int,
+    name: c_int,
+    place: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
+        if level != 0 || name != ofi_api::EpOption::CmDataSize as c_int {
+            return Err(Error::new(Errno::ENOPROTOOPT));
+        }
+        // SAFETY: as above.
+        unsafe { memory::put_sized(&pep.pep.cm_data_size().to_ne_bytes(), place, len) }
+    })
+}
+
+unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
+        // SAFETY: as above.
+        pep.pep.set_name(&Address::new(pep.addr_format, unsafe { cm::address_bytes(addr, len)? }))
+    })
+}
+
+unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
+        // SAFETY: as above.
+        unsafe { memory::put_sized(pep.pep.name()?.bytes(), addr, len) }
+    })
+}
+
+unsafe extern "C" fn listen(handle: *mut fid_pep) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { object::body(handle)? }.pep.listen())
+}
+
+unsafe extern "C" fn reject(
+    handle: *mut fid_pep,
+    request: *mut fid,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let pep = unsafe { object::body(handle)? };
+        // SAFETY: as above.
+        let found = unsafe { object::of_fid::<fid_connreq>(request)? };
+        // SAFETY: as above.
+        pep.pep.reject(&found.handle, unsafe { cm::data(data, len)? })?;
+        // SAFETY: as above: a request that was answered is used no more.
+        unsafe { object::close::<fid_connreq>(request) }.map(drop)
+    })
+}
+
+/// A request for a connection: C names it by a bare `struct fid`.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub(crate) struct fid_connreq {
+    fid: fid,
+}
+
+/// What is behind a request.
+pub(crate) struct RequestBody {
+    handle: Handle,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_connreq {
+    type Body = RequestBody;
+    const CLASS: usize = class::CONNREQ;
+
+    fn close(&mut self) {
+        self.fid = object::closed();
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static REQUEST_OPS: fi_ops = fi_ops { close: close_request, ..fi_ops::NOSYS };
+
+unsafe extern "C" fn close_request(handle: *mut fid) -> c_int {
+    // SAFETY: the C caller's promise.
+    border::done(|| unsafe { object::close::<fid_connreq>(handle) }.map(drop))
+}
+
+/// C's handle for a request; null for none.
+pub(crate) fn request(handle: Option<&Handle>) -> *mut fid {
+    let Some(handle) = handle else { return std::ptr::null_mut() };
+    let fid = fid_connreq { fid: object::header::<fid_connreq>(std::ptr::null_mut(), &REQUEST_OPS) };
+    object::open(fid, RequestBody { handle: handle.clone() }).cast()
+}
+
+/// What an endpoint is opened with: the request that it accepts, or the address of a passive endpoint that it takes
+/// over.
+///
+/// # Safety
+/// The C caller's promise: null, or an object of C.
+pub(crate) unsafe fn taken_over(handle: *mut fid) -> Result<(Option<Handle>, Option<Address>)> {
+    // SAFETY: the same promise, here and below.
+    match unsafe { handle.as_ref() }.map(|fid| fid.fclass) {
+        None => Ok((None, None)),
+        Some(class::CONNREQ) => {
+            // SAFETY: the class says so.
+            let request = unsafe { object::of_fid::<fid_connreq>(handle)? };
+            Ok((Some(request.handle.clone()), None))
+        }
+        // SAFETY: the class says so.
+        Some(class::PEP) => Ok((None, unsafe { object::of_fid::<fid_pep>(handle)? }.pep.name().ok())),
+        Some(other) => {
+            Err(invalid("fi_info.handle", "a request or a passive endpoint", format!("class {other}")))
+        }
+    }
+}
