@@ -66,14 +66,14 @@ fn nothing_found_is_c_s_line_and_exit_code() {
 
 #[test]
 fn contradictory_hints_are_explained() {
-    let line = ["-p", "shm", "-t", "FI_EP_DGRAM", "-c", "FI_MSG|FI_MULTICAST", "--explain"];
+    let line = ["-p", "shm", "-d", "nowhere", "-c", "FI_MSG|FI_MULTICAST", "--explain"];
     let output = fi_info(&line);
     assert_eq!(output.status.code(), Some(61));
     let text = text(&output);
     for part in [
         "refused: shm\n",
-        "    field: ep_attr.type\n",
-        "    wanted: FI_EP_DGRAM\n",
+        "    field: domain_attr.name\n",
+        "    wanted: nowhere\n",
         "    field: caps\n",
         "MULTICAST",
     ] {
@@ -87,7 +87,7 @@ fn contradictory_hints_are_explained() {
     assert!(
         refusals
             .iter()
-            .any(|refusal| refusal["field"] == "ep_attr.type" && refusal["wanted"] == "FI_EP_DGRAM")
+            .any(|refusal| refusal["field"] == "domain_attr.name" && refusal["wanted"] == "nowhere")
     );
 }
 

@@ -42,6 +42,11 @@ pub struct Common {
     pub counts: Counts,
 }
 
+/// Longest payload that travels inside a command.
+pub fn eager() -> usize {
+    ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - 24
+}
+
 /// What people may read about the lanes.
 #[derive(Default)]
 pub struct Counts {

@@ -94,11 +94,10 @@ impl ShmLanes {
         helper.add(&shared);
         // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
         let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
-        let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();
         let common = Common {
             shared,
             helper,
-            eager: ofi_ring::record::max_body(lines) - 24,
+            eager: crate::lane::eager(),
             kept: 0,
             kept_limit: crate::settings::KEPT_BYTES.get(),
             strict,

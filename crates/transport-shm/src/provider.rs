@@ -154,9 +154,16 @@ type Narrow = fn(Info) -> Info;
 const TYPES: [(EpType, Narrow); 3] =
     [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, datagram)];
 
-/// Datagrams are the same messages: nothing is lost on the way, as nothing need be.
+/// Messages that fit into a command, and that are dropped where there is no room for them.
 fn datagram(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
+    info.ep_attr.max_msg_size = crate::lane::eager();
+    let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
+    let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
+    info.caps &= messages | sources | Caps::LOCAL_COMM;
+    info.tx_attr.inject_size = INJECT.min(info.ep_attr.max_msg_size);
+    info.tx_attr.op_flags -= OpFlags::DELIVERY_COMPLETE;
+    (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::SAS, MsgOrder::SAS);
     info
 }
 

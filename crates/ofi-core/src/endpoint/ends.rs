@@ -79,7 +79,7 @@ impl<T: Transport> Ends<T> {
             Ok(_) => return Ok(Delivery::Kept),
             Err(refused) => refused,
         };
-        if refused.limit == Limit::Bytes {
+        if refused.limit == Limit::Bytes && !self.rx.lossy {
             // The payload is here already, at most a ring's worth from each peer: take it, and let the transport
             // tell the sender to keep the next ones.
             self.rx.counts.over_budget += 1;
@@ -108,12 +108,12 @@ impl<T: Transport> Ends<T> {
                 self.rx.complete(&mut self.boxes, &mut self.peers, &filling);
                 Delivery::Taken
             }
-            Found::Stopped => Delivery::Stopped,
+            Found::Stopped => self.no_room(),
             Found::Nobody => {
                 let peer = crate::matching::Peer(arrived.peer);
                 if !self.rx.matcher.may_hold_envelope(peer) {
                     self.rx.counts.stopped += 1;
-                    return Delivery::Stopped;
+                    return self.no_room();
                 }
                 let mut bytes = Box::<[u8]>::new_uninit_slice(arrived.len);
                 // SAFETY: `body` is readable for `len` bytes, by the caller's promise, and the box is as long.
@@ -121,12 +121,16 @@ impl<T: Transport> Ends<T> {
                 // SAFETY: every byte was just written.
                 let bytes = unsafe { bytes.assume_init() };
                 let held = bytes.len();
-                self.keep(arrived, Held::Bytes(bytes), held).unwrap_or(Delivery::Stopped)
+                self.keep(arrived, Held::Bytes(bytes), held).unwrap_or_else(|_| self.no_room())
             }
         }
     }
 
+    #[cold]
     fn fail_op(&mut self, op: &TxOp<T::Op>, errno: Errno) {
+        if self.forgive(op, errno) {
+            return;
+        }
         self.tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = errno.get();
@@ -288,6 +292,6 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn may_hold(&self, peer: Peer, len: usize) -> bool {
-        self.rx.matcher.may_hold_bytes(crate::matching::Peer(peer), len)
+        self.rx.lossy || self.rx.matcher.may_hold_bytes(crate::matching::Peer(peer), len)
     }
 }

@@ -6,6 +6,7 @@
 mod atomic;
 pub(crate) mod collective;
 mod connection;
+mod datagram;
 mod ends;
 mod outboxes;
 mod peers;
@@ -36,7 +37,6 @@ use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
 use crate::eq::EqCore;
 use crate::lock::PolicyLock;
-use crate::matching;
 use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
@@ -180,11 +180,8 @@ impl<T: Transport> Ep<T> {
             rma_iov: info.tx_attr.rma_iov_limit,
         };
         tx.atomics = AtomicSide::new(caps, T::atomic_size(), info.tx_attr.inject_size);
-        let mut rx = RxSide::new(&matching::Config {
-            bytes: crate::settings::unexpected_bytes(),
-            envelopes: crate::settings::unexpected_messages(),
-            hash_seed: None,
-        });
+        let mut rx = RxSide::new(&datagram::budget(info));
+        rx.lossy = datagram::is_lossy(info);
         rx.op_flags = info.rx_attr.op_flags;
         rx.may_receive = [message(Caps::MSG, Caps::RECV), message(Caps::TAGGED, Caps::RECV)];
         rx.report_source = info.caps.contains(Caps::SOURCE);
@@ -632,6 +629,12 @@ impl<T: Transport> Endpoint for Ep<T> {
             stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
             stat("rx_truncated", rx.truncated, "messages longer than their receive"),
             stat("rx_failed", rx.failed, "receives that ended with an error"),
+            stat(
+                "tx_dropped",
+                tx.dropped,
+                "datagrams dropped, as their receiver had no room or was not there",
+            ),
+            stat("rx_dropped", rx.dropped, "datagrams dropped, as no receive was posted for them in time"),
             stat("rx_stopped", rx.stopped, "times that a peer had to wait for room"),
         ];
         if let Some(lanes) = &guard.lanes {

@@ -77,7 +77,7 @@ impl<T: Transport> State<T> {
             Ok(Outcome::Pending) => Ok(()),
             Err(error) => {
                 if error.is_again() {
-                    return Err(self.no_credit());
+                    return if self.ends.drop_outgoing(ticket) { Ok(()) } else { Err(self.no_credit()) };
                 }
                 Err(error)
             }

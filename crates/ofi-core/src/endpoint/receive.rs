@@ -145,6 +145,7 @@ pub struct Counts {
     pub failed: u64,
     pub stopped: u64,
     pub over_budget: u64,
+    pub dropped: u64,
 }
 
 /// The receive side of an endpoint.
@@ -170,6 +171,8 @@ pub struct RxSide<T: Transport> {
     pub directed: bool,
     pub tagged_directed: bool,
     pub min_multi_recv: usize,
+    /// Of `FI_EP_DGRAM`: what finds no room is dropped.
+    pub lossy: bool,
     pub iov_limit: usize,
     pub counts: Counts,
 }
@@ -192,6 +195,7 @@ impl<T: Transport> RxSide<T> {
             directed: false,
             tagged_directed: false,
             min_multi_recv: 0,
+            lossy: false,
             iov_limit: 1,
             counts: Counts::default(),
         }

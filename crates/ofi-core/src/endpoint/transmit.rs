@@ -23,6 +23,7 @@ pub struct Counts {
     pub reads: u64,
     pub again: u64,
     pub failed: u64,
+    pub dropped: u64,
 }
 
 /// Limits on what may be posted.

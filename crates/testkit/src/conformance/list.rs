@@ -66,6 +66,15 @@ macro_rules! for_each_case {
                 a_blocked_reader_of_events_wakes_for_a_connection
                 connections_come_and_go
             }
+            datagram {
+                datagrams_carry_messages_and_their_source
+                a_datagram_has_a_bounded_size
+                datagrams_have_only_messages
+                datagrams_that_nobody_receives_are_dropped_and_counted
+                a_sender_of_datagrams_never_waits_for_its_receiver
+                a_datagram_to_nobody_completes
+                a_datagram_longer_than_its_receive_is_an_error
+            }
             completion {
                 every_operation_completes_unless_selective
                 selective_sends_complete_only_on_request

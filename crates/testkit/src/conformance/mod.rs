@@ -17,6 +17,7 @@ pub mod collective;
 pub mod completion;
 pub mod connection;
 pub mod counters;
+pub mod datagram;
 pub mod events;
 pub mod flow;
 pub mod levels;

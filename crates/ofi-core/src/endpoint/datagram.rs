@@ -1,0 +1,67 @@
+//! What is different at endpoints of `FI_EP_DGRAM`: a message that finds no room is dropped and counted, at either end,
+//! and nobody waits for it or hears of it.
+
+use ofi_api::{EpType, Errno, Info};
+
+use super::ends::Ends;
+use super::transmit::{TxOp, success};
+use crate::cq::Credit;
+use crate::matching::Config;
+use crate::transport::{Delivery, Ticket, Transport};
+
+/// Bytes that datagrams hold before a receive is posted for them, as a socket's buffer does.
+const WAITING_BYTES: usize = 1 << 20;
+
+/// Whether an info's endpoints may lose messages.
+pub fn is_lossy(info: &Info) -> bool {
+    info.ep_attr.ep_type == EpType::Dgram
+}
+
+/// The budget for messages that nobody waits for.
+pub fn budget(info: &Info) -> Config {
+    let (bytes, envelopes) = if is_lossy(info) {
+        (WAITING_BYTES, info.rx_attr.size.max(1))
+    } else {
+        (crate::settings::unexpected_bytes(), crate::settings::unexpected_messages())
+    };
+    Config { bytes, envelopes, hash_seed: None }
+}
+
+impl<T: Transport> Ends<T> {
+    /// What becomes of a message that there is no room for.
+    #[cold]
+    pub fn no_room(&mut self) -> Delivery {
+        if !self.rx.lossy {
+            return Delivery::Stopped;
+        }
+        self.rx.counts.dropped += 1;
+        Delivery::Taken
+    }
+
+    /// A message found no room on its way out. Whether that is no matter.
+    #[cold]
+    pub fn drop_outgoing(&mut self, ticket: &Ticket) -> bool {
+        if self.rx.lossy {
+            self.tx.counts.dropped += 1;
+            if ticket.signal {
+                self.boxes.credits[Credit::Transmit as usize] -= 1;
+                self.boxes.transmitted(success(ticket));
+            }
+        }
+        self.rx.lossy
+    }
+
+    /// A message that was under way failed. Whether that is no matter.
+    #[cold]
+    pub fn forgive(&mut self, op: &TxOp<T::Op>, errno: Errno) -> bool {
+        if self.rx.lossy {
+            tracing::debug!(target: "ofi::core::ep_data", %errno, "a datagram was lost");
+            self.tx.counts.dropped += 1;
+            match op.ticket.signal {
+                true => self.boxes.transmitted(success(&op.ticket)),
+                false => self.boxes.credits[Credit::Transmit as usize] += 1,
+            }
+        }
+        self.rx.lossy
+    }
+}
