@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
     CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion,
-    MrAttr, PassiveEndpoint, Placement, PollSet, Result, Threading, WaitAttr, WaitSet,
+    MrAttr, PassiveEndpoint, Placement, PollSet, Result, Threading, Threshold, WaitAttr, WaitSet, Work,
+    WorkId,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -91,6 +92,26 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// None in software.
     fn open_poll_set(&self) -> Result<Arc<dyn PollSet>>;
+
+    /// Queues deferred work (`FI_QUEUE_WORK`) until the counter's value and failures together reach the threshold; at
+    /// once if they have.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for an endpoint without `FI_TRIGGER`; `FI_ENOSYS` for a multi-receive or a search; `FI_EAGAIN` if
+    /// too much waits for this counter; `FI_EDOMAIN`, `FI_EINVAL` for objects of others.
+    fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId>;
+
+    /// Takes work back that has not started (`FI_CANCEL_WORK`). Nobody is told.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` if it has started.
+    fn cancel_work(&self, id: WorkId) -> Result<()>;
+
+    /// Takes all work back that waits for `counter`, or all that has not started (`FI_FLUSH_WORK`). How much there was.
+    ///
+    /// # Errors
+    /// As `queue_work` for the counter.
+    fn flush_work(&self, counter: Option<&Arc<dyn Counter>>) -> Result<usize>;
 
     /// Opens an address vector.
     ///

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, CollectiveOp, CompletionQueue, Context,
-    Counter, Datatype, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags, RemotePiece, Result,
+    Counter, Datatype, DeferredOp, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags, RemotePiece, Result,
+    Threshold,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -283,7 +284,17 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// length, or a root that is no member; for a group that has failed, why it did.
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()>;
 
-    /// Cancels the oldest receive posted with `context`. It ends with either its message or `FI_ECANCELED`.
+    /// Posts `op` when a counter is at a threshold (`FI_TRIGGER`, fi_trigger(3)); at once if it is. From then on it is an
+    /// operation like any other. What goes wrong when it starts is reported on the queue. Until then memory given for an
+    /// injected operation is the caller's, and all other memory is lent.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` without `FI_TRIGGER`; `FI_EAGAIN` if too much waits for the counter; `FI_EINVAL`, `FI_EDOMAIN` for
+    /// a counter of others; those of the operation, as far as they can be told now.
+    fn trigger(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()>;
+
+    /// Cancels the oldest receive, or the first triggered operation that still waits, posted with `context`. It ends with
+    /// either its message or `FI_ECANCELED`.
     ///
     /// # Errors
     /// `FI_ENOENT` if there is none.

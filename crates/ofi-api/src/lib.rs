@@ -46,6 +46,7 @@ mod eq;
 #[allow(unsafe_code)]
 mod memory;
 mod provider;
+mod trigger;
 #[allow(unsafe_code)]
 mod wait;
 
@@ -67,4 +68,5 @@ pub use memory::{
     Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
 };
 pub use provider::{Offers, Provider, Request};
+pub use trigger::{DeferredOp, Threshold, Work, WorkId};
 pub use wait::{MutexCond, PollMember, PollSet, WaitAttr, WaitSet};

@@ -7,7 +7,7 @@ use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
     CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue,
     Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result,
-    Serialization, WaitAttr, WaitSet,
+    Serialization, Threshold, WaitAttr, WaitSet, Work, WorkId,
 };
 
 use crate::atomic::Executor;
@@ -21,6 +21,7 @@ use crate::mr::Mr;
 use crate::progress::Progress;
 use crate::roster::Roster;
 use crate::transport::Transport;
+use crate::trigger::{Works, deed};
 use crate::wait::{Polls, Waits};
 
 /// A domain, shared by everything that is open in it.
@@ -36,6 +37,8 @@ pub struct DomainCore<T: Transport> {
     pub transport: T::Domain,
     /// Who drives it.
     pub progress: Progress,
+    /// What waits for counters, and is due.
+    pub works: Arc<Works>,
     /// What is enabled in it.
     pub roster: Roster,
 }
@@ -109,6 +112,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
             regions: RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)),
             transport: T::open_domain(info)?,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
+            works: Arc::default(),
             roster: Roster::default(),
         }))))
     }
@@ -152,11 +156,33 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
-        Ok(Cntr::open(attr, self.0.id)?)
+        Ok(Cntr::open(attr, self.0.id, &self.0.works)?)
     }
 
     fn open_poll_set(&self) -> Result<Arc<dyn PollSet>> {
         Ok(Arc::new(Polls::default()))
+    }
+
+    fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId> {
+        let counter = Cntr::of(when.counter, self.0.id)?;
+        let deed = deed(work, self.0.id, |endpoint, op| Ep::<T>::target_of(&self.0, endpoint, op))?;
+        // Whoever waits for what the work counts must move on what the work waits for, whichever endpoint that is.
+        if let Work::Post { completion: Some(told), .. }
+        | Work::SetCounter(told, _)
+        | Work::AddCounter(told, _) = work
+        {
+            self.0.roster.watch(&Cntr::of(told, self.0.id)?)?;
+        }
+        self.0.works.queue(&counter, when.value, deed)
+    }
+
+    fn cancel_work(&self, id: WorkId) -> Result<()> {
+        self.0.works.cancel(id)
+    }
+
+    fn flush_work(&self, counter: Option<&Arc<dyn Counter>>) -> Result<usize> {
+        let counter = counter.map(|counter| Cntr::of(counter, self.0.id)).transpose()?;
+        Ok(self.0.works.flush(counter.as_deref()))
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {

@@ -28,4 +28,5 @@ pub mod settings;
 pub mod slots;
 pub mod sys;
 pub mod transport;
+pub mod trigger;
 pub mod wait;

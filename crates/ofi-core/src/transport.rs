@@ -222,6 +222,17 @@ pub struct Ticket {
     pub signal: bool,
     /// Its length in bytes, for counters.
     pub len: usize,
+    /// Who counts its end.
+    pub route: Route,
+}
+
+/// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route(pub(crate) u64);
+
+impl Route {
+    /// The endpoint's counters.
+    pub const ENDPOINT: Self = Self(0);
 }
 
 /// What became of a posted operation.

@@ -101,6 +101,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SOURCE_ERR
             | Caps::FENCE
             | Caps::RMA_EVENT
+            | Caps::TRIGGER
             | Caps::LOCAL_COMM,
         addr_format: format,
         ..Info::default()

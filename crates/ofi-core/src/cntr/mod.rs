@@ -22,6 +22,7 @@ use crate::cq::Source;
 use crate::domain::DomainId;
 use crate::sys;
 use crate::transport::Arm;
+use crate::trigger::{Line, Works};
 use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// The core's counter.
@@ -39,6 +40,9 @@ pub struct Cntr {
     told_errors: AtomicU64,
     /// What to move on when it is read.
     sources: Mutex<Vec<Arc<dyn Source>>>,
+    /// What waits for it, and where that goes when it is due.
+    pub(crate) line: Line,
+    works: Arc<Works>,
     waiting: Option<Waiting>,
 }
 
@@ -47,7 +51,7 @@ impl Cntr {
     ///
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
-    pub fn open(attr: &CntrAttr, domain: DomainId) -> Result<Arc<Self>> {
+    pub fn open(attr: &CntrAttr, domain: DomainId, works: &Arc<Works>) -> Result<Arc<Self>> {
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let counter = Arc::new(Self {
             domain,
@@ -60,6 +64,8 @@ impl Cntr {
             told: AtomicU64::new(0),
             told_errors: AtomicU64::new(0),
             sources: Mutex::default(),
+            line: Line::default(),
+            works: Arc::clone(works),
             waiting,
         });
         if let Some(waiting) = &counter.waiting {
@@ -109,8 +115,9 @@ impl Cntr {
         self.changed();
     }
 
+    /// Adds to the value, whatever it counts.
     #[inline]
-    fn raise(&self, by: u64) {
+    pub(crate) fn raise(&self, by: u64) {
         self.value.fetch_add(by, Ordering::SeqCst);
         self.changed();
     }
@@ -120,6 +127,25 @@ impl Cntr {
         if let Some(waiting) = &self.waiting {
             waiting.bell.ring();
         }
+        if !self.line.is_empty() {
+            self.look(&self.works);
+        }
+    }
+
+    /// Moves on what waits for it and is due.
+    #[cold]
+    pub(crate) fn look(&self, works: &Works) {
+        let (value, errors) = self.values();
+        if self.line.concerns(value.saturating_add(errors)) {
+            works.release(self);
+        }
+    }
+
+    /// Sets the value.
+    pub(crate) fn store(&self, value: u64) {
+        self.told.store(value, Ordering::Release);
+        self.value.store(value, Ordering::SeqCst);
+        self.changed();
     }
 
     fn sources(&self) -> MutexGuard<'_, Vec<Arc<dyn Source>>> {
@@ -164,9 +190,11 @@ impl Cntr {
         for source in self.sources().iter() {
             source.attend();
         }
+        self.works.run_if_due();
     }
 
-    fn values(&self) -> (u64, u64) {
+    /// Successes and failures.
+    pub(crate) fn values(&self) -> (u64, u64) {
         (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst))
     }
 
@@ -175,7 +203,7 @@ impl Cntr {
     fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
         waiting.bell.arm();
         let armed = self.sources().iter().all(|source| source.arm_lanes() == Arm::Armed);
-        armed && self.values() == values
+        armed && self.values() == values && !self.works.is_due()
     }
 
     fn seen(&self) -> (u64, u64) {
@@ -214,25 +242,27 @@ impl Counter for Cntr {
     fn add(&self, value: u64) -> Result<()> {
         self.told.fetch_add(value, Ordering::AcqRel);
         self.raise(value);
+        self.works.run_if_due();
         Ok(())
     }
 
     fn add_error(&self, value: u64) -> Result<()> {
         self.errors.fetch_add(value, Ordering::SeqCst);
         self.changed();
+        self.works.run_if_due();
         Ok(())
     }
 
     fn set(&self, value: u64) -> Result<()> {
-        self.told.store(value, Ordering::Release);
-        self.value.store(value, Ordering::SeqCst);
-        self.changed();
+        self.store(value);
+        self.works.run_if_due();
         Ok(())
     }
 
     fn set_error(&self, value: u64) -> Result<()> {
         self.errors.store(value, Ordering::SeqCst);
         self.changed();
+        self.works.run_if_due();
         Ok(())
     }
 
@@ -301,7 +331,7 @@ mod tests {
     use super::*;
 
     fn counter(events: CntrEvents, wait_obj: WaitObj) -> Arc<Cntr> {
-        Cntr::open(&CntrAttr { events, wait_obj, wait_set: None }, DomainId::next()).unwrap()
+        Cntr::open(&CntrAttr { events, wait_obj, wait_set: None }, DomainId::next(), &Arc::default()).unwrap()
     }
 
     #[test]

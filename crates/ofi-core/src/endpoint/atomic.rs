@@ -4,9 +4,9 @@ use ofi_api::{
     AtomicKind, AtomicOp, Call, Caps, CompletionFlags, Datatype, Errno, Error, FiOp, Lent, OpFlags, Result,
 };
 
-use super::EpCore;
 use super::post::not_enabled;
 use super::transmit::{bad_flags, many_len, not_opened_for};
+use super::{EpCore, State};
 use crate::atomic::Executor;
 use crate::cq::Credit;
 use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
@@ -76,19 +76,27 @@ impl<T: Transport> EpCore<T> {
 
     /// See [`ofi_api::Endpoint::atomic`].
     pub(super) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let side = state.ends.tx.atomics;
+        let outcome = self.state.lock().atomic(op);
+        self.domain.works.run_if_due();
+        outcome
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Checks what can be checked of an atomic before its peer is known: what executes it, its flags, whether its success is
+    /// reported, and its length.
+    pub(super) fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
+        let side = self.ends.tx.atomics;
         side.check(op.kind, op.op)?;
         let executor = Executor::find(op.kind, op.op, op.datatype)?;
-        let (flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
+        let (flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
         if flags.contains(OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(OpFlags::REMOTE_CQ_DATA));
         }
         if op.call == Call::Inject && op.kind != AtomicKind::Base {
             return Err(no_inject());
         }
-        let limits = &state.ends.tx.limits;
+        let limits = &self.ends.tx.limits;
         let len = remote_len(op, &executor, limits.rma_iov)?;
         let size = if flags.contains(OpFlags::INJECT) { side.inject } else { side.size };
         if len > size {
@@ -103,12 +111,23 @@ impl<T: Transport> EpCore<T> {
         if executor.fetches() {
             same_len("room for results", &op.result, limits.iov, len)?;
         }
-        let peer = state.peer(op.peer)?;
-        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
-            return Err(state.no_credit());
+        Ok((executor, flags, signal, len))
+    }
+
+    pub(super) fn atomic(&mut self, op: &AtomicOp<'_>) -> Result<()> {
+        let (executor, flags, signal, len) = self.check_atomic(op)?;
+        let peer = self.peer(op.peer)?;
+        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(self.no_credit());
         }
         let kind = if executor.fetches() { CompletionFlags::READ } else { CompletionFlags::WRITE };
-        let ticket = Ticket { context: op.context, flags: CompletionFlags::ATOMIC | kind, signal, len };
+        let ticket = Ticket {
+            context: op.context,
+            flags: CompletionFlags::ATOMIC | kind,
+            signal,
+            len,
+            route: self.ends.tx.route,
+        };
         let out = OutAtomic {
             executor,
             operands: if executor.takes_operands() { op.buf.pieces() } else { &[] },
@@ -120,10 +139,10 @@ impl<T: Transport> EpCore<T> {
             flags,
             ticket,
         };
-        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.atomic(host, &out);
-        state.ends.tx.atomics.posted += u64::from(outcome.is_ok());
-        state.posted(outcome, &ticket)
+        self.ends.tx.atomics.posted += u64::from(outcome.is_ok());
+        self.posted(outcome, &ticket)
     }
 }
 

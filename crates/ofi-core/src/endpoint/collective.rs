@@ -19,7 +19,7 @@ use crate::collective::schedule::{Schedule, Shape, plan};
 use crate::collective::set::{Set, new_address};
 use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
-use crate::transport::{Lanes, OutNote, Peer, Ticket, Transport};
+use crate::transport::{Lanes, OutNote, Peer, Route, Ticket, Transport};
 
 /// Up to how many bytes data goes the way with the fewest rounds: two notes' worth. Beyond that, sending each byte once
 /// matters more than rounds.
@@ -120,7 +120,7 @@ impl<T: Transport> State<T> {
                     self.ends.tx.counts.failed += 1;
                     let mut error = CqErrorEntry::new(ticket.context, ticket.flags, errno);
                     error.prov_errno = errno.get();
-                    self.ends.boxes.transmit_failed(error);
+                    self.ends.boxes.transmit_failed(error, ticket.route);
                 }
                 (Report::Join(fid, context), result) => {
                     let Some(eq) = &side.eq else { continue };
@@ -352,7 +352,7 @@ impl<T: Transport> EpCore<T> {
         }
         let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
         let flags = CompletionFlags::COLLECTIVE;
-        let ticket = Ticket { context: op.context, flags, signal, len: lengths[0] };
+        let ticket = Ticket { context: op.context, flags, signal, len: lengths[0], route: Route::ENDPOINT };
         // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
         unsafe {
             side.engine.start(group, plan(&shape), [buf, result], executor, Report::Completion(ticket))?;

@@ -20,6 +20,7 @@ impl<T: Transport> Ends<T> {
     pub fn give_back(&mut self, posted: &Posted, errno: Errno) {
         let mut error = CqErrorEntry::new(posted.context, CompletionFlags::RECV, errno);
         let mut credit = Credit::Receive;
+        let route = self.rx.route_of(posted);
         if let Some(id) = self.rx.forget(posted)
             && let Some(multi) = self.rx.multis.get_mut(id)
         {
@@ -31,7 +32,7 @@ impl<T: Transport> Ends<T> {
                 credit = Credit::None; // comes back with the flag, when the last part has arrived
             }
         }
-        self.boxes.receive_failed(error, credit);
+        self.boxes.receive_failed(error, credit, route);
     }
 
     /// The connection is over: what is posted ends, and nothing more is.

@@ -134,7 +134,7 @@ impl<T: Transport> Ends<T> {
         self.tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = errno.get();
-        self.boxes.transmit_failed(error);
+        self.boxes.transmit_failed(error, op.ticket.route);
     }
 }
 
@@ -245,7 +245,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         }
         let op = self.tx.ops.remove(id)?;
         if result.is_ok() {
-            self.boxes.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
+            self.boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
         }
         match result {
             Ok(()) if op.ticket.signal => self.boxes.transmitted(success(&op.ticket)),

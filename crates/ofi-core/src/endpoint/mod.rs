@@ -13,14 +13,16 @@ mod peers;
 mod post;
 mod receive;
 mod transmit;
+mod trigger;
 
 use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
-    Context, Counter, CqBuffer, CqErrorEntry, Datatype, Endpoint, EpOption, EpType, Errno, Error, EventQueue,
-    FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization, Statistic, TagMatch,
+    Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, Errno, Error,
+    EventQueue, FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization, Statistic,
+    TagMatch, Threshold,
 };
 
 use self::atomic::AtomicSide;
@@ -116,7 +118,10 @@ impl<T: Transport> Source for EpCore<T> {
         let filled = state.ends.boxes.end(slot);
         std::mem::forget(no_unwind);
         let (outbox, _) = state.ends.boxes.slot(slot);
-        Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() }
+        let polled = Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() };
+        drop(guard);
+        self.domain.works.run_if_due();
+        polled
     }
 
     fn is_empty(&self, slot: usize) -> bool {
@@ -125,6 +130,7 @@ impl<T: Transport> Source for EpCore<T> {
 
     fn drive(&self) {
         self.state.lock().drive();
+        self.domain.works.run_if_due();
     }
 
     fn attend(&self) {
@@ -140,13 +146,16 @@ impl<T: Transport> Source for EpCore<T> {
 
     fn arm(&self, slot: usize) -> Arm {
         let mut guard = self.state.lock();
-        if !guard.ends.boxes.is_empty(slot) {
+        if self.domain.works.is_due() || !guard.ends.boxes.is_empty(slot) {
             return Arm::Ready;
         }
         guard.lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
     }
 
     fn arm_lanes(&self) -> Arm {
+        if self.domain.works.is_due() {
+            return Arm::Ready;
+        }
         self.state.lock().lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
     }
 
@@ -208,8 +217,10 @@ impl<T: Transport> Ep<T> {
             // The source address of a connection request is the passive endpoint's, which has it.
             name: if accepts { None } else { info.src_addr.clone() },
         };
-        // Event queues drive connected endpoints too, and their calls may come from any thread.
-        let serialization = if connected { Serialization::LIBRARY } else { domain.serialization };
+        // Event queues drive connected endpoints too, and their calls may come from any thread. What waits for a counter
+        // starts on the thread that counts, which may be in calls of another endpoint.
+        let locked = connected || info.caps.contains(Caps::TRIGGER);
+        let serialization = if locked { Serialization::LIBRARY } else { domain.serialization };
         let state = PolicyLock::new(serialization, state);
         Ok(Arc::new(Self {
             core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), fid, state }),
@@ -545,6 +556,10 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {
         self.core.collective(op)
+    }
+
+    fn trigger(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()> {
+        self.trigger_op(when, op)
     }
 
     fn cancel(&self, context: ofi_api::Context) -> Result<()> {

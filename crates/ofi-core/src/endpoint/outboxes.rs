@@ -2,8 +2,12 @@
 
 use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 
-use crate::cntr::{Counters, Kind};
+use std::sync::Arc;
+
+use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Credit, Credits, Entry, Outbox};
+use crate::slots::{SlotId, Slots};
+use crate::transport::Route;
 
 /// Index of the outbox of receive completions, and of all where both directions have the same queue.
 pub const RECEIVE: usize = 1;
@@ -17,6 +21,8 @@ pub struct Outboxes {
     pub credits: Credits,
     /// What counts the operations that end.
     pub counters: Counters,
+    /// What counts the ends of deferred work, and whether the endpoint is told as well.
+    pub routes: Slots<(Option<Arc<Cntr>>, bool)>,
     /// Directions that have a queue, by slot: failures of the others are only counted.
     pub read: [bool; 2],
 }
@@ -29,6 +35,7 @@ impl Outboxes {
             transmit: 0,
             credits: [0, tx_size, rx_size],
             counters: Counters::default(),
+            routes: Slots::default(),
             read: [true; 2],
         }
     }
@@ -81,9 +88,8 @@ impl Outboxes {
     }
 
     /// Completes a transmit operation with an error.
-    pub fn transmit_failed(&mut self, error: CqErrorEntry) {
-        self.counters.fail(Kind::of(error.flags));
-        if self.read[0] {
+    pub fn transmit_failed(&mut self, error: CqErrorEntry, route: Route) {
+        if self.failed(Kind::of(error.flags), route) && self.read[0] {
             self.boxes[self.transmit & 1].push_error(error, Credit::Transmit);
         } else {
             self.credits[Credit::Transmit as usize] += 1;
@@ -97,9 +103,60 @@ impl Outboxes {
     }
 
     /// Completes a receive with an error.
-    pub fn receive_failed(&mut self, error: CqErrorEntry, credit: Credit) {
-        self.counters.fail(Kind::Receive);
-        self.not_found(error, credit);
+    pub fn receive_failed(&mut self, error: CqErrorEntry, credit: Credit, route: Route) {
+        if self.failed(Kind::Receive, route) {
+            self.not_found(error, credit);
+        } else {
+            self.credits[credit as usize] += 1;
+        }
+    }
+
+    /// Reports an operation that never was posted, and holds no credit.
+    pub fn lost(&mut self, error: CqErrorEntry) {
+        let receive = error.flags.contains(CompletionFlags::RECV);
+        self.counters.fail(if receive { Kind::Receive } else { Kind::of(error.flags) });
+        let (slot, direction) = if receive { (RECEIVE, 1) } else { (self.transmit & 1, 0) };
+        if self.read[direction] {
+            self.boxes[slot].push_error(error, Credit::None);
+        }
+    }
+
+    /// Counts a success.
+    #[inline]
+    pub fn ended(&mut self, kind: Kind, len: usize, route: Route) {
+        if route == Route::ENDPOINT {
+            self.counters.count(kind, len);
+        } else {
+            self.work_ended(kind, len, route);
+        }
+    }
+
+    #[cold]
+    fn work_ended(&mut self, kind: Kind, len: usize, route: Route) {
+        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return };
+        if let Some(counter) = counter {
+            counter.raise(1);
+        }
+        if told {
+            self.counters.count(kind, len);
+        }
+    }
+
+    /// Counts a failure; whether the queue is to hear of it. Of deferred work it hears on request, or if nobody else does.
+    #[cold]
+    fn failed(&mut self, kind: Kind, route: Route) -> bool {
+        if route == Route::ENDPOINT {
+            self.counters.fail(kind);
+            return true;
+        }
+        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return true };
+        if let Some(counter) = &counter {
+            counter.count_error();
+        }
+        if told {
+            self.counters.fail(kind);
+        }
+        told || counter.is_none()
     }
 
     /// Reports a failure that counts as no operation: a search that found nothing.

@@ -13,7 +13,7 @@ use crate::copy;
 use crate::cq::Credit;
 use crate::matching::{self, Source as From, Unexpected, Want};
 use crate::transport::Posted as Outcome;
-use crate::transport::{Lanes, OutMessage, OutRma, Peer, Ticket, Transport};
+use crate::transport::{Lanes, OutMessage, OutRma, Peer, Route, Ticket, Transport};
 
 /// What a receive may be flagged with.
 const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
@@ -67,7 +67,7 @@ impl<T: Transport> State<T> {
     pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
-                self.ends.boxes.counters.count(Kind::of(ticket.flags), ticket.len);
+                self.ends.boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
                 if ticket.signal {
                     self.ends.boxes.credits[Credit::Transmit as usize] -= 1;
                     self.ends.boxes.transmitted(success(ticket));
@@ -118,19 +118,28 @@ impl<T: Transport> State<T> {
         true
     }
 
-    #[inline(never)]
-    fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and its
+    /// length.
+    #[inline]
+    pub(super) fn check_send<const TAGGED: bool>(&self, op: &SendOp<'_>) -> Result<(OpFlags, bool, usize)> {
         if !self.ends.tx.may_send[usize::from(TAGGED)] {
             let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
             return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
         }
         let (flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
         let len = self.ends.tx.message_len(op, flags, TAGGED)?;
+        Ok((flags, signal, len))
+    }
+
+    #[inline(never)]
+    pub(super) fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        let (flags, signal, len) = self.check_send::<TAGGED>(op)?;
         let peer = self.peer(op.dest)?;
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(self.no_credit());
         }
-        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal, len };
+        let ticket =
+            Ticket { context: op.context, flags: send_flags(TAGGED), signal, len, route: self.ends.tx.route };
         let out = OutMessage {
             pieces: op.buf.pieces(),
             len,
@@ -151,34 +160,40 @@ impl<T: Transport> State<T> {
     }
 }
 
-impl<T: Transport> EpCore<T> {
+impl<T: Transport> State<T> {
+    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is reported,
+    /// and its length.
     #[inline]
-    pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
-        let mut guard = self.state.lock();
-        if guard.send_now::<TAGGED>(op, tag) { Ok(()) } else { guard.send::<TAGGED>(op, tag) }
-    }
-
-    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if !(if write { state.ends.tx.may_write } else { state.ends.tx.may_read }) {
+    pub(super) fn check_rma(&self, op: &RmaOp<'_>, write: bool) -> Result<(OpFlags, bool, usize)> {
+        if !(if write { self.ends.tx.may_write } else { self.ends.tx.may_read }) {
             let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
             return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
         }
-        let (mut flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
+        let (mut flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
         if !write && op.call == Call::Plain {
-            flags -= state.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
+            flags -= self.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
         }
         if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
         }
-        let len = state.ends.tx.rma_len(op, flags)?;
-        let peer = state.peer(op.peer)?;
-        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
-            return Err(state.no_credit());
+        let len = self.ends.tx.rma_len(op, flags)?;
+        Ok((flags, signal, len))
+    }
+
+    pub(super) fn rma(&mut self, op: &RmaOp<'_>, write: bool) -> Result<()> {
+        let (flags, signal, len) = self.check_rma(op, write)?;
+        let peer = self.peer(op.peer)?;
+        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return Err(self.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-        let ticket = Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal, len };
+        let ticket = Ticket {
+            context: op.context,
+            flags: CompletionFlags::RMA | kind,
+            signal,
+            len,
+            route: self.ends.tx.route,
+        };
         let out = OutRma {
             write,
             pieces: op.buf.pieces(),
@@ -189,20 +204,45 @@ impl<T: Transport> EpCore<T> {
             flags,
             ticket,
         };
-        let (lanes, host) = state.split().ok_or_else(not_enabled)?;
+        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.rma(host, &out);
         if outcome.is_ok() {
-            let count =
-                if write { &mut state.ends.tx.counts.writes } else { &mut state.ends.tx.counts.reads };
+            let count = if write { &mut self.ends.tx.counts.writes } else { &mut self.ends.tx.counts.reads };
             *count += 1;
         }
-        state.posted(outcome, &ticket)
+        self.posted(outcome, &ticket)
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    #[inline]
+    pub(super) fn send<const TAGGED: bool>(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        let mut guard = self.state.lock();
+        if guard.send_now::<TAGGED>(op, tag) {
+            return Ok(());
+        }
+        let outcome = guard.send::<TAGGED>(op, tag);
+        drop(guard);
+        self.domain.works.run_if_due();
+        outcome
+    }
+
+    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
+        let outcome = self.state.lock().rma(op, write);
+        self.domain.works.run_if_due();
+        outcome
     }
 
     #[inline]
     pub(super) fn receive<const TAGGED: bool>(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
         let mut guard = self.state.lock();
-        if guard.receive_now::<TAGGED>(op, tag) { Ok(()) } else { guard.receive::<TAGGED>(op, tag) }
+        if guard.receive_now::<TAGGED>(op, tag) {
+            return Ok(());
+        }
+        let outcome = guard.receive::<TAGGED>(op, tag);
+        drop(guard);
+        self.domain.works.run_if_due();
+        outcome
     }
 
     /// `fi_cancel`.
@@ -210,15 +250,21 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(posted) = state.ends.rx.matcher.cancel_by_context(context.0) else {
+            drop(guard);
+            if self.domain.works.cancel_triggered(std::ptr::from_ref(self).cast(), context) {
+                return Ok(());
+            }
             return Err(Error::wanted(
                 Errno::ENOENT,
                 "fi_cancel",
-                "the context of a receive that waits",
+                "the context of a receive or a triggered operation that waits",
                 format!("{:#x}, which none has", context.0),
                 "nothing: the receive has its message, or was never posted",
             ));
         };
         state.ends.give_back(&posted, Errno::ECANCELED);
+        drop(guard);
+        self.domain.works.run_if_due();
         Ok(())
     }
 }
@@ -338,7 +384,7 @@ impl<T: Transport> State<T> {
             MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
         let id = self.ends.rx.multis.insert(multi);
         loop {
-            let special = Special { signal, kind: SpecialKind::Multi(id) };
+            let special = Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
             let posted = self.ends.rx.posted_special(op.context, special);
             let message = match self.ends.rx.matcher.post(want, posted) {
                 matching::Posted::Queued(_) => return Ok(()),

@@ -8,7 +8,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Peer, Transport};
+use crate::transport::{Arrived, Peer, Route, Transport};
 
 /// The memory of one receive.
 pub struct Buffer {
@@ -62,6 +62,8 @@ const SILENT: u64 = 1;
 /// What few receives have.
 pub struct Special {
     pub signal: bool,
+    /// Who counts its end.
+    pub route: Route,
     pub kind: SpecialKind,
 }
 
@@ -124,6 +126,7 @@ pub struct Filling {
     pub buffer: Buffer,
     signal: bool,
     multi: Option<SlotId>,
+    route: Route,
     pub arrived: Arrived,
 }
 
@@ -224,7 +227,10 @@ impl<T: Transport> RxSide<T> {
         if let [piece] = lent.pieces() {
             return self.of_one(context, *piece, signal);
         }
-        self.posted_special(context, Special { signal, kind: SpecialKind::Pieces(lent.pieces().into()) })
+        self.posted_special(
+            context,
+            Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Pieces(lent.pieces().into()) },
+        )
     }
 
     /// A receive to post of something that is not one piece.
@@ -237,9 +243,15 @@ impl<T: Transport> RxSide<T> {
     /// The multi-receive buffer behind a posted receive, and whether success is reported.
     pub fn multi_of(&self, posted: &Posted) -> Option<(SlotId, bool)> {
         match self.specials.get(posted.special()?)? {
-            Special { signal, kind: SpecialKind::Multi(id) } => Some((*id, *signal)),
+            Special { signal, kind: SpecialKind::Multi(id), .. } => Some((*id, *signal)),
             Special { kind: SpecialKind::Pieces(_), .. } => None,
         }
+    }
+
+    /// Who counts the end of a posted receive.
+    pub fn route_of(&self, posted: &Posted) -> Route {
+        let special = posted.special().and_then(|id| self.specials.get(id));
+        special.map_or(Route::ENDPOINT, |special| special.route)
     }
 
     /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
@@ -252,11 +264,13 @@ impl<T: Transport> RxSide<T> {
 
     /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
     pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
-        let (buffer, signal) = match posted.special().and_then(|id| self.specials.remove(id)) {
-            Some(Special { signal, kind: SpecialKind::Pieces(all) }) => (Buffer::many(all), signal),
-            _ => (Buffer::one(posted.piece), posted.tail != SILENT),
+        let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
+            Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
+                (Buffer::many(all), signal, route)
+            }
+            _ => (Buffer::one(posted.piece), posted.tail != SILENT, Route::ENDPOINT),
         };
-        Filling { context: posted.context, buffer, signal, multi: None, arrived: *arrived }
+        Filling { context: posted.context, buffer, signal, multi: None, route, arrived: *arrived }
     }
 
     /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
@@ -276,8 +290,14 @@ impl<T: Transport> RxSide<T> {
         buffer.filling += 1;
         buffer.exhausted = free - taken < self.min_multi_recv.max(1);
         let exhausted = buffer.exhausted;
-        let filling =
-            Filling { context, buffer: Buffer::one(part), signal, multi: Some(multi), arrived: *arrived };
+        let filling = Filling {
+            context,
+            buffer: Buffer::one(part),
+            signal,
+            multi: Some(multi),
+            route: Route::ENDPOINT,
+            arrived: *arrived,
+        };
         Some((filling, exhausted))
     }
 
@@ -320,8 +340,8 @@ impl<T: Transport> RxSide<T> {
     ) {
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
-            let context = body.op_context;
-            return unknown_source(boxes, peers, context, arrived, arrived.len, body.flags, Credit::Receive);
+            let (credit, context) = ((Credit::Receive, Route::ENDPOINT), body.op_context);
+            return unknown_source(boxes, peers, context, arrived, arrived.len, body.flags, credit);
         }
         boxes.received(body, source, Credit::Receive);
     }
@@ -345,15 +365,23 @@ impl<T: Transport> RxSide<T> {
             signal |= !released.is_empty() && self.bound;
         }
         if !signal {
-            boxes.counters.count(Kind::Receive, placed);
+            boxes.ended(Kind::Receive, placed, filling.route);
             boxes.credits[credit as usize] += 1;
             return;
         }
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
-            return unknown_source(boxes, peers, filling.context, arrived, placed, flags, credit);
+            return unknown_source(
+                boxes,
+                peers,
+                filling.context,
+                arrived,
+                placed,
+                flags,
+                (credit, filling.route),
+            );
         }
-        boxes.counters.count(Kind::Receive, placed);
+        boxes.ended(Kind::Receive, placed, filling.route);
         let body = CqTaggedEntry {
             op_context: filling.context,
             flags,
@@ -392,7 +420,7 @@ impl<T: Transport> RxSide<T> {
         if filling.multi.is_some() {
             error.buf = filling.buffer.first.addr as usize;
         }
-        boxes.receive_failed(error, credit);
+        boxes.receive_failed(error, credit, filling.route);
     }
 }
 
@@ -405,12 +433,12 @@ fn unknown_source(
     arrived: &Arrived,
     placed: usize,
     flags: CompletionFlags,
-    credit: Credit,
+    (credit, route): (Credit, Route),
 ) {
     let mut error = CqErrorEntry::new(context, flags, Errno::EADDRNOTAVAIL);
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
     error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
-    boxes.receive_failed(error, credit);
+    boxes.receive_failed(error, credit, route);
 }
 
 /// The flags of a received message's completion.

@@ -4,7 +4,7 @@ use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags,
 
 use super::atomic::AtomicSide;
 use crate::slots::Slots;
-use crate::transport::{Peer, Ticket, Transport};
+use crate::transport::{Peer, Route, Ticket, Transport};
 
 /// An operation that has not ended.
 pub struct TxOp<O> {
@@ -58,6 +58,8 @@ pub struct TxSide<T: Transport> {
     pub bound: bool,
     /// A counter counts sends.
     pub counted: bool,
+    /// Who counts the end of what is being posted. The endpoint, except while deferred work is.
+    pub route: Route,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
     pub may_send: [bool; 2],
     pub may_read: bool,
@@ -89,6 +91,7 @@ impl<T: Transport> TxSide<T> {
             selective: false,
             bound: false,
             counted: false,
+            route: Route::ENDPOINT,
             may_send: [false; 2],
             may_read: false,
             may_write: false,
@@ -128,7 +131,8 @@ impl<T: Transport> TxSide<T> {
             return Err(bad_flags(flags - ALLOWED));
         }
         let wanted = !self.selective || flags.intersects(LEVELS.union(OpFlags::COMPLETION));
-        Ok((flags, wanted && call != Call::Inject && self.bound))
+        let asked = self.route == Route::ENDPOINT || flags.contains(OpFlags::COMPLETION);
+        Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }
 
     /// Checks a message's size and memory; answers its length.

@@ -7,9 +7,10 @@
 use super::{Negotiation, memory};
 use ofi_api::{Caps, Mode};
 
-/// Secondary capabilities that are granted only if asked for: each costs a look-up or an event for every
-/// message or access.
-pub(super) const COSTLY: Caps = Caps::SOURCE.union(Caps::SOURCE_ERR).union(Caps::RMA_EVENT);
+/// Secondary capabilities that are granted only if asked for: each costs a look-up, an event or a lock for
+/// every message or access.
+pub(super) const COSTLY: Caps =
+    Caps::SOURCE.union(Caps::SOURCE_ERR).union(Caps::RMA_EVENT).union(Caps::TRIGGER);
 
 /// What is transferred as messages, and restricted by `SEND` and `RECV`.
 const MESSAGES: Caps = Caps::MSG.union(Caps::TAGGED);

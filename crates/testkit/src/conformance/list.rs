@@ -365,6 +365,26 @@ macro_rules! for_each_case {
                 wrong_bindings_of_counters_are_refused
                 a_counter_outlives_its_endpoint
             }
+            triggers {
+                every_triggered_operation_waits_for_its_threshold
+                a_threshold_that_is_reached_starts_at_once
+                triggered_sends_start_in_the_order_of_their_thresholds
+                a_receive_triggers_an_answer
+                a_triggered_inject_lets_go_of_its_buffer_at_once
+                more_triggered_sends_than_there_is_room_for_all_arrive
+                a_triggered_operation_can_be_cancelled
+                triggered_operations_are_checked_when_they_are_given
+                deferred_work_is_counted_by_its_own_counter
+                deferred_work_is_told_to_the_endpoint_on_request
+                failed_work_is_counted_or_told
+                deferred_work_sets_and_adds_to_counters
+                a_ring_of_deferred_work_runs_by_itself
+                deferred_work_is_cancelled_and_flushed
+                deferred_work_that_is_not_supported_is_refused
+                work_for_a_closed_endpoint_counts_as_failed
+                many_threads_trigger_each_operation_once
+                automatic_progress_starts_what_is_due
+            }
             threading {
                 everything_works_at_domain_level
                 everything_works_at_completion_level

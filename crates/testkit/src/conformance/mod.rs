@@ -35,6 +35,7 @@ pub mod search;
 pub mod sets;
 pub mod six;
 pub mod threading;
+pub mod triggers;
 pub mod wait_objects;
 
 use crate::kit::Kit;

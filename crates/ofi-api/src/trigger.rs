@@ -1,0 +1,59 @@
+//! Operations that start when a counter says so (fi_trigger(3)).
+
+use std::sync::Arc;
+
+use crate::{AtomicOp, Counter, Endpoint, ReceiveOp, RmaOp, SendOp, TagMatch};
+
+/// When to start (`struct fi_trigger_threshold`): as soon as the counter is at the threshold or above.
+///
+/// What waits for one counter starts in the order of the thresholds, and of the calls where these are equal, also if the
+/// counter leaps over several.
+#[derive(Clone, Copy)]
+pub struct Threshold<'a> {
+    /// The counter; one of the same domain.
+    pub counter: &'a Arc<dyn Counter>,
+    /// Its value.
+    pub value: u64,
+}
+
+/// An operation to start later. What it names (memory, peers) is looked at when it starts, unless it says otherwise.
+#[derive(Clone, Copy, Debug)]
+pub enum DeferredOp<'a> {
+    /// [`Endpoint::send`].
+    Send(SendOp<'a>),
+    /// [`Endpoint::send_tagged`].
+    SendTagged(SendOp<'a>, u64),
+    /// [`Endpoint::receive`].
+    Receive(ReceiveOp<'a>),
+    /// [`Endpoint::receive_tagged`].
+    ReceiveTagged(ReceiveOp<'a>, TagMatch),
+    /// [`Endpoint::write`].
+    Write(RmaOp<'a>),
+    /// [`Endpoint::read`].
+    Read(RmaOp<'a>),
+    /// [`Endpoint::atomic`].
+    Atomic(AtomicOp<'a>),
+}
+
+/// What a deferred work request does (`enum fi_op_type`).
+#[derive(Clone, Copy)]
+pub enum Work<'a> {
+    /// Posts an operation. No queue and no counter of the endpoint is told of its end, unless its flags have
+    /// `FI_COMPLETION`.
+    Post {
+        /// Where.
+        endpoint: &'a Arc<dyn Endpoint>,
+        /// What. Its flags are its own: the endpoint's `op_flags` do not count.
+        op: DeferredOp<'a>,
+        /// Counts its end: one, success or failure.
+        completion: Option<&'a Arc<dyn Counter>>,
+    },
+    /// Sets a counter (`FI_OP_CNTR_SET`).
+    SetCounter(&'a Arc<dyn Counter>, u64),
+    /// Adds to a counter (`FI_OP_CNTR_ADD`).
+    AddCounter(&'a Arc<dyn Counter>, u64),
+}
+
+/// Names a request of the deferred work queue, for [`crate::Domain::cancel_work`]. Never used twice in a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkId(pub u64);

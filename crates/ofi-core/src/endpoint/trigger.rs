@@ -1,0 +1,214 @@
+//! Triggered operations and deferred work, from an endpoint's side: what is checked before they wait, and how they are
+//! posted when they are due.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use ofi_api::{
+    AtomicOp, Call, Caps, CompletionFlags, Context, CqErrorEntry, DeferredOp, Endpoint, Errno, Error,
+    OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch, Threshold,
+};
+
+use super::receive::{self, Special, SpecialKind};
+use super::transmit::{bad_flags, many_len, not_opened_for};
+use super::{Ep, EpCore, State};
+use crate::cntr::Cntr;
+use crate::cq::Credit;
+use crate::domain::DomainCore;
+use crate::matching::{self, Source as From, Want};
+use crate::slots::SlotId;
+use crate::transport::{Route, Transport};
+use crate::trigger::Target;
+
+/// The operation without the flag that made it wait; `call` replaces its own.
+fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
+    let flags = |flags: OpFlags| flags - OpFlags::TRIGGER;
+    let send = |op: &SendOp<'a>| SendOp { flags: flags(op.flags), call: call.unwrap_or(op.call), ..*op };
+    let receive =
+        |op: &ReceiveOp<'a>| ReceiveOp { flags: flags(op.flags), call: call.unwrap_or(op.call), ..*op };
+    let rma = |op: &RmaOp<'a>| RmaOp { flags: flags(op.flags), call: call.unwrap_or(op.call), ..*op };
+    match op {
+        DeferredOp::Send(op) => DeferredOp::Send(send(op)),
+        DeferredOp::SendTagged(op, tag) => DeferredOp::SendTagged(send(op), *tag),
+        DeferredOp::Receive(op) => DeferredOp::Receive(receive(op)),
+        DeferredOp::ReceiveTagged(op, tag) => DeferredOp::ReceiveTagged(receive(op), *tag),
+        DeferredOp::Write(op) => DeferredOp::Write(rma(op)),
+        DeferredOp::Read(op) => DeferredOp::Read(rma(op)),
+        DeferredOp::Atomic(op) => {
+            DeferredOp::Atomic(AtomicOp { flags: flags(op.flags), call: call.unwrap_or(op.call), ..*op })
+        }
+    }
+}
+
+fn op_flags(op: &DeferredOp<'_>) -> OpFlags {
+    match op {
+        DeferredOp::Send(op) | DeferredOp::SendTagged(op, _) => op.flags,
+        DeferredOp::Receive(op) | DeferredOp::ReceiveTagged(op, _) => op.flags,
+        DeferredOp::Write(op) | DeferredOp::Read(op) => op.flags,
+        DeferredOp::Atomic(op) => op.flags,
+    }
+}
+
+impl<T: Transport> Ep<T> {
+    fn may_wait(&self) -> Result<()> {
+        if self.core.info.caps.contains(Caps::TRIGGER) {
+            return Ok(());
+        }
+        Err(not_opened_for("a triggered operation", "FI_TRIGGER"))
+    }
+
+    /// See [`ofi_api::Endpoint::trigger`].
+    pub(super) fn trigger_op(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()> {
+        self.may_wait()?;
+        let counter = Cntr::of(when.counter, self.core.domain.id())?;
+        let op = stripped(op, None);
+        self.core.state.lock().check(&op)?;
+        let target = || -> Weak<dyn Target> { Arc::downgrade(&self.core) as _ };
+        match self.core.domain.works.trigger(&counter, when.value, target, &op)? {
+            true => Ok(()),
+            false => self.core.post(&op),
+        }
+    }
+
+    /// The core of an application's endpoint that deferred work is for.
+    pub(crate) fn target_of(
+        domain: &DomainCore<T>,
+        endpoint: &Arc<dyn Endpoint>,
+        op: &DeferredOp<'_>,
+    ) -> Result<Weak<dyn Target>> {
+        let any: &dyn Any = &**endpoint;
+        let own = any.downcast_ref::<Self>().filter(|own| own.is_of(domain)).ok_or_else(|| {
+            Error::wanted(
+                Errno::EDOMAIN,
+                "the endpoint of deferred work",
+                "one of the domain that the work is queued to",
+                "another",
+                "queue the work to the endpoint's domain",
+            )
+        })?;
+        own.may_wait()?;
+        let none = OpFlags::MULTI_RECV | OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD;
+        let flags = op_flags(op);
+        if flags.intersects(none) {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "the flags of deferred work",
+                "those of one transfer",
+                format!("{}", flags & none),
+                "post it without FI_QUEUE_WORK",
+            ));
+        }
+        own.core.state.lock().check(&stripped(op, Some(Call::Msg)))?;
+        Ok(Arc::downgrade(&own.core) as _)
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Checks an operation as far as that does not depend on when it starts.
+    fn check(&self, op: &DeferredOp<'_>) -> Result<()> {
+        match op {
+            DeferredOp::Send(op) => self.check_send::<false>(op).map(drop),
+            DeferredOp::SendTagged(op, _) => self.check_send::<true>(op).map(drop),
+            DeferredOp::Write(op) => self.check_rma(op, true).map(drop),
+            DeferredOp::Read(op) => self.check_rma(op, false).map(drop),
+            DeferredOp::Receive(op) => self.check_receive(op, 0).map(drop),
+            DeferredOp::ReceiveTagged(op, _) => self.check_receive(op, 1).map(drop),
+            DeferredOp::Atomic(op) => self.check_atomic(op).map(drop),
+        }
+    }
+
+    fn check_receive(&self, op: &ReceiveOp<'_>, tagged: usize) -> Result<()> {
+        let rx = &self.ends.rx;
+        if !rx.may_receive[tagged] {
+            return Err(not_opened_for("a receive", ["FI_MSG and FI_RECV", "FI_TAGGED and FI_RECV"][tagged]));
+        }
+        let search = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD;
+        if op.flags.intersects(search) {
+            return Err(bad_flags(op.flags & search));
+        }
+        many_len(&op.buf, rx.iov_limit).map(drop)
+    }
+
+    /// Posts a receive whose end is counted by `route`.
+    fn receive_work(
+        &mut self,
+        op: &ReceiveOp<'_>,
+        tag: Option<TagMatch>,
+        signal: bool,
+        route: Route,
+    ) -> Result<()> {
+        let rx = &self.ends.rx;
+        let directed = if tag.is_some() { rx.tagged_directed } else { rx.directed };
+        let source = if directed && op.source != ofi_api::FiAddr::UNSPEC {
+            From::From(matching::Peer(self.peer(op.source)?))
+        } else {
+            From::Any
+        };
+        let want = match tag {
+            Some(tag) => Want::tagged(source, tag.tag, tag.ignore),
+            None => Want::untagged(source),
+        };
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(self.no_credit());
+        }
+        *credit -= 1;
+        let special = Special { signal, route, kind: SpecialKind::Pieces(op.buf.pieces().into()) };
+        let posted = self.ends.rx.posted_special(op.context, special);
+        if let matching::Posted::Matched { recv, message } = self.ends.rx.matcher.post(want, posted) {
+            let arrived = receive::arrived(&message.envelope);
+            let filling = self.ends.rx.fill(recv, &arrived);
+            self.settle(filling, message.content);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Target for EpCore<T> {
+    fn post(&self, op: &DeferredOp<'_>) -> Result<()> {
+        match op {
+            DeferredOp::Send(op) => self.send::<false>(op, 0),
+            DeferredOp::SendTagged(op, tag) => self.send::<true>(op, *tag),
+            DeferredOp::Receive(op) => self.receive::<false>(op, TagMatch::default()),
+            DeferredOp::ReceiveTagged(op, tag) => self.receive::<true>(op, *tag),
+            DeferredOp::Write(op) => self.rma(op, true),
+            DeferredOp::Read(op) => self.rma(op, false),
+            DeferredOp::Atomic(op) => self.atomic(op),
+        }
+    }
+
+    fn post_work(&self, op: &DeferredOp<'_>, completion: Option<Arc<Cntr>>) -> Result<()> {
+        let op = stripped(op, Some(Call::Msg));
+        let told = op_flags(&op).contains(OpFlags::COMPLETION);
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.lanes.is_none() {
+            return Err(Error::new(Errno::ECANCELED)); // it was closed
+        }
+        let id = state.ends.boxes.routes.insert((completion, told));
+        let route = Route(id.to_wire());
+        state.ends.tx.route = route;
+        let signal = told && state.ends.rx.bound;
+        let outcome = match &op {
+            DeferredOp::Send(op) => state.send::<false>(op, 0),
+            DeferredOp::SendTagged(op, tag) => state.send::<true>(op, *tag),
+            DeferredOp::Receive(op) => state.receive_work(op, None, signal, route),
+            DeferredOp::ReceiveTagged(op, tag) => state.receive_work(op, Some(*tag), signal, route),
+            DeferredOp::Write(op) => state.rma(op, true),
+            DeferredOp::Read(op) => state.rma(op, false),
+            DeferredOp::Atomic(op) => state.atomic(op),
+        };
+        state.ends.tx.route = Route::ENDPOINT;
+        if outcome.is_err() {
+            state.ends.boxes.routes.remove(SlotId::from_wire(route.0));
+        }
+        outcome
+    }
+
+    fn lost(&self, context: Context, flags: CompletionFlags, error: Errno) {
+        let mut guard = self.state.lock();
+        let mut entry = CqErrorEntry::new(context, flags, error);
+        entry.prov_errno = error.get();
+        guard.ends.boxes.lost(entry);
+    }
+}

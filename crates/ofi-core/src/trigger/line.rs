@@ -1,0 +1,181 @@
+//! What waits for one counter, in the order of the thresholds.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Item;
+
+/// See the module. The lock is a leaf: nothing is called while it is held.
+pub struct Line {
+    first: AtomicU64,
+    items: Mutex<VecDeque<Item>>,
+    /// The domain knows that something may wait here.
+    pub enlisted: AtomicBool,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { first: AtomicU64::new(u64::MAX), items: Mutex::default(), enlisted: AtomicBool::new(false) }
+    }
+}
+
+impl Line {
+    fn items(&self) -> MutexGuard<'_, VecDeque<Item>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something may be due at a counter whose numbers add up to `sum`.
+    #[inline]
+    pub fn concerns(&self, sum: u64) -> bool {
+        let first = self.first.load(Ordering::SeqCst);
+        first <= sum && first != u64::MAX
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.first.load(Ordering::SeqCst) == u64::MAX
+    }
+
+    fn set_first(&self, items: &VecDeque<Item>) {
+        // A threshold of `u64::MAX` looks like none, and is looked at with the others: see `take_due`.
+        let first = items.front().map_or(u64::MAX, |item| item.threshold.min(u64::MAX - 1));
+        self.first.store(first, Ordering::SeqCst);
+    }
+
+    /// Adds a request behind those of the same threshold. `false` if `limit` wait already.
+    pub fn add(&self, item: Item, limit: usize) -> bool {
+        let mut items = self.items();
+        if items.len() >= limit {
+            return false;
+        }
+        if items.back().is_none_or(|last| last.threshold <= item.threshold) {
+            items.push_back(item);
+        } else {
+            let at = items.partition_point(|earlier| earlier.threshold <= item.threshold);
+            items.insert(at, item);
+        }
+        self.set_first(&items);
+        true
+    }
+
+    /// Takes out what is due at these numbers, in order, into `due`.
+    pub fn take_due(&self, value: u64, errors: u64, due: &mut VecDeque<Item>) {
+        let mut items = self.items();
+        let sum = value.saturating_add(errors);
+        let mut at = 0;
+        while let Some(item) = items.get(at) {
+            if item.threshold > sum {
+                break;
+            }
+            if !item.is_due(value, errors) {
+                at += 1; // it does not count failures; one behind it may
+            } else if let Some(item) = items.remove(at) {
+                due.push_back(item);
+            }
+        }
+        self.set_first(&items);
+    }
+
+    /// Takes out what `wanted` names.
+    pub fn withdraw(&self, wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
+        let mut items = self.items();
+        let gone = take(&mut items, wanted);
+        self.set_first(&items);
+        gone
+    }
+}
+
+/// Takes out of `items` what `wanted` names, and keeps the order of both.
+pub fn take(items: &mut VecDeque<Item>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
+    let mut gone = Vec::new();
+    for _ in 0..items.len() {
+        if let Some(item) = items.pop_front() {
+            if wanted(&item) {
+                gone.push(item);
+            } else {
+                items.push_back(item);
+            }
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Weak;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trigger::Deed;
+
+    fn item(id: u64, threshold: u64) -> Item {
+        Item { id, threshold, deed: Deed::Set(Weak::new(), 0) }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u64),
+        Due(u64, u64),
+        Withdraw(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Few thresholds, so that many are equal; the largest one too.
+        let threshold = prop_oneof![0..6u64, Just(u64::MAX), Just(u64::MAX - 1)];
+        prop_oneof![
+            3 => threshold.clone().prop_map(Step::Add),
+            2 => (threshold, 0..3u64).prop_map(|(value, errors)| Step::Due(value, errors)),
+            1 => (0..40u64).prop_map(Step::Withdraw),
+        ]
+    }
+
+    proptest! {
+        /// Beside a list that is sorted anew each time: what is due comes out by threshold, then by the order of calls.
+        #[test]
+        fn a_line_is_a_stable_sort(steps in prop::collection::vec(step(), 0..60)) {
+            let line = Line::default();
+            let mut model: Vec<(u64, u64)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                let number = number as u64;
+                match step {
+                    Step::Add(threshold) => {
+                        prop_assert!(line.add(item(number, threshold), usize::MAX));
+                        model.push((threshold, number));
+                    }
+                    Step::Due(value, errors) => {
+                        let mut due = VecDeque::new();
+                        line.take_due(value, errors, &mut due);
+                        let sum = value.saturating_add(errors);
+                        model.sort_by_key(|&(threshold, number)| (threshold, number));
+                        let wanted: Vec<u64> =
+                            model.iter().filter(|(threshold, _)| *threshold <= sum).map(|item| item.1).collect();
+                        model.retain(|(threshold, _)| *threshold > sum);
+                        prop_assert_eq!(due.iter().map(|item| item.id).collect::<Vec<_>>(), wanted);
+                    }
+                    Step::Withdraw(id) => {
+                        let gone = line.withdraw(|item| item.id == id).len();
+                        let before = model.len();
+                        model.retain(|(_, number)| *number != id);
+                        prop_assert_eq!(gone, before - model.len());
+                    }
+                }
+                prop_assert_eq!(line.is_empty(), model.is_empty());
+                for sum in [0, 3, u64::MAX - 1, u64::MAX] {
+                    let due = model.iter().any(|(threshold, _)| *threshold <= sum);
+                    prop_assert!(line.concerns(sum) || !due, "what is due at {} would be missed", sum);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_line_takes_no_more() {
+        let line = Line::default();
+        assert!(line.add(item(1, 5), 1));
+        assert!(!line.add(item(2, 5), 1));
+    }
+}
