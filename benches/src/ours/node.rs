@@ -37,8 +37,13 @@ pub struct Arena {
 impl Node {
     /// Opens this side and meets the other.
     pub fn open(job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
+        Self::open_for(Caps::empty(), job, link, wait)
+    }
+
+    /// As [`Node::open`], with more capabilities.
+    pub fn open_for(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
         let hints = Hints::new()
-            .caps(Caps::MSG | Caps::TAGGED | Caps::RMA)
+            .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
             .provider("shm")
             .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });

@@ -2,7 +2,10 @@
 
 use std::os::unix::net::UnixStream;
 
-use ofi::raw::{CompletionQueue, CqBuffer, CqTaggedEntry, Piece, WaitObj};
+use ofi::raw::{
+    Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, DeferredOp, Lent, MrAccess,
+    MrAttr, OpFlags, Piece, RemotePiece, RmaOp, Threshold, WaitObj,
+};
 
 use super::node::Node;
 use super::{Job, Path, Test};
@@ -17,6 +20,11 @@ pub const PATHS: &[Path] = &[
         name: "tagged receive 64 B, completion read, posted again",
         function: "*paths*tagged_receive_and_post*",
     },
+    Path { name: "write 64 B, completion read", function: "*paths*write_and_complete_plain*" },
+    Path {
+        name: "triggered write 64 B, counter added to, completion read",
+        function: "*paths*write_and_complete_triggered*",
+    },
     Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
 ];
 
@@ -27,11 +35,11 @@ struct Sides {
 }
 
 impl Sides {
-    fn open() -> Result<Self> {
+    fn open(more: Caps) -> Result<Self> {
         let job = Job::new(Test::PingPong, 64, 1);
         let (a, b) = UnixStream::pair().map_err(Error::io("a socket pair"))?;
-        let other = std::thread::spawn(move || Node::open(&job, &mut Link::new(b)?, WaitObj::None));
-        let sender = Node::open(&job, &mut Link::new(a)?, WaitObj::None)?;
+        let other = std::thread::spawn(move || Node::open_for(more, &job, &mut Link::new(b)?, WaitObj::None));
+        let sender = Node::open_for(more, &job, &mut Link::new(a)?, WaitObj::None)?;
         let receiver = other.join().map_err(|_| Error::Stack("opening the receiver".into()))??;
         Ok(Self { sender, receiver, memory: Box::new([1; 256]) })
     }
@@ -79,9 +87,61 @@ fn empty_poll(node: &Node) -> Result<usize> {
     node.poll(&node.rx, &mut [CqTaggedEntry::EMPTY])
 }
 
+#[inline(never)]
+fn write_and_complete_plain(node: &Node, op: &RmaOp<'_>) -> Result<()> {
+    node.endpoint.write(op).map_err(stack)?;
+    read_one(node, &node.tx)
+}
+
+#[inline(never)]
+fn write_and_complete_triggered(node: &Node, op: &RmaOp<'_>, when: &Threshold<'_>) -> Result<()> {
+    node.endpoint.trigger(when, &DeferredOp::Write(*op)).map_err(stack)?;
+    when.counter.add(1).map_err(stack)?;
+    read_one(node, &node.tx)
+}
+
+/// Writes to memory of the library, into which the writer reaches by itself.
+fn run_writes(triggered: bool, count: u64) -> Result<()> {
+    let mut sides = Sides::open(Caps::TRIGGER)?;
+    let from = [sides.piece(0)];
+    let Sides { sender, receiver, .. } = &sides;
+    let job = Job::new(Test::RmaWrite, 64, 1).in_library_memory();
+    let arena = receiver.memory(&job, 4096)?;
+    let target = [Piece::new(arena.base, arena.len)];
+    // SAFETY: an arena lives as long as the process, and nobody looks at it.
+    let attr = unsafe { MrAttr::new(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
+    let region = receiver.domain.register(&attr).map_err(stack)?;
+    let remote = [RemotePiece { addr: region.base(), len: 64, key: region.key() }];
+    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    let buf = unsafe { Lent::new(&from, &[]) };
+    let (context, flags, call) = (Context(1), OpFlags::empty(), Call::Plain);
+    let op = RmaOp { buf, remote: &remote, peer: sender.peer, context, data: 0, flags, call };
+    // Outside the counted functions: the two meet, and the writer is given the memory.
+    sender.endpoint.write(&op).map_err(stack)?;
+    while sender.poll(&sender.tx, &mut [CqTaggedEntry::EMPTY])? == 0 {
+        receiver.poll(&receiver.rx, &mut [CqTaggedEntry::EMPTY])?;
+    }
+    let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
+    for number in 1..=count {
+        if triggered {
+            write_and_complete_triggered(sender, &op, &Threshold { counter: &counter, value: number })?;
+        } else {
+            write_and_complete_plain(sender, &op)?;
+        }
+    }
+    Ok(())
+}
+
+fn stack(error: ofi::raw::Error) -> Error {
+    Error::Stack(error.to_string())
+}
+
 /// See [`super::run_path`].
 pub fn run(name: &str, count: u64) -> Result<()> {
-    let mut sides = Sides::open()?;
+    if name.contains("write") {
+        return run_writes(name.starts_with("triggered"), count);
+    }
+    let mut sides = Sides::open(Caps::empty())?;
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
     let tagged = name.starts_with("tagged");

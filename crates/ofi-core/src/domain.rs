@@ -164,7 +164,6 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId> {
-        let counter = Cntr::of(when.counter, self.0.id)?;
         let deed = deed(work, self.0.id, |endpoint, op| Ep::<T>::target_of(&self.0, endpoint, op))?;
         // Whoever waits for what the work counts must move on what the work waits for, whichever endpoint that is.
         if let Work::Post { completion: Some(told), .. }
@@ -173,7 +172,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
         {
             self.0.roster.watch(&Cntr::of(told, self.0.id)?)?;
         }
-        self.0.works.queue(&counter, when.value, deed)
+        self.0.works.queue(when, self.0.id, deed)
     }
 
     fn cancel_work(&self, id: WorkId) -> Result<()> {

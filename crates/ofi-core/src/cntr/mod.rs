@@ -85,20 +85,22 @@ impl Cntr {
     /// # Errors
     /// `FI_EINVAL` for one of another library's making, `FI_EDOMAIN` for one of another domain.
     pub fn of(counter: &Arc<dyn Counter>, domain: DomainId) -> Result<Arc<Self>> {
+        Self::borrow(counter, domain)?;
         let any: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(counter) as _;
-        let wrong = |errno, found| {
-            Err(Error::wanted(
-                errno,
-                "the counter",
-                "one that was opened in this domain",
-                found,
-                "open it with fi_cntr_open of this domain",
-            ))
-        };
-        match any.downcast::<Self>() {
-            Ok(own) if own.domain == domain => Ok(own),
-            Ok(_) => wrong(Errno::EDOMAIN, "one of another domain"),
-            Err(_) => wrong(Errno::EINVAL, "one of another implementation"),
+        any.downcast::<Self>().map_err(|_| not_ours(Errno::EINVAL))
+    }
+
+    /// As [`Cntr::of`], without a share in it.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn borrow(counter: &Arc<dyn Counter>, domain: DomainId) -> Result<&Self> {
+        let any: &dyn std::any::Any = &**counter;
+        match any.downcast_ref::<Self>() {
+            Some(own) if own.domain == domain => Ok(own),
+            Some(_) => Err(not_ours(Errno::EDOMAIN)),
+            None => Err(not_ours(Errno::EINVAL)),
         }
     }
 
@@ -222,6 +224,19 @@ impl Cntr {
         self.seen.store(value, Ordering::Relaxed);
         self.seen_errors.store(errors, Ordering::Relaxed);
     }
+}
+
+#[cold]
+fn not_ours(errno: Errno) -> Error {
+    let found =
+        if errno == Errno::EDOMAIN { "one of another domain" } else { "one of another implementation" };
+    Error::wanted(
+        errno,
+        "the counter",
+        "one that was opened in this domain",
+        found,
+        "open it with fi_cntr_open of this domain",
+    )
 }
 
 impl Counter for Cntr {

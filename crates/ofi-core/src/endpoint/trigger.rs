@@ -60,13 +60,19 @@ impl<T: Transport> Ep<T> {
     /// See [`ofi_api::Endpoint::trigger`].
     pub(super) fn trigger_op(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()> {
         self.may_wait()?;
-        let counter = Cntr::of(when.counter, self.core.domain.id())?;
-        let op = stripped(op, None);
-        self.core.state.lock().check(&op)?;
+        let without;
+        let op = if op_flags(op).contains(OpFlags::TRIGGER) {
+            without = stripped(op, None);
+            &without
+        } else {
+            op
+        };
+        self.core.state.lock().check(op)?;
         let target = || -> Weak<dyn Target> { Arc::downgrade(&self.core) as _ };
-        match self.core.domain.works.trigger(&counter, when.value, target, &op)? {
+        let domain = &self.core.domain;
+        match domain.works.trigger(when, domain.id(), target, op)? {
             true => Ok(()),
-            false => self.core.post(&op),
+            false => self.core.post(op),
         }
     }
 

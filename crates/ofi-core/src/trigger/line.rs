@@ -64,6 +64,13 @@ impl Line {
     pub fn take_due(&self, value: u64, errors: u64, due: &mut VecDeque<Item>) {
         let mut items = self.items();
         let sum = value.saturating_add(errors);
+        // Most often it is the first, and no failures are there to tell apart.
+        while let Some(item) = items.front()
+            && item.is_due(value, errors)
+            && let Some(item) = items.pop_front()
+        {
+            due.push_back(item);
+        }
         let mut at = 0;
         while let Some(item) = items.get(at) {
             if item.threshold > sum {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ofi_api::{Context, DeferredOp, Errno, Error, Result, Work, WorkId};
+use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold, Work, WorkId};
 
 use super::line::take;
 use super::{Deed, Item, Owned, Target};
@@ -74,10 +74,9 @@ impl Works {
                 return; // whoever runs looks again
             }
             self.due.store(false, Ordering::SeqCst);
-            let batch = std::mem::take(&mut *self.ready());
             let mut left = VecDeque::new();
             let mut full: Vec<*const ()> = Vec::new();
-            for item in batch {
+            while let Some(item) = self.pop() {
                 let target = item.target();
                 if target.is_some_and(|target| full.contains(&target)) {
                     left.push_back(item);
@@ -100,12 +99,21 @@ impl Works {
         }
     }
 
-    fn enlist(&self, counter: &Arc<Cntr>) {
+    /// The next request that is due.
+    #[inline]
+    fn pop(&self) -> Option<Item> {
+        self.ready().pop_front()
+    }
+
+    #[cold]
+    fn enlist(&self, counter: &Arc<dyn Counter>, domain: DomainId) -> Result<()> {
+        let counter = Cntr::of(counter, domain)?;
         if !counter.line.enlisted.swap(true, Ordering::AcqRel) {
             let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
             counters.retain(|known| known.strong_count() > 0);
-            counters.push(Arc::downgrade(counter));
+            counters.push(Arc::downgrade(&counter));
         }
+        Ok(())
     }
 
     fn counters(&self) -> Vec<Arc<Cntr>> {
@@ -117,8 +125,10 @@ impl Works {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn wait_for(&self, counter: &Arc<Cntr>, item: Item) -> Result<()> {
-        self.enlist(counter);
+    fn wait_for(&self, when: &Threshold<'_>, counter: &Cntr, item: Item) -> Result<()> {
+        if !counter.line.enlisted.load(Ordering::Acquire) {
+            self.enlist(when.counter, counter.domain())?;
+        }
         if !counter.line.add(item, LIMIT) {
             return Err(Error::AGAIN);
         }
@@ -130,28 +140,30 @@ impl Works {
     /// Takes a triggered operation, if it is not due: `Ok(false)` has the caller post it at once.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if too many wait.
+    /// `FI_EAGAIN` if too many wait; those of [`Cntr::of`].
     pub fn trigger(
         &self,
-        counter: &Arc<Cntr>,
-        threshold: u64,
+        when: &Threshold<'_>,
+        domain: DomainId,
         target: impl FnOnce() -> Weak<dyn Target>,
         op: &DeferredOp<'_>,
     ) -> Result<bool> {
+        let (counter, threshold) = (Cntr::borrow(when.counter, domain)?, when.value);
         if counter.values().0 >= threshold && !counter.line.concerns(threshold) && !self.is_due() {
             return Ok(false);
         }
         let deed = Deed::Triggered(target(), Owned::new(op, true));
-        self.wait_for(counter, Item { id: 0, threshold, deed }).map(|()| true)
+        self.wait_for(when, counter, Item { id: 0, threshold, deed }).map(|()| true)
     }
 
-    /// Takes a request of the deferred work queue, whose counters and endpoint the caller has found.
+    /// Takes a request of the deferred work queue.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if too many wait.
-    pub fn queue(&self, counter: &Arc<Cntr>, threshold: u64, deed: Deed) -> Result<WorkId> {
+    /// `FI_EAGAIN` if too many wait; those of [`Cntr::of`].
+    pub fn queue(&self, when: &Threshold<'_>, domain: DomainId, deed: Deed) -> Result<WorkId> {
+        let counter = Cntr::borrow(when.counter, domain)?;
         let id = self.next_id();
-        self.wait_for(counter, Item { id, threshold, deed })?;
+        self.wait_for(when, counter, Item { id, threshold: when.value, deed })?;
         Ok(WorkId(id))
     }
 
