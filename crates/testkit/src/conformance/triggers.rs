@@ -52,7 +52,9 @@ impl<'a> Ops<'a> {
     fn each(&self, mut post: impl FnMut(&DeferredOp<'_>, usize, &str)) {
         let (from, into) = ([self.from.slice(..).piece()], [self.into.slice(..).piece()]);
         // SAFETY: the memory lives as long as `self`, which callers drop after their operations have ended.
-        let (from, into) = unsafe { (Lent::new(&from, &[]), Lent::new(&into, &[])) };
+        let from = unsafe { Lent::new(&from, &[]) };
+        // SAFETY: as above.
+        let into = unsafe { Lent::new(&into, &[]) };
         let to = self.pair.to_b;
         let remote = [remote(&self.region)];
         let send = |context| SendOp::new(from, to, Context(context));
