@@ -28,7 +28,14 @@ pub struct Opened {
     pub id: u64,
     pub info: Info,
     pub raw: Arc<dyn ofi_api::Domain>,
-    _fabric: Arc<dyn Fabric>,
+    fabric: Arc<dyn Fabric>,
+}
+
+impl Opened {
+    /// The fabric that it is a domain of.
+    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
 }
 
 /// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own; it takes a domain only to share one between
@@ -68,7 +75,6 @@ impl<L: Level> Domain<L> {
         service: Option<&str>,
         flags: GetinfoFlags,
     ) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut hints = hints.clone();
         let wanted = &mut hints.info;
         if wanted.ep_attr.ep_type == EpType::Unspec {
@@ -86,10 +92,16 @@ impl<L: Level> Domain<L> {
             hints.info.caps = info.caps - UNASKED;
             info = first(&hints.provider(info.fabric_attr.prov_name))?;
         }
+        Self::of_info(info)
+    }
+
+    /// Opens the domain of an info that getinfo or a connection request gave.
+    pub(crate) fn of_info(info: Info) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let fabric = crate::open_fabric(&info)?;
         let raw = fabric.open_domain(&info, L::serialization())?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { opened: Arc::new(Opened { id, info, raw, _fabric: fabric }), _level: PhantomData })
+        Ok(Self { opened: Arc::new(Opened { id, info, raw, fabric }), _level: PhantomData })
     }
 
     /// Begins to open a node in it.

@@ -12,6 +12,7 @@
 mod any_buffer;
 mod buffer;
 mod completion;
+mod connection;
 mod domain;
 mod element;
 mod memory;
@@ -28,6 +29,7 @@ mod window;
 pub use any_buffer::AnyBuffer;
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, OpError};
+pub use connection::{Connection, Incoming, Listener, Refused};
 pub use domain::Domain;
 pub use element::Element;
 pub use memory::Memory;

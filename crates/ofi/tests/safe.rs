@@ -3,6 +3,7 @@
 
 mod safe {
     pub mod atomics;
+    pub mod connections;
     pub mod ending;
     pub mod messages;
     pub mod multi;

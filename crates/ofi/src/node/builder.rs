@@ -1,10 +1,12 @@
 //! Opening a node.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
-    Address, AvAttr, BindFlags, CqAttr, CqFormat, Errno, Error, GetinfoFlags, Hints, MrMode, Result, WaitObj,
+    Address, AvAttr, BindFlags, CqAttr, CqFormat, Errno, Error, EventQueue, GetinfoFlags, Hints, Info,
+    MrMode, Result, WaitObj,
 };
 use ofi_core::lock::PolicyLock;
 
@@ -94,12 +96,24 @@ impl<L: Level> NodeBuilder<L> {
     /// # Errors
     /// Those of [`getinfo`](crate::getinfo); `FI_EADDRINUSE` for a name that another has; what opening answers.
     pub fn open(self) -> Result<Node<L>> {
+        let node = self.assemble(None, None)?;
+        node.endpoint.enable()?;
+        Ok(node)
+    }
+
+    /// Opens a connected endpoint that reports to `eq`, for a connection request if `info` is one's, and leaves
+    /// enabling to the call that connects.
+    pub(crate) fn open_connected(self, info: Option<&Info>, eq: &Arc<dyn EventQueue>) -> Result<Node<L>> {
+        self.assemble(info, Some(eq))
+    }
+
+    fn assemble(self, info: Option<&Info>, eq: Option<&Arc<dyn EventQueue>>) -> Result<Node<L>> {
         let domain = match self.domain {
             Some(domain) => domain,
             None => Domain::open_as(&self.hints, self.node.as_deref(), self.service.as_deref(), self.flags)?,
         };
         let opened = domain.opened();
-        let info = &opened.info;
+        let info = info.unwrap_or(&opened.info);
         // A mode that this layer does not serve must not have been asked for.
         let served = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL | MrMode::BASIC;
         if !info.mode.is_empty() || !served.contains(info.domain_attr.mr_mode) {
@@ -117,11 +131,13 @@ impl<L: Level> NodeBuilder<L> {
         let cq = opened.raw.open_cq(&attr)?;
         let av = opened.raw.open_av(&AvAttr { av_type: info.domain_attr.av_type, count: self.av_count })?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
-        endpoint.bind_av(&av)?;
+        match eq {
+            Some(eq) => endpoint.bind_eq(eq)?,
+            None => endpoint.bind_av(&av)?,
+        }
         if let Some(name) = &self.name {
             endpoint.set_name(name)?;
         }
-        endpoint.enable()?;
         Ok(Node {
             endpoint,
             cq,

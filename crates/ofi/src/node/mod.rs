@@ -246,6 +246,11 @@ impl<L: Level> Node<L> {
         self.endpoint.cancel(op.context())
     }
 
+    /// The endpoint, for calls that move no memory.
+    pub(crate) fn raw_endpoint(&self) -> &dyn Endpoint {
+        &*self.endpoint
+    }
+
     /// Closes the endpoint. Operations in flight end without completions, and their buffers come back; those of
     /// multi-receives live on in their ranges.
     pub fn close(self) -> Vec<AnyBuffer> {

@@ -1,0 +1,288 @@
+//! Connections (`FI_EP_MSG`): listening, connecting and accepting, each call of which waits for its end.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_api::{
+    Address, EpType, EqAttr, Errno, Error, Event, EventKind, EventQueue, Fabric, FiAddr, GetinfoFlags, Hints,
+    Info, PassiveEndpoint, Result, WaitObj,
+};
+
+use crate::domain::Domain;
+use crate::node::{Node, NodeBuilder};
+use crate::threading::Safe;
+
+/// Why there is no connection, and what the peer said to it.
+#[derive(Debug)]
+pub struct Refused {
+    /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or what opening the endpoint answered.
+    pub error: Error,
+    /// What the peer gave along to its rejection.
+    pub data: Vec<u8>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, data: Vec::new() }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
+fn connected(hints: &Hints) -> Hints {
+    hints.clone().ep_type(EpType::Msg)
+}
+
+fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
+    fabric.open_eq(&EqAttr { wait_obj: WaitObj::Unspec, ..EqAttr::default() })
+}
+
+/// The next event until `deadline`; `None` if there is none.
+fn next(eq: &Arc<dyn EventQueue>, deadline: Instant) -> Result<Option<Event>, Refused> {
+    match eq.read_wait(Some(deadline.saturating_duration_since(Instant::now()))) {
+        Ok(event) => Ok(Some(event)),
+        Err(error) if error.is_again() => Ok(None),
+        Err(error) if error.errno() == Errno::EAVAIL => {
+            let entry = eq.read_error()?;
+            let error = Error::with(entry.err, "the connection did not come about");
+            Err(Refused { error, data: entry.err_data })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where connections are asked for.
+///
+/// ```
+/// use std::time::Duration;
+/// use ofi::{Connection, Hints, Listener};
+///
+/// const LIMIT: Duration = Duration::from_secs(5);
+/// let hints = Hints::new().provider("shm");
+/// let listener = Listener::open(&hints)?;
+/// let address = listener.name()?;
+/// let client = std::thread::spawn(move || -> ofi::Result<Vec<u8>> {
+///     let connection = Connection::open(&hints, &address, b"my name", LIMIT)?;
+///     connection.recv(vec![0; 64])?;
+///     let message = connection.wait(LIMIT)?.expect("within five seconds").ok()?;
+///     Ok(message.bytes().to_vec())
+/// });
+/// let request = listener.wait(LIMIT)?.expect("within five seconds");
+/// assert_eq!(request.data(), b"my name");
+/// let connection = request.accept(b"welcome", LIMIT)?;
+/// connection.send(b"hello".to_vec(), connection.peer())?;
+/// connection.wait(LIMIT)?.expect("within five seconds").ok()?;
+/// assert_eq!(client.join().expect("no panic")?, b"hello");
+/// # Ok::<(), ofi::Error>(())
+/// ```
+pub struct Listener {
+    pep: Arc<dyn PassiveEndpoint>,
+    eq: Arc<dyn EventQueue>,
+}
+
+impl Listener {
+    /// Listens at an address of the transport's choosing.
+    ///
+    /// # Errors
+    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints) -> Result<Self> {
+        Self::open_as(hints, None, None)
+    }
+
+    /// Listens at the address that `node` and `service` name.
+    ///
+    /// # Errors
+    /// As [`Listener::open`]; `FI_EADDRINUSE` if another has the address.
+    pub fn open_at(hints: &Hints, node: &str, service: &str) -> Result<Self> {
+        Self::open_as(hints, Some(node), Some(service))
+    }
+
+    fn open_as(hints: &Hints, node: Option<&str>, service: Option<&str>) -> Result<Self> {
+        let domain = Domain::<Safe>::open_as(&connected(hints), node, service, GetinfoFlags::SOURCE)?;
+        let fabric = domain.opened().fabric();
+        let (pep, eq) = (fabric.open_passive(domain.info())?, open_eq(fabric)?);
+        pep.bind_eq(&eq)?;
+        pep.listen()?;
+        Ok(Self { pep, eq })
+    }
+
+    /// Its address, for peers to connect to.
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn name(&self) -> Result<Address> {
+        self.pep.name()
+    }
+
+    /// How many requests may be unanswered at once; more are refused.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for 0.
+    pub fn set_backlog(&self, requests: usize) -> Result<()> {
+        self.pep.set_backlog(requests)
+    }
+
+    /// The next request; `None` if none comes in time.
+    ///
+    /// # Errors
+    /// What reading the event queue answers.
+    pub fn wait(&self, limit: Duration) -> Result<Option<Incoming>> {
+        let event = next(&self.eq, Instant::now() + limit)?;
+        Ok(event.and_then(|event| {
+            let Event { kind: EventKind::ConnReq, info: Some(info), conn_data, .. } = event else {
+                return None;
+            };
+            Some(Incoming { pep: Arc::clone(&self.pep), info: *info, data: conn_data })
+        }))
+    }
+}
+
+/// A connection that a peer asks for. Dropped, it is refused.
+pub struct Incoming {
+    pep: Arc<dyn PassiveEndpoint>,
+    info: Info,
+    data: Vec<u8>,
+}
+
+impl Incoming {
+    /// What the peer gave along.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Who asks.
+    pub fn from(&self) -> Option<&Address> {
+        self.info.dest_addr.as_ref()
+    }
+
+    /// Accepts, gives `data` along, and waits until the connection is there.
+    ///
+    /// # Errors
+    /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; what opening an endpoint answers.
+    pub fn accept(self, data: &[u8], limit: Duration) -> Result<Connection, Refused> {
+        let domain = Domain::of_info(self.info.clone())?;
+        Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
+    }
+
+    /// Refuses, and gives `data` along.
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn reject(self, data: &[u8]) -> Result<()> {
+        let Some(handle) = &self.info.handle else { return Err(Error::new(Errno::EINVAL)) };
+        self.pep.reject(handle, data)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("from", &self.from())
+            .field("data", &self.data)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A node with one peer: everything that a [`Node`] can do is done with [`Connection::peer`].
+#[derive(Debug)]
+pub struct Connection {
+    node: Node<Safe>,
+    eq: Events,
+    greeting: Vec<u8>,
+}
+
+/// An event queue, for `Debug`.
+struct Events(Arc<dyn EventQueue>);
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EventQueue")
+    }
+}
+
+impl Connection {
+    /// Connects to the listener at `address`, gives `data` along, and waits until the connection is there.
+    ///
+    /// # Errors
+    /// `FI_ECONNREFUSED`, with what the peer said; `FI_ETIMEDOUT`; those of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints, address: &Address, data: &[u8], limit: Duration) -> Result<Self, Refused> {
+        let hints = connected(hints).addr_format(address.format());
+        let domain = Domain::<Safe>::open(&hints)?;
+        Self::establish(domain, None, limit, |node| node.raw_endpoint().connect(address, data))
+    }
+
+    fn establish(
+        domain: Domain<Safe>,
+        info: Option<&Info>,
+        limit: Duration,
+        begin: impl FnOnce(&Node<Safe>) -> Result<()>,
+    ) -> Result<Self, Refused> {
+        let deadline = Instant::now() + limit;
+        let eq = open_eq(domain.opened().fabric())?;
+        let node = NodeBuilder::in_domain(domain).open_connected(info, &eq)?;
+        begin(&node)?;
+        match next(&eq, deadline)? {
+            Some(event) if event.kind == EventKind::Connected => {
+                Ok(Self { node, eq: Events(eq), greeting: event.conn_data })
+            }
+            Some(_) => Err(Error::new(Errno::ECONNABORTED).into()),
+            None => Err(Error::with(Errno::ETIMEDOUT, "the peer did not answer in time").into()),
+        }
+    }
+
+    /// The peer, as operations name it.
+    pub fn peer(&self) -> FiAddr {
+        FiAddr(0)
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn peer_name(&self) -> Result<Address> {
+        self.node.raw_endpoint().peer_name()
+    }
+
+    /// What the peer gave along when it accepted; empty at the end that accepted.
+    pub fn greeting(&self) -> &[u8] {
+        &self.greeting
+    }
+
+    /// Ends the connection. What is outstanding completes with `FI_ECANCELED`; the peer gets what was sent before.
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn shutdown(&self) -> Result<()> {
+        self.node.raw_endpoint().shutdown()
+    }
+
+    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over.
+    ///
+    /// # Errors
+    /// What reading the event queue answers.
+    pub fn wait_shutdown(&self, limit: Duration) -> Result<bool> {
+        Ok(next(&self.eq.0, Instant::now() + limit)?.is_some_and(|event| event.kind == EventKind::Shutdown))
+    }
+}
+
+impl Deref for Connection {
+    type Target = Node<Safe>;
+
+    fn deref(&self) -> &Node<Safe> {
+        &self.node
+    }
+}

@@ -1,0 +1,75 @@
+//! Connections in the safe layer.
+
+use std::time::{Duration, Instant};
+
+use ofi::{Connection, Errno, Listener};
+
+use super::support::{LONG, hints, pattern};
+
+fn connect() -> (Connection, Connection) {
+    let listener = Listener::open(&hints()).unwrap();
+    let address = listener.name().unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Connection::open(&hints(), &address, b"who", LONG).unwrap());
+        let request = listener.wait(LONG).unwrap().expect("a request");
+        assert_eq!(request.data(), b"who");
+        assert!(request.from().is_some());
+        let server = request.accept(b"you", LONG).unwrap();
+        (client.join().unwrap(), server)
+    })
+}
+
+#[test]
+fn a_connection_sends_both_ways_and_ends() {
+    let (client, server) = connect();
+    assert_eq!((client.greeting(), server.greeting()), (&b"you"[..], &b""[..]));
+    assert_eq!(client.peer_name().unwrap(), server.name().unwrap());
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        to.recv(vec![0; 1000]).unwrap();
+        from.send(pattern(1000), from.peer()).unwrap();
+        let done = super::support::next(to, &**from);
+        assert_eq!(done.ok().unwrap().bytes(), pattern(1000));
+        super::support::next(from, &**to).ok().unwrap();
+    }
+    let waits = server.recv(vec![0; 8]).unwrap();
+    assert!(!server.wait_shutdown(Duration::from_millis(10)).unwrap());
+    client.shutdown().unwrap();
+    assert!(server.wait_shutdown(LONG).unwrap());
+    let ended = server.wait(LONG).unwrap().expect("the receive ends");
+    assert_eq!(ended.op, Some(waits));
+    assert!(ended.ok().is_err());
+    assert!(server.send(vec![1], server.peer()).is_err());
+}
+
+#[test]
+fn a_rejection_says_why_and_a_dropped_request_refuses() {
+    let listener = Listener::open(&hints()).unwrap();
+    let address = listener.name().unwrap();
+    for reject in [true, false] {
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| Connection::open(&hints(), &address, &[], LONG).unwrap_err());
+            let request = listener.wait(LONG).unwrap().expect("a request");
+            if reject {
+                request.reject(b"full").unwrap();
+            } else {
+                drop(request);
+            }
+            let refused = client.join().unwrap();
+            assert_eq!(refused.error.errno(), Errno::ECONNREFUSED);
+            assert_eq!(refused.data, if reject { &b"full"[..] } else { b"" });
+        });
+    }
+}
+
+#[test]
+fn nobody_answers_in_time() {
+    let listener = Listener::open(&hints()).unwrap();
+    let start = Instant::now();
+    let refused = Connection::open(&hints(), &listener.name().unwrap(), &[], Duration::from_millis(50));
+    assert_eq!(refused.unwrap_err().error.errno(), Errno::ETIMEDOUT);
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    // The request of one that has given up can be accepted by nobody.
+    let request = listener.wait(LONG).unwrap().expect("a request");
+    assert!(request.accept(&[], LONG).is_err());
+    assert!(listener.wait(Duration::from_millis(1)).unwrap().is_none());
+}
