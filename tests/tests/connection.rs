@@ -1,9 +1,11 @@
 //! Connections between processes, and what happens when one is killed at each step.
 
+use ofi_core::cm::packet::{Kind, Packet};
 use ofi_tests::parse;
 use testkit::connect::{Listener, event_of, outcome, try_outcome};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
+use transport_shm::fuzz::Hostile;
 
 testkit::roles!(server, silent_server, caller, silent_caller);
 
@@ -167,4 +169,76 @@ fn a_caller_killed_before_the_answer_fails_the_acceptance() {
         assert_eq!(outcome(side.eq(), &[]).unwrap_err().err, Errno::ECONNREFUSED);
         assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
     }
+}
+
+/// Packets of every kind, right and wrong, with cookies that are guessed.
+fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
+    let kinds = [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Reject, Kind::Shutdown];
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..400).map(move |number| {
+        let kind = kinds[random() as usize % kinds.len()];
+        let errno = if kind == Kind::Reject { 1 + random() as u32 % 200 } else { 0 };
+        let data: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
+        let mut bytes = Packet { kind, cookie: random() % 3, errno, data: &data }.encode();
+        if number % 2 == 0 {
+            let at = random() as usize % bytes.len();
+            bytes[at] = random() as u8;
+        }
+        if number % 5 == 0 {
+            bytes.truncate(random() as usize % bytes.len());
+        }
+        bytes
+    })
+}
+
+#[test]
+fn packets_of_a_stranger_change_nothing() {
+    let listener = listen();
+    listener.pep.set_backlog(4).unwrap();
+    let caller = opening().open_disabled().unwrap();
+    caller.ep.connect(&listener.pep.name().unwrap(), b"real").unwrap();
+    let request = listener.request(&[]);
+    let throw = |victim: &Address, look: &dyn Fn()| {
+        let stranger = Hostile::new(victim).unwrap();
+        for packet in hostile_packets() {
+            wait::until("room in the victim's socket", || {
+                look();
+                stranger.drain();
+                stranger.packet(&packet)
+            });
+        }
+    };
+    // While it connects.
+    throw(&caller.name(), &|| assert!(try_outcome(caller.eq()).is_none()));
+    // What asks properly of a passive endpoint is a request, of which there are as many as its backlog lets be.
+    let strangers = std::cell::RefCell::new(Vec::new());
+    throw(&listener.pep.name().unwrap(), &|| {
+        let Some(outcome) = try_outcome(&listener.eq) else { return };
+        let event = outcome.expect("an event");
+        assert_eq!(event.kind, EventKind::ConnReq);
+        strangers.borrow_mut().push(event);
+        assert!(strangers.borrow().len() < 4, "one of four is the real one");
+    });
+    strangers.borrow_mut().clear();
+    let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
+    side.ep.accept(&[]).unwrap();
+    // While it waits for the confirmation.
+    throw(&side.name(), &|| assert!(try_outcome(side.eq()).is_none()));
+    event_of(&caller, EventKind::Connected, &[&side]);
+    event_of(&side, EventKind::Connected, &[&caller]);
+    // While it is connected. A stranger's greeting is not answered either.
+    throw(&side.name(), &|| assert!(try_outcome(side.eq()).is_none()));
+    assert!(Hostile::new(&side.name()).unwrap().greet().is_err());
+    let (sent, got) = (Memory::patterned(100, 1), Memory::new(100));
+    side.receive(&got).context(1).post().unwrap();
+    wait::drive(&[&caller], "room", || caller.out(ANY, &sent).send().ok());
+    wait::drive(&[&caller, &side], "the message", || side.next_of(1)).done();
+    got.check(100, 1);
+    assert!(side.statistic("shm_dropped") > 0, "what was refused is counted");
 }

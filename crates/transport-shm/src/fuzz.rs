@@ -129,6 +129,11 @@ impl Hostile {
         Ok(())
     }
 
+    /// Sends the victim a packet of connection management, of any bytes. Whether its socket took it.
+    pub fn packet(&self, bytes: &[u8]) -> bool {
+        self.socket.send(&self.victim, &control::wrap_packet(bytes), &[]).is_ok()
+    }
+
     /// Takes what the victim has sent, so that its datagrams do not pile up.
     pub fn drain(&self) {
         let mut buffer = [0; control::MAX_BYTES];
