@@ -175,7 +175,7 @@ fn orders(name: &str) -> String {
 
 fn flags(info: &Info) -> String {
     let all: OpFlags = info.tx_attr.op_flags | info.rx_attr.op_flags;
-    let levels = OpFlags::INJECT_COMPLETE | OpFlags::TRANSMIT_COMPLETE | OpFlags::DELIVERY_COMPLETE;
+    let levels = OpFlags::LEVELS;
     let asked =
         levels.iter().filter(|&level| ask(&info.fabric_attr.prov_name, hints().tx_op_flags(level)).is_some());
     code(

@@ -33,6 +33,9 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// Names a payload that still lies at its sender.
     type Token: Send + 'static;
 
+    /// Whether reliable endpoints can say when a message was matched with a receive (`FI_MATCH_COMPLETE`).
+    const MATCHES: bool = false;
+
     /// Opens a domain.
     ///
     /// # Errors

@@ -53,6 +53,8 @@ impl Transport for Shm {
     type Op = message::Op;
     type Token = message::Token;
 
+    const MATCHES: bool = true;
+
     fn open_domain(_info: &Info) -> Result<Self::Domain> {
         Ok(Arc::new(ShmDomain::default()))
     }

@@ -166,7 +166,7 @@ impl Lane {
         host: &mut H,
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
-        const SLOW: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::FENCE);
+        const SLOW: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::FENCE);
         if out.len > common.eager
             || out.flags.intersects(SLOW)
             || self.parked_accesses > 0
@@ -243,12 +243,14 @@ impl Lane {
         }
         self.connect(common)?;
         let (up, peer_wish) = self.up().map_or((false, wish::NONE), |up| (true, up.wish()));
-        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE);
+        let confirm = matched || out.flags.contains(OpFlags::DELIVERY_COMPLETE);
         if peer_wish == wish::CLOSED {
             self.busy = true;
             return Err(Error::AGAIN); // the next poll gives the lane up, and the try after it a new peer a chance
         }
-        if out.len <= common.eager && peer_wish == wish::NONE {
+        if out.len <= common.eager && peer_wish == wish::NONE && !matched {
             if up && !confirm {
                 self.send_eager(common, out, 0, None)?;
                 return Ok(Posted::Done);

@@ -124,7 +124,8 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         | OpFlags::INJECT
         | OpFlags::INJECT_COMPLETE
         | OpFlags::TRANSMIT_COMPLETE
-        | OpFlags::DELIVERY_COMPLETE;
+        | OpFlags::DELIVERY_COMPLETE
+        | OpFlags::MATCH_COMPLETE;
     (tx.msg_order, tx.inject_size, tx.size) = (variant.order, INJECT, variant.size);
     (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, RMA_IOV_LIMIT);
     let rx = &mut info.rx_attr;
@@ -163,7 +164,7 @@ fn datagram(mut info: Info) -> Info {
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
     info.caps &= messages | sources | Caps::LOCAL_COMM;
     info.tx_attr.inject_size = INJECT.min(info.ep_attr.max_msg_size);
-    info.tx_attr.op_flags -= OpFlags::DELIVERY_COMPLETE;
+    info.tx_attr.op_flags -= OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE;
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::SAS, MsgOrder::SAS);
     info
 }

@@ -172,6 +172,7 @@ impl<T: Transport> Ep<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
         let mut tx = TxSide::new();
         tx.op_flags = info.tx_attr.op_flags;
+        tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
         let caps = info.caps;
         let (messages, accesses) = (caps & Caps::MSG_DIRECTIONS, caps & Caps::RMA_DIRECTIONS);
         let message = |kind, way| caps.contains(kind) && (messages.is_empty() || messages.contains(way));

@@ -56,6 +56,8 @@ pub struct TxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
+    /// Sends may be flagged with `FI_MATCH_COMPLETE`.
+    pub matches: bool,
     /// A counter counts sends.
     pub counted: bool,
     /// Who counts the end of what is being posted. The endpoint, except while deferred work is.
@@ -75,6 +77,9 @@ pub struct TxSide<T: Transport> {
 const LEVELS: OpFlags =
     OpFlags::INJECT_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE).union(OpFlags::DELIVERY_COMPLETE);
 
+/// The levels, and the one that few transports have.
+const ALL_LEVELS: OpFlags = LEVELS.union(OpFlags::MATCH_COMPLETE);
+
 /// What a data transfer may be flagged with.
 const ALLOWED: OpFlags = LEVELS
     .union(OpFlags::COMPLETION)
@@ -90,6 +95,7 @@ impl<T: Transport> TxSide<T> {
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
+            matches: false,
             counted: false,
             route: Route::ENDPOINT,
             may_send: [false; 2],
@@ -124,13 +130,16 @@ impl<T: Transport> TxSide<T> {
     pub fn flags(&self, call: Call, given: OpFlags) -> Result<(OpFlags, bool)> {
         let flags = match call {
             Call::Plain => self.op_flags | given,
-            Call::Inject => (self.op_flags | given | OpFlags::INJECT) - LEVELS,
+            Call::Inject => (self.op_flags | given | OpFlags::INJECT) - ALL_LEVELS,
             Call::Msg => given,
         };
         if !ALLOWED.contains(flags) {
-            return Err(bad_flags(flags - ALLOWED));
+            let others = flags - ALLOWED;
+            if others != OpFlags::MATCH_COMPLETE || !self.matches {
+                return Err(bad_flags(others));
+            }
         }
-        let wanted = !self.selective || flags.intersects(LEVELS.union(OpFlags::COMPLETION));
+        let wanted = !self.selective || flags.intersects(ALL_LEVELS.union(OpFlags::COMPLETION));
         let asked = self.route == Route::ENDPOINT || flags.contains(OpFlags::COMPLETION);
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }

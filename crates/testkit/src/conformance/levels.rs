@@ -242,3 +242,94 @@ pub fn a_last_message_with_more_is_not_held_for_ever(kit: &dyn Kit) {
     pair.post(|| pair.a.out(pair.to_b, &from).msg(OpFlags::MORE).send());
     pair.drive("the message", || pair.b.next_of(2)).done();
 }
+
+/// Whether the transport has `FI_MATCH_COMPLETE`.
+fn matches(kit: &dyn Kit) -> bool {
+    kit.getinfo(&kit.usual().tx_op_flags(OpFlags::MATCH_COMPLETE)).is_ok()
+}
+
+pub fn each_level_completes_at_its_step(kit: &dyn Kit) {
+    // What has to happen at the peer before a short message completes: nothing, that it looks, that it receives.
+    let levels = [
+        (OpFlags::INJECT_COMPLETE, 0),
+        (OpFlags::TRANSMIT_COMPLETE, 0),
+        (OpFlags::DELIVERY_COMPLETE, 1),
+        (OpFlags::MATCH_COMPLETE, 2),
+    ];
+    for (level, step) in levels {
+        if level == OpFlags::MATCH_COMPLETE && !matches(kit) {
+            continue;
+        }
+        for tag in [None, Some(9)] {
+            let pair = kit.pair_with(|opening| opening.hints(|hints| hints.progress(Progress::Manual)));
+            pair.warm_up();
+            let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
+            let out = pair.a.out(pair.to_b, &from).context(1).msg(level);
+            let out = if let Some(tag) = tag { out.tag(tag) } else { out };
+            pair.post(|| out.send());
+            if !kit.moves_by_itself() {
+                wait::drive_through(WATCH, &[&pair.a]);
+                assert_eq!(pair.a.pending(), usize::from(step == 0), "{level}, before the peer looks");
+            }
+            wait::drive_through(WATCH, &[&pair.a, &pair.b]);
+            assert_eq!(pair.a.pending(), usize::from(step <= 1), "{level}, before the peer receives");
+            let receive = pair.b.receive(&into).context(2);
+            let receive = if let Some(tag) = tag { receive.tag(tag) } else { receive };
+            receive.post().unwrap();
+            assert_eq!(pair.done(&pair.a).op_context, Context(1), "{level}");
+            pair.done(&pair.b);
+            into.check(64, 5);
+            pair.quiet(Duration::from_millis(5));
+        }
+    }
+}
+
+pub fn match_complete_waits_for_a_receive_at_every_size(kit: &dyn Kit) {
+    if !matches(kit) {
+        return;
+    }
+    let pair = kit.pair_with(|opening| {
+        opening.hints(|hints| hints.tx_op_flags(OpFlags::MATCH_COMPLETE)).selective(BindFlags::TRANSMIT)
+    });
+    for len in LENGTHS {
+        for early in [true, false] {
+            let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
+            if early {
+                pair.b.receive(&into).context(2).post().unwrap();
+            }
+            pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
+            if !early {
+                wait::drive_through(WATCH, &[&pair.a, &pair.b]);
+                assert_eq!(pair.a.pending(), 0, "{len} bytes were matched with nothing");
+                pair.b.receive(&into).context(2).post().unwrap();
+            }
+            pair.all_done(&pair.a, 1, 1);
+            pair.all_done(&pair.b, 2, 1);
+            into.check(len, 5);
+        }
+    }
+}
+
+pub fn match_complete_ends_when_the_peer_discards_or_closes(kit: &dyn Kit) {
+    if !matches(kit) {
+        return;
+    }
+    let pair = kit.pair();
+    pair.warm_up();
+    let from = Memory::patterned(64, 5);
+    let send = || pair.a.out(pair.to_b, &from).tag(3).context(1).msg(OpFlags::MATCH_COMPLETE).send();
+    pair.post(send);
+    let flags = OpFlags::PEEK | OpFlags::DISCARD;
+    pair.drive("the message to be discarded", || {
+        pair.b.receive(()).tag(3).context(2).msg(flags).post().unwrap();
+        let event = wait::drive(&[&pair.a, &pair.b], "an answer", || pair.b.next_of(2));
+        matches!(event, Event::Done(..)).then_some(())
+    });
+    pair.all_done(&pair.a, 1, 1);
+    pair.post(send);
+    wait::drive_through(WATCH, &[&pair.a, &pair.b]);
+    assert_eq!(pair.a.pending(), 0);
+    let Pair { a, b, .. } = pair;
+    drop(b);
+    wait::drive(&[&a], "the failure", || a.next_of(1)).failed();
+}

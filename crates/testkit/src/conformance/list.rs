@@ -114,6 +114,9 @@ macro_rules! for_each_case {
                 a_fence_lifts_earlier_operations_to_its_level
                 a_burst_with_more_arrives
                 a_last_message_with_more_is_not_held_for_ever
+                each_level_completes_at_its_step
+                match_complete_waits_for_a_receive_at_every_size
+                match_complete_ends_when_the_peer_discards_or_closes
             }
             queue {
                 format_context
