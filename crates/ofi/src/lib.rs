@@ -4,12 +4,14 @@
 //!
 //! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
 //! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`
-//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers.
+//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers. An [`AsyncNode`]
+//! is the same with futures.
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
 //! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
 
 mod any_buffer;
+mod asynchronous;
 mod buffer;
 mod completion;
 mod connection;
@@ -27,6 +29,9 @@ pub mod threading;
 mod window;
 
 pub use any_buffer::AnyBuffer;
+#[cfg(feature = "tokio")]
+pub use asynchronous::tokio;
+pub use asynchronous::{AsyncNode, Done, Driver, DriverThread, Event, Failed, Operation, Transferred, Turn};
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, OpError};
 pub use connection::{Connection, Incoming, Listener, Refused};

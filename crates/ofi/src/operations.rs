@@ -25,6 +25,11 @@ impl Op {
     pub(crate) fn context(self) -> Context {
         Context(self.slot.to_wire() as usize)
     }
+
+    /// Its place in the table: no other operation in flight of the node has it.
+    pub(crate) const fn index(self) -> usize {
+        (self.slot.to_wire() & 0xFFFF_FFFF) as usize
+    }
 }
 
 /// A message that a search claimed: nobody else receives it. To be received with [`Node::claim`](crate::Node::claim) or

@@ -11,6 +11,7 @@ use ofi_api::{
 use ofi_core::lock::PolicyLock;
 
 use super::Node;
+use crate::asynchronous::AsyncNode;
 use crate::domain::Domain;
 use crate::operations::Operations;
 use crate::threading::Level;
@@ -89,6 +90,14 @@ impl<L: Level> NodeBuilder<L> {
     /// How many peers to expect.
     pub fn av_count(self, av_count: usize) -> Self {
         Self { av_count, ..self }
+    }
+
+    /// Opens it with operations that are futures. The wait object is [`WaitObj::Fd`], whatever was chosen.
+    ///
+    /// # Errors
+    /// As [`NodeBuilder::open`].
+    pub fn open_async(self) -> Result<AsyncNode<L>> {
+        self.wait_obj(WaitObj::Fd).open().map(AsyncNode::new)
     }
 
     /// Opens it, ready for operations.

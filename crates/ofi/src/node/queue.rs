@@ -83,7 +83,7 @@ impl<L: Level> Node<L> {
     }
 
     /// Waits until it is worth to poll. `false` after the deadline and after a signal.
-    fn wait_ready(&self, deadline: Option<Instant>) -> Result<bool> {
+    pub(crate) fn wait_ready(&self, deadline: Option<Instant>) -> Result<bool> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if self.yields {
             std::thread::yield_now();
@@ -96,6 +96,11 @@ impl<L: Level> Node<L> {
             Err(error) if error != Errno::EAVAIL => Err(error),
             _ => Ok(true),
         }
+    }
+
+    /// What wakes a thread that waits for the queue, whether or not the node is still there.
+    pub(crate) fn queue(&self) -> &std::sync::Arc<dyn ofi_api::CompletionQueue> {
+        &self.cq
     }
 
     /// Wakes a thread that is in [`Node::wait`], or the next that goes there (`fi_cq_signal`).

@@ -1,0 +1,280 @@
+//! The operations: those of `Node`, as futures.
+
+use ofi_api::{AtomicKind, Errno, Error, FiAddr, FiOp, Result};
+
+use super::AsyncNode;
+use super::operation::{Operation, Transferred, completed, fetched, transferred};
+use super::table::{Attempt, Chores, Ended, Line};
+use crate::any_buffer::AnyBuffer;
+use crate::buffer::{Buffer, BufferMut};
+use crate::completion::Completion;
+use crate::element::Element;
+use crate::node::Node;
+use crate::operations::Op;
+use crate::remote::RemoteWindow;
+use crate::request::{RecvMsg, Rejected, RmaMsg, SendMsg};
+use crate::threading::Level;
+
+/// What an operation is given, and gives back if it is not posted.
+trait Load: Send + 'static {
+    fn into_any(self) -> Option<AnyBuffer>;
+}
+
+impl<B: Buffer> Load for B {
+    fn into_any(self) -> Option<AnyBuffer> {
+        Some(self.into())
+    }
+}
+
+impl Load for () {
+    fn into_any(self) -> Option<AnyBuffer> {
+        None
+    }
+}
+
+impl<L: Level> AsyncNode<L> {
+    /// Begins an operation: `post` posts it, as often as it takes until there is room.
+    fn start<T, B: Load>(
+        &self,
+        line: Line,
+        buffer: B,
+        mut post: impl FnMut(&Node<L>, B) -> Result<Op, Rejected<B>> + Send + 'static,
+        finish: fn(Ended) -> T,
+    ) -> Operation<'_, T, L> {
+        let mut held = Some(buffer);
+        let retry = move |node: Option<&Node<L>>| {
+            let refused = |error, buffer: Option<B>| Attempt::Refused(error, buffer.and_then(Load::into_any));
+            let (node, buffer) = match (node, held.take()) {
+                (Some(node), Some(buffer)) => (node, buffer),
+                (_, buffer) => return refused(Error::new(Errno::ECANCELED), buffer),
+            };
+            match post(node, buffer) {
+                Ok(op) => Attempt::Posted(op),
+                Err(rejected) if rejected.is_again() => {
+                    held = Some(rejected.buffer);
+                    Attempt::Again
+                }
+                Err(Rejected { error, buffer }) => refused(error, Some(buffer)),
+            }
+        };
+        let mut chores = Chores::default();
+        let id = self.table().start(&self.node, line, retry, &mut chores);
+        chores.run();
+        Operation::new(self, id, finish)
+    }
+
+    /// Sends a message, as [`Node::send`].
+    pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Operation<'_, Transferred<B>, L> {
+        self.start(Line::To(dest), buffer, move |node, buffer| node.send(buffer, dest), transferred)
+    }
+
+    /// Sends a message with remote CQ data, as [`Node::senddata`].
+    pub fn senddata<B: Buffer>(
+        &self,
+        buffer: B,
+        data: u64,
+        dest: FiAddr,
+    ) -> Operation<'_, Transferred<B>, L> {
+        self.start(Line::To(dest), buffer, move |node, buffer| node.senddata(buffer, data, dest), transferred)
+    }
+
+    /// Sends a tagged message, as [`Node::tsend`].
+    pub fn tsend<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Operation<'_, Transferred<B>, L> {
+        self.start(Line::To(dest), buffer, move |node, buffer| node.tsend(buffer, dest, tag), transferred)
+    }
+
+    /// Sends a tagged message with remote CQ data, as [`Node::tsenddata`].
+    pub fn tsenddata<B: Buffer>(
+        &self,
+        buffer: B,
+        data: u64,
+        dest: FiAddr,
+        tag: u64,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let post = move |node: &Node<L>, buffer| node.tsenddata(buffer, data, dest, tag);
+        self.start(Line::To(dest), buffer, post, transferred)
+    }
+
+    /// Sends a message, tagged or not, with all choices, as [`Node::sendmsg`].
+    pub fn sendmsg<B: Buffer>(&self, message: SendMsg<B>) -> Operation<'_, Transferred<B>, L> {
+        let SendMsg { buffer, dest, tag, data, part, flags } = message;
+        let post =
+            move |node: &Node<L>, buffer| node.sendmsg(SendMsg { buffer, dest, tag, data, part, flags });
+        self.start(Line::To(dest), buffer, post, transferred)
+    }
+
+    /// Receives an untagged message of anybody, as [`Node::recv`].
+    pub fn recv<B: BufferMut>(&self, buffer: B) -> Operation<'_, Transferred<B>, L> {
+        self.recvmsg(RecvMsg::new(buffer))
+    }
+
+    /// Receives an untagged message of `source`, as [`Node::recv_from`].
+    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Operation<'_, Transferred<B>, L> {
+        self.recvmsg(RecvMsg::new(buffer).source(source))
+    }
+
+    /// Receives a tagged message of anybody, as [`Node::trecv`].
+    pub fn trecv<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Operation<'_, Transferred<B>, L> {
+        self.recvmsg(RecvMsg::new(buffer).tag(tag, ignore))
+    }
+
+    /// Receives a tagged message of `source`, as [`Node::trecv_from`].
+    pub fn trecv_from<B: BufferMut>(
+        &self,
+        buffer: B,
+        source: FiAddr,
+        tag: u64,
+        ignore: u64,
+    ) -> Operation<'_, Transferred<B>, L> {
+        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+    }
+
+    /// Receives a message, tagged or not, with all choices, as [`Node::recvmsg`].
+    pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Operation<'_, Transferred<B>, L> {
+        let RecvMsg { buffer, source, tag, part } = message;
+        let post = move |node: &Node<L>, buffer| node.recvmsg(RecvMsg { buffer, source, tag, part });
+        self.start(Line::Receive, buffer, post, transferred)
+    }
+
+    /// Looks for a tagged message that has arrived and that no receive waits for, as [`Node::peek`]. Fails with
+    /// `FI_ENOMSG` if there is none.
+    pub fn peek(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
+        self.bare(Line::Receive, move |node| node.peek(tag, ignore), completed)
+    }
+
+    /// Reads a peer's memory into the buffer, as [`Node::read`].
+    pub fn read<B: BufferMut>(
+        &self,
+        buffer: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let post = move |node: &Node<L>, buffer| node.read(buffer, peer, remote);
+        self.start(Line::To(peer), buffer, post, transferred)
+    }
+
+    /// Reads with all choices, as [`Node::readmsg`].
+    pub fn readmsg<B: BufferMut>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
+        let RmaMsg { buffer, peer, remote, data, part, flags } = message;
+        let post =
+            move |node: &Node<L>, buffer| node.readmsg(RmaMsg { buffer, peer, remote, data, part, flags });
+        self.start(Line::To(peer), buffer, post, transferred)
+    }
+
+    /// Writes the buffer to a peer's memory, as [`Node::write`].
+    pub fn write<B: Buffer>(
+        &self,
+        buffer: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let post = move |node: &Node<L>, buffer| node.write(buffer, peer, remote);
+        self.start(Line::To(peer), buffer, post, transferred)
+    }
+
+    /// Writes, and gives the peer an [event](AsyncNode::event) with `data`, as [`Node::writedata`].
+    pub fn writedata<B: Buffer>(
+        &self,
+        buffer: B,
+        data: u64,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let post = move |node: &Node<L>, buffer| node.writedata(buffer, data, peer, remote);
+        self.start(Line::To(peer), buffer, post, transferred)
+    }
+
+    /// Writes with all choices, as [`Node::writemsg`].
+    pub fn writemsg<B: Buffer>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
+        let RmaMsg { buffer, peer, remote, data, part, flags } = message;
+        let post =
+            move |node: &Node<L>, buffer| node.writemsg(RmaMsg { buffer, peer, remote, data, part, flags });
+        self.start(Line::To(peer), buffer, post, transferred)
+    }
+
+    /// Begins an operation without buffer.
+    fn bare<T>(
+        &self,
+        line: Line,
+        mut post: impl FnMut(&Node<L>) -> Result<Op> + Send + 'static,
+        finish: fn(Ended) -> T,
+    ) -> Operation<'_, T, L> {
+        self.start(
+            line,
+            (),
+            move |node, ()| post(node).map_err(|error| Rejected { error, buffer: () }),
+            finish,
+        )
+    }
+
+    /// The most numbers of type `T` that one call changes, as [`Node::atomic_valid`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn atomic_valid<T: Element>(&self, kind: AtomicKind, op: FiOp) -> Result<usize> {
+        self.node.atomic_valid::<T>(kind, op)
+    }
+
+    /// Changes numbers in a peer's memory, as [`Node::atomic`].
+    pub fn atomic<T: Element>(
+        &self,
+        op: FiOp,
+        operands: &[T],
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Result<Completion>, L> {
+        let operands = operands.to_vec();
+        self.bare(Line::To(peer), move |node| node.atomic(op, &operands, peer, remote), completed)
+    }
+
+    /// Adds to a number in a peer's memory, and gives what it was, as [`Node::fetch_add`].
+    pub fn fetch_add<T: Element>(
+        &self,
+        value: T,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Result<T>, L> {
+        self.bare(Line::To(peer), move |node| node.fetch_add(value, peer, remote), fetched)
+    }
+
+    /// Replaces a number in a peer's memory if it is `expected`, and gives what it was, as [`Node::compare_swap`].
+    pub fn compare_swap<T: Element>(
+        &self,
+        expected: T,
+        new: T,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Result<T>, L> {
+        self.bare(Line::To(peer), move |node| node.compare_swap(expected, new, peer, remote), fetched)
+    }
+
+    /// Changes numbers and fetches what they were into `result`, as [`Node::fetch_atomic`].
+    pub fn fetch_atomic<T: Element, B: BufferMut>(
+        &self,
+        op: FiOp,
+        operands: &[T],
+        result: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let operands = operands.to_vec();
+        let post = move |node: &Node<L>, result| node.fetch_atomic(op, &operands, result, peer, remote);
+        self.start(Line::To(peer), result, post, transferred)
+    }
+
+    /// Changes numbers for which a comparison holds, and fetches what they were, as [`Node::compare_atomic`].
+    pub fn compare_atomic<T: Element, B: BufferMut>(
+        &self,
+        op: FiOp,
+        operands: &[T],
+        compare: &[T],
+        result: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Operation<'_, Transferred<B>, L> {
+        let (operands, compare) = (operands.to_vec(), compare.to_vec());
+        let post =
+            move |node: &Node<L>, result| node.compare_atomic(op, &operands, &compare, result, peer, remote);
+        self.start(Line::To(peer), result, post, transferred)
+    }
+}

@@ -1,0 +1,201 @@
+//! Who drives progress while futures sleep.
+//!
+//! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile reads the queue
+//! too, which disarms it; so whoever does that wakes the drivers that sleep, and they arm it again.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ofi_api::{CompletionQueue, Errno, Error, Result};
+
+use super::AsyncNode;
+use super::table::Chores;
+use crate::threading::{Level, Safe};
+
+/// The longest sleep of a thread: a bound in case a wake-up is lost.
+const SLEEP: Duration = Duration::from_secs(1);
+
+/// What a driver does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There may be more: let others run, then turn again.
+    Again,
+    /// Nothing to do until [`AsyncNode::wait_fd`] is readable, or the waker is woken.
+    Sleep,
+}
+
+/// Says that a node is driven: its futures sleep until they are ready, as long as this value exists. For adapters to
+/// reactors; programs use what [`AsyncNode`] lists.
+#[derive(Debug)]
+pub struct Driver<'a, L: Level = Safe>(&'a AsyncNode<L>);
+
+impl<L: Level> Driver<'_, L> {
+    /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`] it is to be called again when
+    /// the node's descriptor is readable, and when `waker` is woken, whichever is first.
+    ///
+    /// # Errors
+    /// What the queue answers, when it cannot be read any more; all operations end with it.
+    pub fn turn(&self, waker: &Waker) -> Result<Turn> {
+        let node = &self.0.node;
+        let mut chores = Chores::default();
+        let clone = waker.clone();
+        let turn = {
+            let mut table = self.0.table();
+            let turn = table.drive(node, &mut chores).and_then(|()| {
+                // No descriptor says when there is room again.
+                if table.is_short() || !node.trywait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
+            });
+            match turn {
+                Ok(Turn::Sleep) => table.sleep(clone, &mut chores),
+                _ => {
+                    table.rouse(&mut chores);
+                    chores.later(clone);
+                }
+            }
+            turn
+        };
+        chores.run();
+        turn
+    }
+}
+
+impl<L: Level> Drop for Driver<'_, L> {
+    fn drop(&mut self) {
+        let mut chores = Chores::default();
+        self.0.table().undriven(&mut chores);
+        chores.run();
+    }
+}
+
+/// Wakes a thread that sleeps on a queue.
+struct Alarm {
+    rung: AtomicBool,
+    cq: Arc<dyn CompletionQueue>,
+}
+
+impl Alarm {
+    fn new<L: Level>(node: &AsyncNode<L>) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(false), cq: Arc::clone(node.node.queue()) })
+    }
+
+    fn take(&self) -> bool {
+        self.rung.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // An async node's queue has a wait object, so it can be signalled; and no sleep is longer than `SLEEP`.
+            let _ = self.cq.signal();
+        }
+    }
+}
+
+impl<L: Level> AsyncNode<L> {
+    /// Begins to drive the node from outside its futures.
+    pub fn driver(&self) -> Driver<'_, L> {
+        self.table().drivers += 1;
+        Driver(self)
+    }
+
+    /// One turn of a driver that is a thread: drives, and sleeps if there is nothing to do and `alarm` is silent.
+    fn turn_thread(&self, driver: &Driver<'_, L>, waker: &Waker, alarm: &Alarm) -> Result<()> {
+        match driver.turn(waker)? {
+            Turn::Again => std::thread::yield_now(),
+            Turn::Sleep if alarm.rung.load(Ordering::Acquire) => {}
+            Turn::Sleep => drop(self.node.wait_ready(Instant::now().checked_add(SLEEP))?),
+        }
+        Ok(())
+    }
+
+    /// Runs a future on this thread, which drives the node meanwhile and sleeps on its queue. The future may use other
+    /// nodes as well; those that nobody drives keep the thread from sleeping.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let alarm = Alarm::new(self);
+        let waker = Waker::from(Arc::clone(&alarm));
+        let driver = self.driver();
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            while !alarm.take() {
+                if self.turn_thread(&driver, &waker, &alarm).is_err() {
+                    std::thread::yield_now(); // the operations have ended with the error
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl AsyncNode<Safe> {
+    /// Starts a thread that drives the node, until what is returned is dropped. Its futures may then be polled by any
+    /// executor, on any thread.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use ofi::{AsyncNode, Hints};
+    /// let node = Arc::new(AsyncNode::open(&Hints::new().provider("shm"))?);
+    /// let driver = node.drive_on_thread()?;
+    /// // ... tasks use `node`
+    /// drop(driver);
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What starting a thread answers.
+    pub fn drive_on_thread(self: &Arc<Self>) -> Result<DriverThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let alarm = Alarm::new(self);
+        let (node, stopped, own) = (Arc::clone(self), Arc::clone(&stop), Arc::clone(&alarm));
+        let run = move || {
+            let waker = Waker::from(Arc::clone(&own));
+            let driver = node.driver();
+            while !stopped.load(Ordering::Acquire) {
+                own.take();
+                if node.turn_thread(&driver, &waker, &own).is_err() {
+                    return; // everybody has been told
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("ofi-driver".into()).spawn(run).map_err(|error| {
+            Error::with(Errno::EAGAIN, format!("the thread that drives a node did not start: {error}"))
+        })?;
+        Ok(DriverThread { stop, alarm, thread: Some(thread) })
+    }
+}
+
+/// A thread that drives a node: see [`AsyncNode::drive_on_thread`]. Dropping this ends it.
+#[must_use = "dropping it ends the thread"]
+pub struct DriverThread {
+    stop: Arc<AtomicBool>,
+    alarm: Arc<Alarm>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for DriverThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.alarm.wake_by_ref();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has nothing to say
+        }
+    }
+}
+
+impl std::fmt::Debug for DriverThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DriverThread").finish_non_exhaustive()
+    }
+}

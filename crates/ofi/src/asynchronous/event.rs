@@ -1,0 +1,61 @@
+//! Completions of no operation: what peers did to this node, and injects that failed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ofi_api::Result;
+
+use super::AsyncNode;
+use super::table::Chores;
+use crate::completion::Completion;
+use crate::threading::{Level, Safe};
+
+/// The next event of a node: see [`AsyncNode::event`]. Dropping it loses nothing.
+#[derive(Debug)]
+#[must_use = "it does nothing unless it is awaited"]
+pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
+
+impl<L: Level> AsyncNode<L> {
+    /// Waits for the next completion that is of no operation: a peer's write with remote CQ data
+    /// ([`writedata`](AsyncNode::writedata)). The node keeps 65,536 that nobody fetched; more are dropped, and
+    /// [counted](AsyncNode::lost).
+    ///
+    /// # Errors
+    /// The future gives what the queue answers, if it cannot be read any more.
+    pub fn event(&self) -> Event<'_, L> {
+        Event(self)
+    }
+}
+
+impl<L: Level> Future for Event<'_, L> {
+    type Output = Result<Completion>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let node = self.0;
+        let mut chores = Chores::default();
+        let waker = context.waker().clone();
+        let mut spins = false;
+        let event = {
+            let mut table = node.table();
+            let event = table.event().transpose().or_else(|| {
+                let _ = table.drive(&node.node, &mut chores); // an error is an event too
+                table.rouse(&mut chores);
+                table.event().transpose()
+            });
+            match &event {
+                None => {
+                    table.listen(waker, &mut chores);
+                    spins = table.drivers == 0;
+                }
+                Some(_) => chores.later(waker),
+            }
+            event
+        };
+        chores.run();
+        if spins {
+            context.waker().wake_by_ref();
+        }
+        event.map_or(Poll::Pending, Poll::Ready)
+    }
+}

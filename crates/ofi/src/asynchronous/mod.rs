@@ -1,0 +1,201 @@
+//! Nodes whose operations are futures.
+//!
+//! Followed: a call in `calls.rs` posts through the [`Node`] inside and enters the operation into the table
+//! (`table.rs`); whoever polls an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue, and
+//! the table gives each completion to its future and wakes it.
+
+mod calls;
+mod driver;
+mod event;
+mod operation;
+mod table;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Address, EpOption, FiAddr, Hints, Info, Result, Statistic};
+
+pub use driver::{Driver, DriverThread, Turn};
+pub use event::Event;
+pub use operation::{Done, Failed, Operation, Transferred};
+
+use self::table::Table;
+use crate::any_buffer::AnyBuffer;
+use crate::domain::Domain;
+use crate::node::{Node, NodeBuilder};
+use crate::threading::{Completion, Level, Safe};
+
+/// A [`Node`] whose operations are futures, on any executor.
+///
+/// The calls are those of `Node`. Each gives an [`Operation`], which begins at once and whose result is the buffer with
+/// what became of it. Nobody polls the queue by hand: a queue is for futures or for polling, by the node's type.
+///
+/// ```
+/// use ofi::{AsyncNode, Hints};
+///
+/// let hints = Hints::new().provider("shm");
+/// let (alice, bob) = (AsyncNode::open(&hints)?, AsyncNode::open(&hints)?);
+/// let to_bob = alice.insert(&bob.name()?)?;
+/// alice.block_on(async {
+///     let message = bob.recv(vec![0; 64]); // posted by the call
+///     let sent = alice.send(b"hello, Bob".to_vec(), to_bob).await?;
+///     assert_eq!(sent.buffer, b"hello, Bob"); // the buffer is Alice's again
+///     assert_eq!(message.await?.bytes(), b"hello, Bob");
+///     Ok::<(), ofi::Error>(())
+/// })?;
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// Somebody has to drive progress:
+///
+/// - Without further ado, futures do it when they are polled, and have themselves polled again until they are ready.
+///   That works everywhere and wakes fastest, but the executor's thread never sleeps meanwhile; and a node of which no
+///   future is polled makes no progress (`FI_PROGRESS_MANUAL`), which peers that access its memory may wait for.
+/// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
+/// - [`AsyncNode::drive_on_thread`] starts a thread that sleeps on the queue and wakes futures of any executor.
+/// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::tokio`.
+/// - An adapter for another reactor is a loop around [`Driver::turn`] and [`AsyncNode::wait_fd`].
+///
+/// A node is shared by reference, or in an `Arc`, between tasks; of level [`Safe`] between threads too. Dropping it, when
+/// no future of it is left, closes the endpoint, and only then frees what was in flight.
+pub struct AsyncNode<L: Level = Safe> {
+    // Drops first: closing ends the operations, and the table, with buffers that were never posted, may go then.
+    node: Node<L>,
+    table: Mutex<Table<L>>,
+}
+
+impl AsyncNode<Safe> {
+    /// Opens the first endpoint that getinfo offers for `hints`, as [`Node::open`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(hints: &Hints) -> Result<Self> {
+        Node::builder().hints(hints.clone()).open_async()
+    }
+
+    /// Begins to open a node with more choices; [`NodeBuilder::open_async`] ends it.
+    pub fn builder() -> NodeBuilder<Safe> {
+        Node::builder()
+    }
+}
+
+impl AsyncNode<Completion> {
+    /// As [`AsyncNode::open`], without locks around the endpoint, for executors of one thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_completion(hints: &Hints) -> Result<Self> {
+        Node::builder_completion().hints(hints.clone()).open_async()
+    }
+}
+
+impl<L: Level> AsyncNode<L> {
+    pub(crate) fn new(node: Node<L>) -> Self {
+        Self { node, table: Mutex::new(Table::new()) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<L>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Node::domain`].
+    pub fn domain(&self) -> &Domain<L> {
+        self.node.domain()
+    }
+
+    /// As [`Node::info`].
+    pub fn info(&self) -> &Info {
+        self.node.info()
+    }
+
+    /// As [`Node::name`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn name(&self) -> Result<Address> {
+        self.node.name()
+    }
+
+    /// As [`Node::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&self, address: &Address) -> Result<FiAddr> {
+        self.node.insert(address)
+    }
+
+    /// As [`Node::insert_service`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert_service(&self, node: &str, service: &str) -> Result<FiAddr> {
+        self.node.insert_service(node, service)
+    }
+
+    /// As [`Node::remove`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove(&self, address: FiAddr) -> Result<()> {
+        self.node.remove(address)
+    }
+
+    /// As [`Node::lookup`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lookup(&self, address: FiAddr) -> Result<Address> {
+        self.node.lookup(address)
+    }
+
+    /// As [`Node::option`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn option(&self, option: EpOption) -> Result<usize> {
+        self.node.option(option)
+    }
+
+    /// As [`Node::set_option`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
+        self.node.set_option(option, value)
+    }
+
+    /// As [`Node::statistics`].
+    pub fn statistics(&self) -> Vec<Statistic> {
+        self.node.statistics()
+    }
+
+    /// How many operations are in flight, those of dropped futures included.
+    pub fn in_flight(&self) -> usize {
+        self.node.in_flight()
+    }
+
+    /// Messages that had come for a receive whose future was dropped, and events that nobody fetched when there were
+    /// 65,536 of them already.
+    pub fn lost(&self) -> u64 {
+        self.table().lost
+    }
+
+    /// What a driver blocks on, after [`Driver::turn`] said that it may: readable when there is something to do.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.node.wait_fd()
+    }
+
+    /// As [`Node::close`]. Buffers whose futures wait for room, or were forgotten, are dropped.
+    pub fn close(self) -> Vec<AnyBuffer> {
+        self.node.close()
+    }
+}
+
+impl<L: Level> fmt::Debug for AsyncNode<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AsyncNode").field(&self.node).finish()
+    }
+}

@@ -1,0 +1,247 @@
+//! The future of one operation.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ofi_api::{CompletionFlags, Errno, Error, FiAddr};
+use ofi_core::slots::SlotId;
+
+use super::AsyncNode;
+use super::table::{Chores, Ended};
+use crate::any_buffer::AnyBuffer;
+use crate::buffer::Buffer;
+use crate::completion::Completion;
+use crate::element::Element;
+use crate::threading::{Level, Safe};
+
+/// An operation of an [`AsyncNode`]: a future of its result.
+///
+/// The operation begins with the call that made this, not with the first poll; so operations of one kind, to one peer,
+/// begin in the order of the calls. If there is no room for it, it waits in that order, and begins when the node is
+/// next driven and has room.
+///
+/// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport is done with it. A
+/// receive is also cancelled; a message that had already come for it is gone then (and [counted](AsyncNode::lost)).
+/// Who means to give up a receive, but not its message, cancels it and awaits the rest:
+///
+/// ```
+/// # use ofi::{AsyncNode, Errno, Hints};
+/// # let node = AsyncNode::open(&Hints::new().provider("shm"))?;
+/// # node.block_on(async {
+/// let receive = node.recv(vec![0; 64]);
+/// // ... nothing comes in time
+/// receive.cancel();
+/// match receive.await {
+///     Ok(message) => println!("it came after all: {:?}", message.bytes()),
+///     Err(failed) => assert_eq!(failed.error, Errno::ECANCELED),
+/// }
+/// # });
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// # Panics
+/// When it is polled after it was ready, as futures may.
+#[must_use = "dropping it cancels a receive, and gives up the result of anything else"]
+pub struct Operation<'a, T, L: Level = Safe> {
+    node: &'a AsyncNode<L>,
+    id: SlotId,
+    finish: fn(Ended) -> T,
+    over: bool,
+}
+
+impl<'a, T, L: Level> Operation<'a, T, L> {
+    pub(super) fn new(node: &'a AsyncNode<L>, id: SlotId, finish: fn(Ended) -> T) -> Self {
+        Self { node, id, finish, over: false }
+    }
+
+    /// Asks that it end: a receive (`fi_cancel`) with its message, if that has come, or `FI_ECANCELED`; an operation
+    /// that still waits for room with `FI_ECANCELED`. Anything else takes its course.
+    pub fn cancel(&self) {
+        let mut chores = Chores::default();
+        {
+            let mut table = self.node.table();
+            table.withdraw(self.id, &mut chores);
+            if let Some(op) = table.in_flight(self.id) {
+                // What cannot be cancelled, or has ended, is not an error here: the future tells.
+                let _ = self.node.node.cancel(op);
+                table.rouse(&mut chores);
+            }
+        }
+        chores.run();
+    }
+}
+
+impl<T, L: Level> Future for Operation<'_, T, L> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        assert!(!self.over, "an operation was polled after it was ready");
+        let node = self.node;
+        let (mut chores, mut spins) = (Chores::default(), false);
+        let ended = {
+            let mut table = node.table();
+            table.take(self.id).or_else(|| {
+                // An error ends this operation too: `take` finds it.
+                let _ = table.drive(&node.node, &mut chores);
+                table.rouse(&mut chores);
+                table.take(self.id)
+            })
+        };
+        let ended = ended.or_else(|| {
+            // A waker is cloned outside the lock, as that is the executor's code.
+            let waker = context.waker();
+            let is_known = node.table().is_waking(self.id, waker);
+            let clone = (!is_known).then(|| waker.clone());
+            let mut table = node.table();
+            let ended = table.take(self.id); // another thread may have driven meanwhile
+            if let Some(clone) = clone {
+                match &ended {
+                    None => table.set_waker(self.id, clone, &mut chores),
+                    Some(_) => chores.later(clone),
+                }
+            }
+            spins = table.drivers == 0;
+            ended
+        });
+        chores.run();
+        match ended {
+            Some(ended) => {
+                self.over = true;
+                Poll::Ready((self.finish)(ended))
+            }
+            None => {
+                if spins {
+                    context.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T, L: Level> Drop for Operation<'_, T, L> {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let mut chores = Chores::default();
+        {
+            let mut table = self.node.table();
+            if let Some(op) = table.forget(self.id, &mut chores)
+                && self.node.node.cancel(op).is_ok()
+            {
+                // So that the buffer does not wait for somebody else's turn.
+                let _ = table.drive(&self.node.node, &mut chores);
+                table.rouse(&mut chores);
+            }
+        }
+        chores.run();
+    }
+}
+
+impl<T, L: Level> fmt::Debug for Operation<'_, T, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+/// An operation that ended well, with its buffer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Done<B> {
+    /// The buffer that was given, whole.
+    pub buffer: B,
+    /// Bytes received, sent, read or written.
+    pub len: usize,
+    /// What it was.
+    pub flags: CompletionFlags,
+    /// Remote CQ data.
+    pub data: Option<u64>,
+    /// The tag, of a tagged receive.
+    pub tag: Option<u64>,
+    /// Who sent it: with `FI_SOURCE`, and if the node's address vector has the sender.
+    pub source: Option<FiAddr>,
+    start: usize,
+}
+
+impl<B: AsRef<[u8]>> Done<B> {
+    /// The bytes of the operation: what was received, sent, read or written.
+    pub fn bytes(&self) -> &[u8] {
+        let bytes = self.buffer.as_ref().get(self.start..).unwrap_or_default();
+        &bytes[..self.len.min(bytes.len())]
+    }
+}
+
+/// An operation that failed. `?` in a function with [`Result`](crate::Result) drops the buffer.
+#[non_exhaustive]
+pub struct Failed<B> {
+    /// Why.
+    pub error: Error,
+    /// What was given. `None` if the node's queue cannot be read any more, so that nobody knows whether the buffer is
+    /// in use: the node keeps it.
+    pub buffer: Option<B>,
+    /// Bytes of a receive that were placed.
+    pub len: usize,
+}
+
+impl<B> From<Failed<B>> for Error {
+    fn from(failed: Failed<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<B> std::error::Error for Failed<B> {}
+
+/// What an operation with a buffer gives.
+pub type Transferred<B> = Result<Done<B>, Failed<B>>;
+
+fn typed<B: Buffer>(buffer: Option<AnyBuffer>) -> Option<B> {
+    buffer.and_then(|buffer| buffer.downcast().ok())
+}
+
+/// The result of an operation that was given a `B`.
+pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
+    let failed = |error, buffer, len| Err(Failed { error, buffer: typed(buffer), len });
+    match ended {
+        Ended::Refused(error, buffer) => failed(error, buffer, 0),
+        Ended::Lost(error) => failed(error, None, 0),
+        Ended::Done(mut done) => {
+            let buffer = done.buffer.take();
+            match (done.result, typed(buffer)) {
+                (Ok(()), Some(buffer)) => {
+                    let Completion { len, flags, data, tag, source, start, .. } = done;
+                    Ok(Done { buffer, len, flags, data, tag, source, start })
+                }
+                (Err(error), buffer) => Err(Failed { error: error.into(), buffer, len: done.len }),
+                (Ok(()), None) => failed(Error::new(Errno::EOTHER), None, 0), // not one that this node posts
+            }
+        }
+    }
+}
+
+/// The result of an operation without buffer.
+pub(super) fn completed(ended: Ended) -> ofi_api::Result<Completion> {
+    match ended {
+        Ended::Refused(error, _) | Ended::Lost(error) => Err(error),
+        Ended::Done(done) => Ok(done.ok()?),
+    }
+}
+
+/// The number that an atomic operation fetched.
+pub(super) fn fetched<T: Element>(ended: Ended) -> ofi_api::Result<T> {
+    completed(ended)?.value().ok_or_else(|| Error::new(Errno::EOTHER))
+}

@@ -1,0 +1,414 @@
+//! What an async node knows of its operations: who waits for which, which results nobody has fetched yet, and which
+//! operations could not be posted for lack of room.
+//!
+//! Nothing here runs code of others (wakers, buffers' drops): it goes out in a [`Chores`], for after the lock.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use ofi_api::{CompletionFlags, Errno, Error, FiAddr, Result};
+use ofi_core::slots::{SlotId, Slots};
+
+use crate::any_buffer::AnyBuffer;
+use crate::completion::Completion;
+use crate::node::Node;
+use crate::operations::Op;
+use crate::threading::Level;
+
+/// Events that are kept for [`event`](super::AsyncNode::event) at most.
+const EVENTS: usize = 1 << 16;
+
+/// How an operation ended.
+pub enum Ended {
+    /// Its completion came.
+    Done(Completion),
+    /// It was not posted, and nothing of it is in flight.
+    Refused(Error, Option<AnyBuffer>),
+    /// Nobody knows: the queue cannot be read any more. The node keeps the buffer.
+    Lost(Error),
+}
+
+/// Whom operations wait with, when there is no room for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Receives.
+    Receive,
+    /// What goes to this peer.
+    To(FiAddr),
+}
+
+/// What trying to post gave.
+pub enum Attempt {
+    Posted(Op),
+    /// `FI_EAGAIN`.
+    Again,
+    Refused(Error, Option<AnyBuffer>),
+}
+
+/// An operation that waits for room: posts itself, or, without a node, gives its buffer up.
+pub type Retry<L> = Box<dyn FnMut(Option<&Node<L>>) -> Attempt + Send>;
+
+/// Where an operation is.
+enum Place {
+    /// In the line of those that wait for room.
+    Queued(Line),
+    InFlight(Op),
+    Over(Ended),
+}
+
+struct Cell {
+    place: Place,
+    waker: Option<Waker>,
+}
+
+/// Whose an operation in flight is.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// Of no future.
+    Nobody,
+    Cell(SlotId),
+    /// Of a future that was dropped.
+    Dropped,
+}
+
+struct Waiting<L: Level> {
+    line: Line,
+    queue: VecDeque<(SlotId, Retry<L>)>,
+}
+
+/// What is to be done without the lock: wakers to wake, and values whose drop may run others' code.
+#[derive(Default)]
+#[must_use]
+pub struct Chores {
+    wake: Vec<Waker>,
+    drop: Vec<Box<dyn Send>>,
+}
+
+impl Chores {
+    /// Does it.
+    pub fn run(self) {
+        drop(self.drop);
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Drops `value` later.
+    pub fn later(&mut self, value: impl Send + 'static) {
+        self.drop.push(Box::new(value));
+    }
+}
+
+/// The table. One lock covers it, and the reads of the node's queue.
+pub struct Table<L: Level> {
+    cells: Slots<Cell>,
+    /// By [`Op::index`].
+    owners: Vec<Owner>,
+    lines: Vec<Waiting<L>>,
+    events: VecDeque<Completion>,
+    listeners: Vec<Waker>,
+    /// Drivers there are.
+    pub drivers: usize,
+    /// Drivers that have armed the queue and sleep. Whoever reads the queue, which disarms it, wakes them.
+    sleepers: Vec<Waker>,
+    /// Messages and events that nobody will get.
+    pub lost: u64,
+    broken: Option<Error>,
+    /// Scratch space of [`Table::drive`].
+    batch: Vec<Completion>,
+}
+
+impl<L: Level> Table<L> {
+    pub fn new() -> Self {
+        Self {
+            cells: Slots::default(),
+            owners: Vec::new(),
+            lines: Vec::new(),
+            events: VecDeque::new(),
+            listeners: Vec::new(),
+            drivers: 0,
+            sleepers: Vec::new(),
+            lost: 0,
+            broken: None,
+            batch: Vec::new(),
+        }
+    }
+
+    /// Takes a new operation in: tries to post it unless others of its line wait, and lets it wait if there is no room.
+    pub fn start(
+        &mut self,
+        node: &Node<L>,
+        line: Line,
+        mut retry: impl FnMut(Option<&Node<L>>) -> Attempt + Send + 'static,
+        chores: &mut Chores,
+    ) -> SlotId {
+        let waiting = self.lines.iter_mut().position(|waiting| waiting.line == line);
+        let attempt = if waiting.is_some() { Attempt::Again } else { retry(Some(node)) };
+        // What was armed may be so no more, and a driver that is there shall look after what is new.
+        self.rouse(chores);
+        let place = match attempt {
+            Attempt::Posted(op) => Place::InFlight(op),
+            Attempt::Refused(error, buffer) => Place::Over(Ended::Refused(error, buffer)),
+            Attempt::Again => Place::Queued(line),
+        };
+        let (queued, op) = (
+            matches!(place, Place::Queued(_)),
+            if let Place::InFlight(op) = place { Some(op) } else { None },
+        );
+        let id = self.cells.insert(Cell { place, waker: None });
+        if let Some(op) = op {
+            self.own(op, Owner::Cell(id));
+        }
+        if queued {
+            let at = waiting.unwrap_or_else(|| {
+                self.lines.push(Waiting { line, queue: VecDeque::new() });
+                self.lines.len() - 1
+            });
+            self.lines[at].queue.push_back((id, Box::new(retry)));
+        }
+        id
+    }
+
+    fn own(&mut self, op: Op, owner: Owner) {
+        if self.owners.len() <= op.index() {
+            self.owners.resize(op.index() + 1, Owner::Nobody);
+        }
+        self.owners[op.index()] = owner;
+    }
+
+    /// Takes the result of an operation, if there is one.
+    pub fn take(&mut self, id: SlotId) -> Option<Ended> {
+        match &self.cells.get(id)?.place {
+            Place::Over(_) => {}
+            Place::InFlight(op) => {
+                let (op, error) = (*op, self.broken.clone()?);
+                self.own(op, Owner::Dropped);
+                self.cells.remove(id);
+                return Some(Ended::Lost(error));
+            }
+            Place::Queued(_) => return None,
+        }
+        match self.cells.remove(id)?.place {
+            Place::Over(ended) => Some(ended),
+            _ => None,
+        }
+    }
+
+    /// Whether `waker` is the one that will be woken for the operation.
+    pub fn is_waking(&self, id: SlotId, waker: &Waker) -> bool {
+        self.cells.get(id).and_then(|cell| cell.waker.as_ref()).is_some_and(|old| old.will_wake(waker))
+    }
+
+    /// Sets who is woken for the operation.
+    pub fn set_waker(&mut self, id: SlotId, waker: Waker, chores: &mut Chores) {
+        if let Some(cell) = self.cells.get_mut(id)
+            && let Some(old) = cell.waker.replace(waker)
+        {
+            chores.later(old);
+        }
+    }
+
+    /// The operation, while it is in flight.
+    pub fn in_flight(&self, id: SlotId) -> Option<Op> {
+        match self.cells.get(id)?.place {
+            Place::InFlight(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Takes an operation that is not posted out of its line: it ends with `FI_ECANCELED`.
+    pub fn withdraw(&mut self, id: SlotId, chores: &mut Chores) {
+        let Some(Cell { place: Place::Queued(line), .. }) = self.cells.get(id) else { return };
+        let line = *line;
+        let Some(at) = self.lines.iter().position(|waiting| waiting.line == line) else { return };
+        let queue = &mut self.lines[at].queue;
+        let mut buffer = None;
+        if let Some(index) = queue.iter().position(|(other, _)| *other == id)
+            && let Some((_, mut retry)) = queue.remove(index)
+        {
+            if let Attempt::Refused(_, back) = retry(None) {
+                buffer = back;
+            }
+            chores.later(retry);
+        }
+        if queue.is_empty() {
+            self.lines.swap_remove(at);
+        }
+        self.end(id, Ended::Refused(Error::new(Errno::ECANCELED), buffer), chores);
+    }
+
+    /// The future of an operation is gone. Answers the operation if it is in flight still.
+    pub fn forget(&mut self, id: SlotId, chores: &mut Chores) -> Option<Op> {
+        self.withdraw(id, chores);
+        let Cell { place, waker } = self.cells.remove(id)?;
+        if let Some(waker) = waker {
+            chores.later(waker);
+        }
+        match place {
+            Place::InFlight(op) => {
+                self.own(op, Owner::Dropped);
+                Some(op)
+            }
+            Place::Over(ended) => {
+                if let Ended::Done(done) = &ended {
+                    self.lose(done);
+                }
+                chores.later(ended);
+                None
+            }
+            Place::Queued(_) => None,
+        }
+    }
+
+    /// Counts a completion that nobody will get, if it was a message.
+    fn lose(&mut self, done: &Completion) {
+        self.lost += u64::from(done.result.is_ok() && done.flags.contains(CompletionFlags::RECV));
+    }
+
+    fn end(&mut self, id: SlotId, ended: Ended, chores: &mut Chores) {
+        if let Some(cell) = self.cells.get_mut(id) {
+            cell.place = Place::Over(ended);
+            chores.wake.extend(cell.waker.take());
+        }
+    }
+
+    /// Reads the queue, gives everybody what is theirs, and posts what waited for room. Drivers that sleep are left
+    /// so: see [`Table::rouse`].
+    ///
+    /// # Errors
+    /// What the queue answers; everything in flight ends with it.
+    pub fn drive(&mut self, node: &Node<L>, chores: &mut Chores) -> Result<()> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        let read = node.poll_many(&mut batch, usize::MAX >> 1);
+        for done in batch.drain(..) {
+            self.dispatch(done, chores);
+        }
+        self.batch = batch;
+        if let Err(error) = read {
+            return Err(self.break_down(error, chores));
+        }
+        if !self.lines.is_empty() {
+            self.retry(node, chores);
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, done: Completion, chores: &mut Chores) {
+        let owner = match done.op {
+            Some(op) => match self.owners.get_mut(op.index()) {
+                Some(owner) => std::mem::replace(owner, Owner::Nobody),
+                None => Owner::Nobody,
+            },
+            None => Owner::Nobody,
+        };
+        match owner {
+            Owner::Cell(id) => self.end(id, Ended::Done(done), chores),
+            Owner::Dropped => {
+                self.lose(&done);
+                chores.later(done);
+            }
+            Owner::Nobody if self.events.len() < EVENTS => {
+                self.events.push_back(done);
+                chores.wake.append(&mut self.listeners);
+            }
+            Owner::Nobody => {
+                self.lost += 1;
+                chores.later(done);
+            }
+        }
+    }
+
+    #[cold]
+    fn break_down(&mut self, error: Error, chores: &mut Chores) -> Error {
+        tracing::error!(target: "ofi::core::cq", %error, "the queue of an async node cannot be read");
+        self.broken = Some(error.clone());
+        for id in self.cells.ids(|_| true) {
+            chores.wake.extend(self.cells.get_mut(id).and_then(|cell| cell.waker.take()));
+        }
+        chores.wake.append(&mut self.listeners);
+        error
+    }
+
+    /// Posts what waited for room, the first of each line first.
+    #[cold]
+    fn retry(&mut self, node: &Node<L>, chores: &mut Chores) {
+        let mut at = 0;
+        while let Some(waiting) = self.lines.get_mut(at) {
+            let Some((id, retry)) = waiting.queue.front_mut() else {
+                self.lines.swap_remove(at);
+                continue;
+            };
+            let id = *id;
+            let attempt = retry(Some(node));
+            if matches!(attempt, Attempt::Again) {
+                at += 1;
+                continue;
+            }
+            if let Some((_, retry)) = waiting.queue.pop_front() {
+                chores.later(retry);
+            }
+            match attempt {
+                Attempt::Posted(op) => {
+                    self.own(op, Owner::Cell(id));
+                    if let Some(cell) = self.cells.get_mut(id) {
+                        cell.place = Place::InFlight(op);
+                    }
+                }
+                Attempt::Refused(error, buffer) => self.end(id, Ended::Refused(error, buffer), chores),
+                Attempt::Again => {}
+            }
+        }
+    }
+
+    /// Whether operations wait for room. No descriptor says when there is some.
+    pub fn is_short(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Wakes the drivers that sleep.
+    pub fn rouse(&mut self, chores: &mut Chores) {
+        if !self.sleepers.is_empty() {
+            chores.wake.append(&mut self.sleepers);
+        }
+    }
+
+    /// Adds a driver that has armed the queue and goes to sleep.
+    pub fn sleep(&mut self, waker: Waker, chores: &mut Chores) {
+        match self.sleepers.iter().any(|other| other.will_wake(&waker)) {
+            true => chores.later(waker),
+            false => self.sleepers.push(waker),
+        }
+    }
+
+    /// A driver is gone: if it was the last, everybody who waits looks for themselves.
+    pub fn undriven(&mut self, chores: &mut Chores) {
+        self.drivers -= 1;
+        if self.drivers == 0 {
+            self.rouse(chores);
+            for id in self.cells.ids(|_| true) {
+                chores.wake.extend(self.cells.get_mut(id).and_then(|cell| cell.waker.take()));
+            }
+            chores.wake.append(&mut self.listeners);
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// That of a queue that cannot be read any more.
+    pub fn event(&mut self) -> Result<Option<Completion>> {
+        match (self.events.pop_front(), &self.broken) {
+            (None, Some(error)) => Err(error.clone()),
+            (event, _) => Ok(event),
+        }
+    }
+
+    /// Adds somebody who waits for an event.
+    pub fn listen(&mut self, waker: Waker, chores: &mut Chores) {
+        match self.listeners.iter().any(|other| other.will_wake(&waker)) {
+            true => chores.later(waker),
+            false => self.listeners.push(waker),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Driving nodes by tokio: its reactor watches a node's wait descriptor, and no thread polls. Feature `tokio`.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::task::Poll;
+
+use ::tokio::io::Interest;
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::task::JoinHandle;
+
+use ofi_api::{Errno, Error, Result};
+
+use super::{AsyncNode, Turn};
+use crate::threading::Level;
+
+/// Drives `node` for as long as the future is polled: futures of the node sleep until they are ready. For a task of its
+/// own, or beside others in one (`select!`, `join!`).
+///
+/// # Errors
+/// What the queue answers when it cannot be read any more, and what registering its descriptor answers.
+///
+/// # Panics
+/// Outside a tokio runtime with I/O enabled.
+pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
+    let failed =
+        |error: std::io::Error| Error::with(Errno::EIO, format!("tokio does not watch the queue: {error}"));
+    let fd = node.wait_fd().ok_or_else(|| {
+        Error::wanted(
+            Errno::EINVAL,
+            "a node that tokio drives",
+            "one whose queue has a descriptor",
+            "one without",
+            "drive it on a thread",
+        )
+    })?;
+    // SAFETY: the descriptor is open and stays the same for as long as the queue, which the node keeps, and the future
+    // borrows the node.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    let fd = fd.map_err(|error| failed(error.into()))?;
+    let driver = node.driver();
+    poll_fn(|context| {
+        loop {
+            match driver.turn(context.waker()) {
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(Turn::Again) => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Ok(Turn::Sleep) => match fd.poll_read_ready(context) {
+                    // Readiness is of before the turn, or after: another turn tells.
+                    Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    })
+    .await
+}
+
+/// A node with a task that drives it. Used as the node itself; clones of [`Driven::node`] may outlive this, and then
+/// drive themselves.
+///
+/// ```
+/// # #[::tokio::main(flavor = "current_thread")]
+/// # async fn main() -> ofi::Result<()> {
+/// use ofi::{AsyncNode, Hints, tokio::Driven};
+/// let hints = Hints::new().provider("shm");
+/// let (a, b) = (Driven::new(AsyncNode::open(&hints)?), Driven::new(AsyncNode::open(&hints)?));
+/// let to_b = a.insert(&b.name()?)?;
+/// let receive = b.recv(vec![0; 16]);
+/// a.send(&b"hello"[..], to_b).await?;
+/// assert_eq!(receive.await?.bytes(), b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Driven {
+    node: Arc<AsyncNode>,
+    task: JoinHandle<()>,
+}
+
+impl Driven {
+    /// Starts the task, on the runtime that this is called on.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn new(node: impl Into<Arc<AsyncNode>>) -> Self {
+        let node = node.into();
+        let own = Arc::clone(&node);
+        let task = ::tokio::spawn(async move {
+            let Err(error) = drive(&own).await;
+            tracing::error!(target: "ofi::core::cq", %error, "a node is not driven any more");
+        });
+        Self { node, task }
+    }
+
+    /// The node, for tasks to share.
+    pub fn node(&self) -> &Arc<AsyncNode> {
+        &self.node
+    }
+}
+
+impl Deref for Driven {
+    type Target = AsyncNode;
+
+    fn deref(&self) -> &AsyncNode {
+        &self.node
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

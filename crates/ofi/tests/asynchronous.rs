@@ -1,0 +1,11 @@
+//! Async nodes: without a runtime, on threads, dropped and forgotten futures; with the feature `tokio`, on tokio.
+#![forbid(unsafe_code)]
+
+mod asynchronous {
+    pub mod dropping;
+    pub mod operations;
+    pub mod support;
+    pub mod threads;
+    #[cfg(feature = "tokio")]
+    pub mod tokio;
+}
