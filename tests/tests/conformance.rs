@@ -42,6 +42,8 @@ testkit::conformance!(shm_msg: ShmConnected, skip = [
     the_source_follows_removal_and_reuse: "no address vector",
     a_number_used_again_leads_to_the_new_peer: "no address vector",
     a_direction_that_is_not_asked_for_needs_no_queue: "binds an address vector",
+    triggered_operations_are_checked_when_they_are_given: "the destination is the connection's, whatever is named",
+    failed_work_is_counted_or_told: "the destination is the connection's, whatever is named",
     an_unknown_peer_is_refused: "the destination is the connection's, whatever is named",
     enabling_without_a_queue_is_refused: "binds an address vector",
     enabling_without_an_address_vector_is_refused: "needs none; a_connected_endpoint_needs_an_event_queue_and_no_address_vector",
