@@ -9,12 +9,18 @@ use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
 
 /// The name that programs are linked against.
 const SONAME: &str = "libfabric.so.1";
+/// The system's own programs, which are linked against C libfabric.
+const INFO: &str = "/usr/bin/fi_info";
+const PINGPONG: &str = "/usr/bin/fi_pingpong";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
 const INTERFACE: &str = "2.6.0";
 const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
 /// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
 const CONTROL_PORT: &str = "47693";
+/// Our providers, and the names that they have beside those of C. No name begins with `ofi_`: the host takes such for
+/// layers over others.
+const PLUGINS: [(&str, &str); 1] = [("shm", "rshm")];
 /// How long a program may run. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,6 +50,34 @@ fn link(release: bool) -> Result<PathBuf, String> {
     run(&mut cc)?;
     symlink(SONAME, &folder.join("libfabric.so"))?;
     Ok(folder)
+}
+
+/// Links a provider that a stock libfabric loads from `FI_PROVIDER_PATH`: ours goes by another name there, for the
+/// host has one of the same name.
+fn link_plugin(folder: &Path) -> Result<PathBuf, String> {
+    let plugins = folder.join("plugins");
+    std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
+    let built = folder.parent().unwrap_or(Path::new("."));
+    let sources = root().join("crates/ofi-capi/link");
+    for (provider, name) in PLUGINS {
+        let mut cc = command("cc");
+        cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+        cc.arg(plugins.join(format!("lib{name}-fi.so")));
+        cc.arg(format!("-DPROVIDER=\"{provider}\"")).arg(format!("-DNAME=\"{name}\""));
+        cc.arg(format!("-Wl,--version-script={}", sources.join("plugin.map").display()));
+        cc.arg(sources.join("plugin.c")).arg(built.join("libofi_capi.a"));
+        cc.args([
+            "-Wl,-z,nodelete",
+            "-Wl,-z,now",
+            "-Wl,--gc-sections",
+            "-lgcc_s",
+            "-lpthread",
+            "-ldl",
+            "-lm",
+        ]);
+        run(&mut cc)?;
+    }
+    Ok(plugins)
 }
 
 fn symlink(to: &str, at: &Path) -> Result<(), String> {
@@ -80,6 +114,13 @@ pub fn install(prefix: &Path) -> StepResult {
     }
     copy(&folder.join(SONAME), &lib.join(SONAME))?;
     symlink(SONAME, &lib.join("libfabric.so"))?;
+    let plugins = lib.join("ofi-plugins");
+    std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
+    let linked = link_plugin(&folder)?;
+    for (_, name) in PLUGINS {
+        let file = format!("lib{name}-fi.so");
+        copy(&linked.join(&file), &plugins.join(&file))?;
+    }
     let built = folder.parent().unwrap_or(Path::new("."));
     for tool in ["fi_info", "fi_pingpong"] {
         copy(&built.join(tool), &bin.join(tool))?;
@@ -114,6 +155,8 @@ pub fn test(report: &mut Report) {
     let Some(folder) = folder else { return };
     report.add("C programs", || own_programs(&folder));
     report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
+    report.add("our providers in the system's libfabric", || our_plugins(&folder));
+    report.add("Open MPI of the system", || open_mpi(&folder));
 }
 
 /// Compiles and runs each program of `tests/capi`. A program ends with 0, or says what is wrong.
@@ -159,23 +202,31 @@ fn compiles(source: &str) -> bool {
 
 /// The system's own `fi_info` and `fi_pingpong`, which are linked against C libfabric.
 fn their_programs(folder: &Path) -> StepResult {
-    let (info, pingpong) = ("/usr/bin/fi_info", "/usr/bin/fi_pingpong");
-    if !Path::new(info).exists() || !Path::new(pingpong).exists() {
+    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
         return not_run("fi_info and fi_pingpong of the system", "apt-get install libfabric-bin");
     }
     for args in [&["-p", "shm", "-v"][..], &["-l"], &["-e"], &["--version"]] {
-        run_on(folder, command(info).args(args).stdout(Stdio::null()))?;
+        run_on(folder, command(INFO).args(args).stdout(Stdio::null()))?;
     }
-    let args = ["-p", "shm", "-e", "rdm", "-I", "20"];
-    let mut server = command(pingpong);
-    let server = on(folder, &mut server).args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null()).spawn();
-    let mut server = server.map_err(|error| format!("{pingpong}: {error}"))?;
+    pingpong_pair("shm", &|command| {
+        command.env("LD_LIBRARY_PATH", folder);
+    })
+}
+
+/// `fi_pingpong` of the system on a provider, in an environment.
+fn pingpong_pair(provider: &str, environment: &dyn Fn(&mut Command)) -> StepResult {
+    let args = ["-p", provider, "-e", "rdm", "-I", "20"];
+    let mut server = command(PINGPONG);
+    server.args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null());
+    environment(&mut server);
+    let mut server = server.spawn().map_err(|error| format!("{PINGPONG}: {error}"))?;
     let begin = Instant::now();
     // The client gives up at once while nobody listens.
     let outcome = loop {
-        let mut client = command(pingpong);
-        client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null());
-        let outcome = run_on(folder, &mut client);
+        let mut client = command(PINGPONG);
+        client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
+        environment(&mut client);
+        let outcome = patient(&mut client);
         if outcome.is_ok() || begin.elapsed() > Duration::from_secs(10) {
             break outcome;
         }
@@ -186,15 +237,62 @@ fn their_programs(folder: &Path) -> StepResult {
     outcome
 }
 
+/// Our providers as plug-ins of the system's libfabric: listed beside its own, and used by name.
+fn our_plugins(folder: &Path) -> StepResult {
+    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
+        return not_run("our providers in the system's libfabric", "apt-get install libfabric-bin");
+    }
+    let plugins = link_plugin(folder)?;
+    let environment = |command: &mut Command| {
+        command.env("FI_PROVIDER_PATH", &plugins).env_remove("LD_LIBRARY_PATH");
+    };
+    let mut list = command(INFO);
+    environment(list.arg("-l"));
+    let listed = crate::step::output(&mut list)?;
+    for (_, name) in PLUGINS {
+        let ours = listed.lines().any(|line| line.trim() == format!("{name}:"));
+        let theirs = listed.lines().any(|line| line.trim() == "tcp:" || line.trim() == "udp:");
+        if !ours || !theirs {
+            return Err(format!("{name} and the host's own providers are not all listed:\n{listed}"));
+        }
+        pingpong_pair(name, &environment)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Point-to-point, collectives, one-sided and many messages at once, on 2 and 4 ranks of the system's Open MPI.
+fn open_mpi(folder: &Path) -> StepResult {
+    if !answers("mpicc", &["--version"]) || !answers("mpirun", &["--version"]) {
+        return not_run("Open MPI", "apt-get install openmpi-bin libopenmpi-dev");
+    }
+    let program = folder.join("mpi");
+    let mut cc = command("mpicc");
+    run(cc.args(["-O1", "-o"]).arg(&program).arg(root().join("tests/capi/mpi/stress.c")))?;
+    for ranks in ["2", "4"] {
+        let mut mpirun = command("mpirun");
+        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", ranks, "-x", "LD_LIBRARY_PATH"]);
+        mpirun.args(["-x", "FI_SHM_REMOTE_COMM=1", "--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
+        mpirun.args(["--mca", "mtl_ofi_provider_include", "shm"]).arg(&program);
+        // It says a lot about networks that it would have liked better.
+        run_on(folder, mpirun.stderr(Stdio::null()))?;
+    }
+    Ok(Outcome::Passed)
+}
+
 /// A command that finds this library in place of the system's.
 fn on<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
     command.env("LD_LIBRARY_PATH", folder)
 }
 
-/// Runs a program on this library, for as long as [`PATIENCE`] at most.
+/// Runs a program on this library.
 fn run_on(folder: &Path, command: &mut Command) -> StepResult {
+    patient(on(folder, command))
+}
+
+/// Runs a program, for as long as [`PATIENCE`] at most.
+fn patient(command: &mut Command) -> StepResult {
     let name = command.get_program().to_string_lossy().into_owned();
-    let mut child = on(folder, command).spawn().map_err(|error| format!("{name}: {error}"))?;
+    let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     let begin = Instant::now();
     loop {
         match child.try_wait().map_err(|error| format!("{name}: {error}"))? {

@@ -100,7 +100,8 @@ unsafe fn open_domain(
         return Err(border::null("the place of the domain"));
     }
     // SAFETY: as above.
-    let info = unsafe { info::from_c(info, fabric.abi())? };
+    let mut info = unsafe { info::from_c(info, fabric.abi())? };
+    fabric.translate(&mut info);
     let serialization = match info.domain_attr.threading {
         threading @ (Threading::Domain | Threading::Completion) => {
             // SAFETY: a program that asks for this level promises to serialise its calls (fi_domain(3)).

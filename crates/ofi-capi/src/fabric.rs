@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ofi_api::{Errno, Error, Fabric, Info, Result, Version};
+use ofi_api::{Errno, Error, Fabric, FabricAttr, Info, Result, Version};
 
 use crate::abi::{
     Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
@@ -18,10 +18,19 @@ pub(crate) struct FabricBody {
     pub fabric: Arc<dyn Fabric>,
     /// The interface that the program was written for, as far as is known.
     pub api: Version,
+    /// What the program calls the provider, and what it is called here: not the same in a plug-in.
+    names: (String, String),
     pub users: Users,
 }
 
 impl FabricBody {
+    /// The info of a program, in our words.
+    pub(crate) fn translate(&self, info: &mut Info) {
+        if info.fabric_attr.prov_name == self.names.0 {
+            info.fabric_attr.prov_name.clone_from(&self.names.1);
+        }
+    }
+
     /// Which structures the program has.
     pub(crate) fn abi(&self) -> Abi {
         Abi::of(self.api)
@@ -72,17 +81,39 @@ pub(crate) unsafe fn open(
     let attr = read.ok_or_else(|| border::null("fi_fabric_attr"))?;
     // SAFETY: the caller's promise.
     let fabric_attr = unsafe { info::fabric_attr(&attr) };
+    // SAFETY: as above.
+    unsafe { open_of(fabric_attr, None, place, context) }
+}
+
+/// Opens the fabric that the attributes describe, of `provider`, if that goes by another name there.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn open_of(
+    mut fabric_attr: FabricAttr,
+    provider: Option<String>,
+    place: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> Result<()> {
+    if place.is_null() {
+        return Err(border::null("the place of the fabric"));
+    }
     let api = match fabric_attr.api_version {
         version if version == Version::default() || version > Version::API => Version::API,
         version => version,
     };
+    let given = fabric_attr.prov_name.clone();
+    if let Some(provider) = provider {
+        fabric_attr.prov_name = provider;
+    }
+    let names = (given, fabric_attr.prov_name.clone());
     let fabric = ofi::open_fabric(&Info { fabric_attr, ..Info::default() })?;
     let fid = fid_fabric {
         fid: object::header::<fid_fabric>(context, &FID_OPS),
         ops: OPS.table(),
         api_version: api.as_c(),
     };
-    let handle = object::open(fid, FabricBody { fabric, api, users: Users::default() });
+    let handle = object::open(fid, FabricBody { fabric, api, names, users: Users::default() });
     // SAFETY: not null, and the caller's.
     unsafe { place.write(handle) };
     Ok(())

@@ -33,6 +33,7 @@ mod nosys;
 mod object;
 mod params;
 mod pep;
+mod plugin;
 mod rma;
 mod sets;
 mod tagged;

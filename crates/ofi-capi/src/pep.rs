@@ -52,7 +52,8 @@ pub(crate) unsafe extern "C" fn open(
             return Err(null("the place of the passive endpoint"));
         }
         // SAFETY: as above.
-        let info = unsafe { info::from_c(info, fabric.abi())? };
+        let mut info = unsafe { info::from_c(info, fabric.abi())? };
+        fabric.translate(&mut info);
         let pep = fabric.fabric.open_passive(&info)?;
         let fid =
             fid_pep { fid: object::header::<fid_pep>(context, &FID_OPS), ops: OPS.table(), cm: CM.table() };

@@ -143,6 +143,10 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
     domain.max_err_data = 128;
     domain.caps = Caps::LOCAL_COMM;
+    if crate::settings::REMOTE_COMM.get() {
+        info.caps |= Caps::REMOTE_COMM;
+        info.domain_attr.caps |= Caps::REMOTE_COMM;
+    }
     info.fabric_attr.name = NAME.into();
     info.fabric_attr.prov_name = NAME.into();
     info.fabric_attr.prov_version = version();

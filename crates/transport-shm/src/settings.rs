@@ -30,5 +30,13 @@ pub static KEPT_BYTES: Setting<usize> = Setting::new(
     "Bytes of small messages that a sender keeps for peers whose budget for unexpected messages is used up",
 );
 
+/// Programs that could run on several hosts ask for `FI_REMOTE_COMM` even where they run on one (Open MPI does).
+pub static REMOTE_COMM: Setting<bool> = Setting::new(
+    "shm",
+    "remote_comm",
+    false,
+    "Let programs that insist on FI_REMOTE_COMM have shm all the same: for those whose processes are all on one host",
+);
+
 /// Everything here.
-pub static SETTINGS: &[&dyn AnySetting] = &[&COMMAND_LINES, &BULK_LINES, &KEPT_BYTES];
+pub static SETTINGS: &[&dyn AnySetting] = &[&REMOTE_COMM, &COMMAND_LINES, &BULK_LINES, &KEPT_BYTES];

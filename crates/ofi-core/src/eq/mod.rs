@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventQueue, Result, WaitObj};
+use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Result, WaitObj};
 
 use crate::cq::Bell;
 use crate::sys::{self, WaitSet};
@@ -163,10 +163,14 @@ impl EqCore {
         if !events.bad.is_empty() {
             return Err(Error::AVAIL);
         }
+        // Programs that set up one connection after the other expect to hear of one before the next is asked for. The
+        // request comes in by another way, and may be here first.
+        let is_request = |event: &Event| event.kind == EventKind::ConnReq;
+        let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
         if !consume {
-            return events.good.front().cloned().ok_or(Error::AGAIN);
+            return events.good.get(at).cloned().ok_or(Error::AGAIN);
         }
-        let event = events.good.pop_front().ok_or(Error::AGAIN)?;
+        let event = events.good.remove(at).ok_or(Error::AGAIN)?;
         // Which of the events were written is not kept: the count only has to come down with them.
         events.written = events.written.min(events.good.len());
         Ok(event)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ofi_api::{EventKind, Fid};
+use ofi_api::Fid;
 
 use super::*;
 
@@ -82,4 +82,16 @@ fn a_source_that_is_gone_is_forgotten() {
     core.add(&source).unwrap();
     drop(source);
     assert!(queue.read().unwrap_err().is_again());
+}
+
+#[test]
+fn a_request_for_a_connection_comes_after_what_there_is_to_say_of_others() {
+    let (core, queue) = open(EqAttr::default());
+    core.push(Event::new(EventKind::ConnReq, Fid(1)));
+    core.push(Event::new(EventKind::Connected, Fid(2)));
+    core.push(Event::new(EventKind::ConnReq, Fid(3)));
+    core.push(Event::new(EventKind::Shutdown, Fid(4)));
+    assert_eq!(queue.peek().unwrap().fid, Fid(2));
+    let order: Vec<u64> = std::iter::from_fn(|| queue.read().ok()).map(|event| event.fid.0).collect();
+    assert_eq!(order, [2, 4, 1, 3]);
 }

@@ -1,0 +1,107 @@
+/* Open MPI on the library: messages of all lengths, collectives, one-sided accesses, and many messages at once. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                  \
+	do {                                                                              \
+		if (!(condition)) {                                                       \
+			printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			MPI_Abort(MPI_COMM_WORLD, 1);                                     \
+		}                                                                         \
+	} while (0)
+
+static int rank, ranks;
+
+static int before(void) { return (rank + ranks - 1) % ranks; }
+static int after(void) { return (rank + 1) % ranks; }
+
+/* Around the ring, from nothing (null buffers) to a mebibyte. */
+static void lengths(void)
+{
+	for (int len = 0; len <= 1 << 20; len = len ? len * 4 : 1) {
+		char *out = malloc(len + 1), *in = malloc(len + 1);
+		memset(out, rank + 1, len);
+		MPI_Sendrecv(len ? out : NULL, len, MPI_CHAR, after(), len, len ? in : NULL, len, MPI_CHAR, before(),
+			     len, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		for (int at = 0; at < len; at++)
+			CHECK(in[at] == before() + 1);
+		free(out);
+		free(in);
+	}
+}
+
+static void collectives(void)
+{
+	int sum = 0, *all = malloc(ranks * sizeof *all), root = rank == 0 ? 4711 : 0;
+	MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	CHECK(sum == ranks * (ranks - 1) / 2);
+	MPI_Allgather(&rank, 1, MPI_INT, all, 1, MPI_INT, MPI_COMM_WORLD);
+	for (int at = 0; at < ranks; at++)
+		CHECK(all[at] == at);
+	for (int at = 0; at < ranks; at++)
+		all[at] = rank * 100 + at;
+	MPI_Alltoall(MPI_IN_PLACE, 1, MPI_INT, all, 1, MPI_INT, MPI_COMM_WORLD);
+	for (int at = 0; at < ranks; at++)
+		CHECK(all[at] == at * 100 + rank);
+	MPI_Bcast(&root, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	CHECK(root == 4711);
+	free(all);
+}
+
+static void one_sided(void)
+{
+	MPI_Win window;
+	int *memory, value = rank + 100, one = 1, old;
+	MPI_Win_allocate(64, sizeof *memory, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
+	memset(memory, 0, 64);
+	MPI_Win_fence(0, window);
+	MPI_Put(&value, 1, MPI_INT, after(), 0, 1, MPI_INT, window);
+	MPI_Win_fence(0, window);
+	CHECK(memory[0] == before() + 100);
+	MPI_Win_lock_all(0, window);
+	MPI_Fetch_and_op(&one, &old, MPI_INT, 0, 1, MPI_SUM, window);
+	MPI_Win_flush(0, window);
+	MPI_Win_unlock_all(window);
+	MPI_Barrier(MPI_COMM_WORLD);
+	CHECK(rank != 0 || memory[1] == ranks);
+	MPI_Win_free(&window);
+}
+
+/* A hundred each way at once, received from anybody by tag, twenty times. */
+static void many(void)
+{
+	static char buffers[200][3000];
+	MPI_Request requests[200];
+	MPI_Status states[200];
+	for (int round = 0; round < 20; round++) {
+		for (int at = 0; at < 100; at++) {
+			int len = at * 37 % 3000;
+			memset(buffers[100 + at], at + round, len);
+			MPI_Irecv(buffers[at], 3000, MPI_CHAR, MPI_ANY_SOURCE, at, MPI_COMM_WORLD, &requests[at]);
+			MPI_Isend(buffers[100 + at], len, MPI_CHAR, after(), at, MPI_COMM_WORLD, &requests[100 + at]);
+		}
+		MPI_Waitall(200, requests, states);
+		for (int at = 0; at < 100; at++) {
+			int len;
+			MPI_Get_count(&states[at], MPI_CHAR, &len);
+			CHECK(len == at * 37 % 3000);
+			CHECK(len == 0 || buffers[at][len - 1] == (char)(at + round));
+		}
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	lengths();
+	collectives();
+	one_sided();
+	many();
+	MPI_Finalize();
+	return 0;
+}
