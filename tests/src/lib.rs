@@ -1,5 +1,7 @@
 //! What the tests of several processes share: how their endpoints are opened and told of.
 
+pub mod mesh;
+
 use testkit::prelude::*;
 
 /// How endpoints are named.

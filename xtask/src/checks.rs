@@ -73,6 +73,22 @@ pub fn bench(args: &[String]) -> StepResult {
     run(cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--"]).args(args))
 }
 
+/// One test of several processes, as long or as often as `variable` says.
+fn at_length(file: &str, test: &str, variable: &str, value: u64) -> StepResult {
+    let tests = ["test", "--quiet", "--package", "ofi-tests", "--test", file, "--", "--nocapture", test];
+    run(cargo(&tests).env(variable, value.to_string()))
+}
+
+/// Mixed operations for a long time.
+pub fn soak(minutes: u64) -> StepResult {
+    at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
+}
+
+/// Many deaths.
+pub fn kills(count: u64) -> StepResult {
+    at_length("crash", "killed_at_random", "OFI_KILLS", count)
+}
+
 /// Compiles for aarch64, where the target is installed.
 pub fn aarch64() -> StepResult {
     let installed = crate::step::command("rustup").args(["target", "list", "--installed"]).output();

@@ -65,6 +65,18 @@ enum Command {
         /// Only this one.
         target: Option<String>,
     },
+    /// Mixed operations by eight processes, every byte checked, memory flat.
+    Soak {
+        /// For how long.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+    },
+    /// `kill -9` of peers under load, at random.
+    Kills {
+        /// How many.
+        #[arg(long, default_value_t = 1_000)]
+        count: u64,
+    },
     /// Links libfabric.so.1, and says where it is.
     Capi {
         /// A debug build, which takes less time.
@@ -95,6 +107,8 @@ fn main() -> ExitCode {
         Command::Loom => report.add("loom", checks::loom),
         Command::Asan => report.add("AddressSanitizer", nightly::asan),
         Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),
+        Command::Soak { minutes } => report.add("soak", || checks::soak(minutes)),
+        Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Install { prefix } => report.add("install", || capi::install(&prefix)),

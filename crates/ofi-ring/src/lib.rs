@@ -8,10 +8,12 @@
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
 //! - [`fifo`]: a plain queue for use under a lock.
+//! - [`crash`]: steps at which tests let a process die; nothing in release builds.
 //! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
 //!
 //! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
 
+pub mod crash;
 pub mod doorbell;
 pub mod fifo;
 pub mod membarrier;

@@ -176,8 +176,10 @@ impl Producer {
         let next = self.lines.at(end);
         // SAFETY: in the lines, by I5, and free, as `end` leaves a line for this (I3); writable, by `new`.
         unsafe { next.as_ref() }.header().store(0, Ordering::Relaxed);
+        crate::crash_point!("ring.publish");
         // SAFETY: as above, and free as the line of `tail` is.
         unsafe { line.as_ref() }.header().store(word, Ordering::Release); // PUBLISH
+        crate::crash_point!("ring.published");
         // The consumer read these lines a lap ago. The next record writes them, if only to clear a header
         // word; to own them by then saves a tenth of the latency of one line, a fifth of that of two
         // (measured between two cores of an EPYC). `next` itself stays with the consumer, which polls it.
@@ -364,6 +366,7 @@ impl Consumer {
 
     #[inline(always)]
     fn publish_head(&mut self) {
+        crate::crash_point!("ring.recycle");
         // SAFETY: aligned and writable, by the promise of `new`.
         unsafe { &*self.head }.store(self.position, Ordering::Release); // RECYCLE
         self.publish_at = self.position + self.quantum;

@@ -72,6 +72,12 @@ impl Line {
         writeln!(self.reader.get_mut(), "{text}").expect("the other end of the line");
     }
 
+    /// Says something, if there is somebody to hear it.
+    pub fn try_say(&mut self, text: impl std::fmt::Display) {
+        // Whether there is comes out when the other end is heard, or waited for.
+        let _ = writeln!(self.reader.get_mut(), "{text}");
+    }
+
     /// What the other end says next; `None` if it is gone.
     ///
     /// # Panics
@@ -164,6 +170,24 @@ impl Child {
     pub fn kill(&mut self) {
         self.process.kill().expect("a child that can be killed");
         self.process.wait().expect("the end of a killed child");
+    }
+
+    /// Waits until it has ended, as long as `bound`. The signal that ended it, if one did; the outer `None` says that
+    /// it lives.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    pub fn ended_within(&mut self, bound: Duration) -> Option<Option<i32>> {
+        let start = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a child") {
+                return Some(status.signal());
+            }
+            if start.elapsed() > bound {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Stops it (`SIGSTOP`), as if its core were taken away.

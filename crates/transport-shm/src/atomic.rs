@@ -11,6 +11,7 @@ use ofi_core::atomic::Executor;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutAtomic, Posted};
+use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::command::{Words, Writer, kind};
@@ -227,6 +228,7 @@ impl Lane {
             // SAFETY: the executor has filled `len` bytes of the scratch; the pieces are lent.
             unsafe { copy::scatter(old, atomic.len, atomic.results, 0) };
         }
+        crash_point!("atomic.changed");
         common.counts.direct_atomics += 1;
         Ok(true)
     }
@@ -258,6 +260,7 @@ impl Lane {
         unsafe { copy::gather(atomic.operands, 0, body.rest(), operands) };
         // SAFETY: as above, behind the operands.
         unsafe { copy::gather(atomic.comparands, 0, body.rest().wrapping_add(operands), comparands) };
+        crash_point!("atomic.send");
         slot.publish(kind::ATOMIC | u32::from(executor.to_wire()) << EXECUTOR);
         self.ring(common);
         Ok(())
@@ -341,6 +344,7 @@ impl Lane {
             let none = std::ptr::null_mut();
             // SAFETY: operands and comparands were just filled, where the executor wants them.
             let result = unsafe { executor.execute_at(regions, &remote, operands, comparands, none) };
+            crash_point!("atomic.executed");
             if result.is_ok() {
                 host.accessed(regions, executor.rights(), &remote);
             }
@@ -352,6 +356,7 @@ impl Lane {
         let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
         // SAFETY: as above, and the results have room for `len` bytes.
         let executed = unsafe { executor.execute_at(regions, &remote, operands, comparands, results.addr()) };
+        crash_point!("atomic.fetched");
         if let Err(errno) = executed {
             drop(slot);
             self.done(common, op, Err(errno));

@@ -12,6 +12,7 @@ use ofi_api::{Errno, MrAccess, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
+use ofi_ring::crash_point;
 use ofi_ring::record::{Consumer, Producer, ReserveError};
 
 use crate::Shm;
@@ -186,7 +187,9 @@ impl Lane {
         let producer =
             unsafe { Producer::new(lines(&memory, 0, count)?, up.parts.pair.word(pair::BULK_READ)) };
         let message = Message::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
+        crash_point!("bulk.open");
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
+        crash_point!("bulk.opened");
         self.bulk_out = Some(BulkOut { producer, _memory: memory });
         Ok(())
     }
@@ -201,6 +204,7 @@ impl Lane {
         // SAFETY: the lines lie in `memory` and the word in this end's pair memory, both kept by the lane; this is the
         // only consumer.
         let consumer = unsafe { Consumer::new(lines, link.own.memory.word(pair::BULK_READ)) };
+        crash_point!("bulk.attach");
         self.bulk_in = Some(BulkIn { consumer, _memory: memory });
         Ok(())
     }
@@ -237,6 +241,7 @@ impl Lane {
                 self.break_off(common, errno);
                 continue;
             }
+            crash_point!("part.filled");
             slot.publish(stream.kind());
             sent = true;
             common.counts.bulk_bytes += part as u64;
@@ -244,6 +249,7 @@ impl Lane {
             let over = stream.sent == stream.len;
             self.ring(common);
             if over && let Some(stream) = self.streams.pop_front() {
+                crash_point!("stream.ended");
                 self.streamed(common, host, &stream);
             }
         }
@@ -303,6 +309,7 @@ impl Lane {
                 _ => return Err(Broken),
             }
             taken = true;
+            crash_point!("part.taken");
             if let Some(bulk) = &mut self.bulk_in {
                 bulk.consumer.advance(&record);
             }

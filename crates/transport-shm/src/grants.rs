@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
-use ofi_ring::membarrier;
+use ofi_ring::{crash_point, membarrier};
 
 use crate::control::{Message, Terms};
 use crate::lane::{Common, Lane};
@@ -142,12 +142,14 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
         if let Some(shared) = shared.upgrade()
             && !endpoints.iter().any(|(known, known_slot)| Arc::ptr_eq(known, &shared) && *known_slot == slot)
         {
+            crash_point!("withdraw.void");
             generation(&shared, slot).fetch_add(1, Ordering::SeqCst);
             endpoints.push((shared, slot));
         }
     }
     // Where the barrier is missing, every copying peer fences by itself.
     let _ = membarrier::heavy();
+    crash_point!("withdraw.wait");
     let deadline = Instant::now() + BOUND;
     while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
         if Instant::now() >= deadline {
@@ -170,12 +172,21 @@ pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)
     Some((allocated.key, (addr as usize - allocated.base()) as u64))
 }
 
+/// Whether a grant still holds, by the endpoint memory of the peer that gave it.
+fn holds(peer: &Mapping, terms: &Terms) -> bool {
+    let slot = terms.slot as usize % endpoint::GRANT_SLOTS;
+    // SAFETY: `word` checks place and alignment; mapped while `peer` lives and accessed atomically.
+    let generation: &AtomicU32 = unsafe { &*peer.word(endpoint::GRANTS + 4 * slot) };
+    generation.load(Ordering::Acquire) == terms.generation
+}
+
 impl Lane {
     /// What is known of the peer's `key`; asks the peer if that is nothing.
     pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &Grant {
         self.grants.entry(key).or_insert_with(|| {
             let message = Message::Request { incarnation: common.shared.incarnation, key, write };
             common.helper.post(&common.shared, &self.socket, message, None);
+            crash_point!("grant.ask");
             Grant::Asked
         })
     }
@@ -204,12 +215,11 @@ impl Lane {
         } else {
             membarrier::light();
         }
-        let slot = granted.terms.slot as usize % endpoint::GRANT_SLOTS;
-        // SAFETY: a grant slot of the peer's endpoint memory, mapped while `up` lives and accessed atomically.
-        let generation: &AtomicU32 = unsafe { &*up.parts.endpoint.word(endpoint::GRANTS + 4 * slot) };
-        let holds = generation.load(Ordering::Acquire) == granted.terms.generation;
+        let holds = holds(&up.parts.endpoint, &granted.terms);
+        crash_point!("copying.claimed");
         if holds {
             copy();
+            crash_point!("copying.copied");
         }
         copying.store(0, Ordering::Release);
         holds

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Result};
+use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
 use crate::control::{self, Message};
@@ -343,7 +344,13 @@ impl Helper {
                 let credentials = datagram.credentials;
                 match endpoint.meet(peer.clone(), &who, greeted, &mut datagram.fds) {
                     Ok((own, event)) => {
+                        if greeted {
+                            crash_point!("greet.taken");
+                        } else {
+                            crash_point!("welcome.taken");
+                        }
                         self.watch(endpoint, &peer, who.incarnation, credentials.pid);
+                        crash_point!("meet.watched");
                         // Before the endpoint knows, so that nothing it posts goes out earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
@@ -361,6 +368,7 @@ impl Helper {
                 }
             }
             Message::Bye { incarnation } if known(incarnation) => {
+                crash_point!("bye.taken");
                 endpoint.forget(&peer, Some(incarnation));
                 endpoint.tell(Event::Gone { peer, incarnation });
             }
@@ -368,6 +376,7 @@ impl Helper {
             Message::Bulk { incarnation, lines } if known(incarnation) => {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
                 let Some(fd) = datagram.fds.pop() else { return };
+                crash_point!("bulk.taken");
                 match sys::check_sealed(fd.as_fd(), len).and_then(|()| Mapping::new(fd.as_fd(), len, false)) {
                     Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
                     Err(error) => {
@@ -377,12 +386,15 @@ impl Helper {
                 }
             }
             Message::Request { incarnation, key, write } if known(incarnation) => {
+                crash_point!("grant.asked");
                 let (grant, fd) = grants::answer(endpoint, key, write);
+                crash_point!("grant.decided");
                 if fd.is_some() {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
                 }
                 let message = Message::Grant { incarnation: endpoint.incarnation, key, grant };
                 self.post(endpoint, &peer, message, fd);
+                crash_point!("grant.answered");
             }
             Message::Grant { incarnation, key, grant } if known(incarnation) => {
                 let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {
@@ -390,6 +402,7 @@ impl Helper {
                     sys::check_sealed(fd.as_fd(), len).ok()?;
                     Mapping::new(fd.as_fd(), len, grant.write).ok()
                 });
+                crash_point!("grant.mapped");
                 endpoint.tell(Event::Grant { peer, incarnation, key, terms: grant, memory });
             }
             _ => {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ofi_api::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Delivery, Host, Peer};
+use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Bell, Wake};
 use ofi_ring::record::{Consumer, Corrupt, Producer, Record, ReserveError};
 use rustc_hash::FxHashMap;
@@ -279,9 +280,11 @@ impl Lane {
             return;
         }
         common.counts.wakes += 1;
+        crash_point!("wake.signal");
         if !up.is_some_and(|up| up.parts.signal()) {
             common.helper.post(&common.shared, &self.socket, crate::control::Message::Wake, None);
         }
+        crash_point!("wake.signalled");
     }
 
     /// Appends a command of words.
@@ -327,6 +330,7 @@ impl Lane {
 
     /// Tells the peer how its operation ended.
     pub fn done(&mut self, common: &mut Common, op: u64, result: Result<(), Errno>) {
+        crash_point!("done.send");
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         self.reply(common, kind::DONE, [op, errno, 0]);
     }
@@ -392,6 +396,7 @@ impl Lane {
             if delivery == Delivery::Stopped {
                 break;
             }
+            crash_point!("message.delivered");
             up.commands.advance(&record);
             if delivery == Delivery::Kept {
                 then = Then::Kept;
@@ -533,6 +538,7 @@ impl Lane {
         self.busy |= self.wished;
         if let Some(link) = &self.link {
             link.own.word32(pair::WISH).store(what, Ordering::Relaxed);
+            crash_point!("wish.stored");
         }
     }
 
@@ -580,17 +586,23 @@ impl Lane {
             let op = words.next().ok_or(Broken)?;
             match record.high & kind::MASK {
                 kind::DONE => {
+                    crash_point!("done.taken");
                     let errno = words.next().ok_or(Broken)?;
                     let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno as i32)) };
                     self.ended(common, host, record.high, op, result);
                 }
                 kind::SEND => {
+                    crash_point!("send.taken");
                     let (into, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
                     self.start_stream(common, host, record.high, op, into, len)?;
                 }
-                kind::DATA => self.take_read_data(host, op, 0, words.rest())?,
+                kind::DATA => {
+                    crash_point!("data.taken");
+                    self.take_read_data(host, op, 0, words.rest())?;
+                }
                 _ => return Err(Broken),
             }
+            crash_point!("reply.taken");
             if let Some(Link { up: Some(up), .. }) = &mut self.link {
                 up.replies.advance(&record);
             }

@@ -12,6 +12,7 @@ use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, S
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Sleeper, take_hint};
 use ofi_ring::membarrier::{self, Support};
 use ofi_ring::mpsc;
@@ -158,13 +159,16 @@ impl ShmLanes {
                     }
                     let lane = &mut self.lanes[peer as usize];
                     let hint = own.hint as usize;
+                    crash_point!("attach.begin");
                     if lane.attach(&self.common, &own, parts).is_err() {
                         lane.lose(&mut self.common, host, Errno::EINVAL);
                         continue;
                     }
                     // What was sent before the peer was there rang no bell, and the peer may have looked, and slept, since.
+                    crash_point!("attach.rings");
                     lane.ring(&mut self.common);
                     lane.confirm(host);
+                    crash_point!("attach.confirmed");
                     lane.move_parked(&mut self.common, host);
                     if self.hinted.len() <= hint {
                         self.hinted.resize(hint + 1, Peer::MAX);
@@ -195,6 +199,7 @@ impl ShmLanes {
                     if let Some(peer) = self.known(&peer, incarnation) {
                         let lane = &mut self.lanes[peer as usize];
                         lane.granted(key, terms, memory);
+                        crash_point!("grant.taken");
                         lane.move_parked(&mut self.common, host);
                     }
                 }
@@ -401,6 +406,7 @@ impl ShmLanes {
                 self.sleeper.attend(link.own.word32(pair::ATTENTION));
             }
         }
+        crash_point!("sleep.attend");
         if self.sleeper.arm().is_err() || self.common.shared.has_news() {
             return Arm::Ready;
         }
@@ -417,6 +423,7 @@ impl ShmLanes {
                 return Arm::Ready;
             }
         }
+        crash_point!("sleep.armed");
         Arm::Armed
     }
 }
@@ -435,8 +442,10 @@ impl Drop for ShmLanes {
         shared.part_from_admitted();
         for peer in shared.peers() {
             // A socket that is full belongs to a process that does not run; it will see the word.
+            crash_point!("close.bye");
             let _ = shared.socket.send(&peer, &bye, &[]);
         }
+        crash_point!("close.removed");
         self.common.helper.remove(shared);
     }
 }

@@ -4,6 +4,7 @@ use ofi_api::{Errno, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 
 use crate::Shm;
@@ -219,6 +220,7 @@ impl Lane {
             many => drop(unsafe { copy::gather(many, 0, body.rest(), out.len) }),
         }
         slot.publish(high);
+        crash_point!("message.sent");
         self.starved = false;
         common.counts.eager += 1;
         self.ring(common);
@@ -321,8 +323,10 @@ impl Lane {
             }
             return Err(error);
         }
+        crash_point!("announce.sent");
         common.counts.announced += 1;
         if keep {
+            crash_point!("announce.kept");
             common.counts.kept += 1;
             common.kept += out.len;
             self.busy = true;
@@ -346,6 +350,7 @@ impl Lane {
         arrived.len = len;
         // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
         let delivery = unsafe { host.deliver(&arrived, body) };
+        crash_point!("message.taken");
         if delivery != Delivery::Taken {
             if delivery == Delivery::Stopped {
                 return Ok(Flow::Stop);
@@ -379,6 +384,7 @@ impl Lane {
         let (op, len, key, offset) = (next()?, next()?, next()?, next()?);
         let mut arrived = self.arrived(high, &mut words)?;
         arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
+        crash_point!("announce.taken");
         match host.announce(&arrived, Token { op, high, key, offset }) {
             Announced::Pull(into) => self.pull(common, host, Token { op, high, key, offset }, into),
             Announced::Kept => {}
@@ -405,6 +411,7 @@ impl Lane {
                 Grant::Refused => {}
             }
         }
+        crash_point!("pull.ask");
         let high = kind::SEND | (token.high & flag::KEPT);
         self.reply(common, high, [token.op, into.to_wire(), len as u64]);
         if len == 0 {
@@ -433,6 +440,7 @@ impl Lane {
         // SAFETY: `at` checked that the bytes lie in the granted mapping; the pieces are lent for this receive.
         unsafe { copy::scatter(source, len, receiving.pieces, 0) };
         common.counts.direct_bytes += len as u64;
+        crash_point!("pull.copied");
         host.received(into, Ok(()));
         self.done(common, token.op, Ok(()));
         true
@@ -440,6 +448,7 @@ impl Lane {
 
     /// Tells the sender that its payload is not wanted.
     pub fn discard(&mut self, common: &mut Common, token: Token) {
+        crash_point!("discard.send");
         self.reply(common, kind::DONE | (token.high & flag::KEPT), [token.op, 0, 0]);
     }
 
@@ -499,6 +508,7 @@ impl Lane {
         }
         pull.got += part;
         if pull.got == pull.len {
+            crash_point!("pull.ended");
             let token = pull.token;
             self.pulls.remove(&id);
             host.received(into, Ok(()));

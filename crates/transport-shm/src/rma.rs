@@ -7,6 +7,7 @@ use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result}
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Posted};
+use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::atomic::Waiting;
@@ -213,9 +214,11 @@ impl Lane {
             }
             done += run;
         }
+        crash_point!("access.copied");
         common.counts.direct_bytes += len as u64;
         if let Some(data) = data {
             let sent = self.command(common, kind::NOTICE, &[data, len as u64]);
+            crash_point!("notice.sent");
             debug_assert!(sent.is_ok(), "room was reserved");
         }
         Ok(true)
@@ -270,6 +273,7 @@ impl Lane {
             unsafe { copy::gather(pieces, 0, body.rest(), len) };
         }
         slot.publish(high);
+        crash_point!("access.sent");
         self.ring(common);
         Ok(inside)
     }
@@ -352,6 +356,7 @@ impl Lane {
     /// Takes a notice that the peer has written here directly.
     pub fn take_notice<H: Host<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<Flow, Broken> {
         let (data, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+        crash_point!("notice.taken");
         Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
     }
 
@@ -408,6 +413,7 @@ impl Lane {
                     return Ok(Flow::Stop);
                 }
                 let written = write_here(common, &remote, 0, body, len);
+                crash_point!("write.executed");
                 if written.is_ok() {
                     host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
                 }
@@ -434,6 +440,7 @@ impl Lane {
                 let write = ServedWrite { op, remote, got: 0, len, data, failed: None };
                 let id = self.writes.insert(write);
                 (self.serving, self.busy) = (self.serving + 1, true);
+                crash_point!("write_long.taken");
                 self.reply(common, kind::SEND, [op, id.to_wire(), len as u64]);
             }
             Err(errno) => self.done(common, op, Err(errno)),
@@ -467,6 +474,7 @@ impl Lane {
             write.failed = write_here(common, &write.remote, write.got, body, part).err();
         }
         write.got += part;
+        crash_point!("write_long.part");
         if last && let Some(write) = self.writes.remove(id) {
             self.serving -= 1;
             if write.failed.is_none() {
@@ -489,6 +497,7 @@ impl Lane {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
                 if len > SHORT_READ {
+                    crash_point!("read_long.taken");
                     (self.serving, self.busy) = (self.serving + 1, true);
                     self.streams.push_back(Stream::read(remote, op, len));
                 } else {
@@ -542,6 +551,7 @@ impl Lane {
         body.word(op);
         // SAFETY: as above.
         unsafe { copy::bytes(bytes.as_ptr(), body.rest(), len) };
+        crash_point!("read.served");
         slot.publish(kind::DATA);
         self.ring(common);
         Some(true)

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
 use ofi_core::domain::DomainCore;
+use ofi_ring::crash_point;
 use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
 
@@ -160,6 +161,7 @@ impl Shared {
             return Err(Error::AGAIN); // until peers have answered
         }
         let own = self.new_pair()?;
+        crash_point!("greet.paired");
         pairs.insert(peer.to_vec(), Entry { own: Arc::clone(&own), peer: None, memory: None });
         Ok((own, true))
     }
@@ -179,7 +181,18 @@ impl Shared {
         let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
         let fds: [BorrowedFd<'_>; 4] =
             [fd.as_fd(), self.memory_fd.as_fd(), self.doorbell_fd.as_fd(), self.event.as_fd()];
-        self.socket.send(peer, &message.encode(), &fds)
+        if welcome {
+            crash_point!("welcome.send");
+        } else {
+            crash_point!("greet.send");
+        }
+        self.socket.send(peer, &message.encode(), &fds)?;
+        if welcome {
+            crash_point!("welcome.sent");
+        } else {
+            crash_point!("greet.sent");
+        }
+        Ok(())
     }
 
     /// Takes a peer's introduction. Answers this end of the pair if the peer has to be welcomed, and what to tell the
@@ -206,6 +219,7 @@ impl Shared {
         let known = pairs.get(&peer).and_then(|entry| entry.peer);
         if known != Some(who.incarnation) {
             let parts = Box::new(PeerParts::map(who, fds)?);
+            crash_point!("meet.mapped");
             if known.is_some() || !pairs.contains_key(&peer) {
                 // A new incarnation starts with empty rings.
                 pairs.insert(peer.clone(), Entry { own: self.new_pair()?, peer: None, memory: None });
@@ -249,6 +263,7 @@ impl Shared {
         self.closed.store(true, Ordering::Relaxed); // under the lock
         for entry in pairs.values() {
             entry.own.word32(crate::layout::pair::WISH).store(crate::layout::wish::CLOSED, Ordering::Release);
+            crash_point!("close.word");
         }
     }
 

@@ -1,0 +1,53 @@
+//! The role of a member's process.
+
+use testkit::leftovers::open_files;
+use testkit::process::Line;
+
+use super::load::Load;
+use crate::resident_kib;
+
+/// Shows its card and does what it is told, word by word, and everything to everybody whom it was told of:
+/// `join INDEX CARD` meets a member; `bury INDEX` says that one is dead, answered by `buried INDEX DONE FAILED` when
+/// nothing with it is left; `report` is answered by `report DONE RESIDENT_KIB FILES UNEXPLAINED`; `calm` ends its own
+/// operations, answered by `calm`; `end` closes everything, answered by `closed`.
+///
+/// # Panics
+/// For anything that is not as it should be: the process ends, and the other end of the line notices.
+pub fn member(line: &mut Line, arguments: &[String]) {
+    let [index, stripe] = [0, 1].map(|at| arguments[at].parse().expect("an index, and a stripe"));
+    let mut load = Load::open(index, stripe);
+    line.say(load.card());
+    let mut calming = false;
+    loop {
+        for (index, done, failed) in load.step() {
+            line.say(format!("buried {index} {done} {failed}"));
+        }
+        if calming && load.is_idle() {
+            calming = false;
+            line.say("calm");
+        }
+        if !line.has_news() {
+            continue;
+        }
+        let Some(text) = line.try_hear() else { return };
+        let words: Vec<&str> = text.splitn(3, ' ').collect();
+        match words[..] {
+            ["join", index, card] => load.join(index.parse().expect("an index"), card),
+            ["bury", index] => load.bury(index.parse().expect("an index")),
+            ["report"] => {
+                let (done, unexplained) = (load.done(), load.unexplained());
+                line.say(format!("report {done} {} {} {unexplained}", resident_kib(), open_files()));
+            }
+            ["calm"] => {
+                load.calm();
+                calming = true;
+            }
+            ["end"] => {
+                drop(load);
+                line.say("closed");
+                return;
+            }
+            _ => panic!("{text}"),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The test's end of a mesh.
+
+use std::time::{Duration, Instant};
+
+use super::load::STRIPES;
+use testkit::leftovers::{Snapshot, sockets_named};
+use testkit::process::Child;
+
+/// The longest that a member may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A member, seen from the test.
+pub struct Seat {
+    /// Its number; no two of a mesh have the same.
+    pub index: usize,
+    stripe: usize,
+    /// Its process.
+    pub child: Child,
+    card: String,
+}
+
+/// What a member says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// Operations and messages that ended well.
+    pub done: u64,
+    /// Resident memory, in KiB.
+    pub resident: u64,
+    /// Open files.
+    pub files: u64,
+    /// Living members with whom an operation failed.
+    pub unexplained: u64,
+}
+
+impl Seat {
+    /// Starts a member, with more in its environment. The thread that calls this must outlive it.
+    fn start(index: usize, stripe: usize, environment: &[(&str, &str)]) -> Self {
+        let arguments = [index.to_string(), stripe.to_string()];
+        let mut child = Child::start_with("member", &arguments.each_ref().map(String::as_str), environment);
+        // It may die before it has said anything, if that is what it is for.
+        let card = child.line.try_hear().unwrap_or_default();
+        Self { index, stripe, child, card }
+    }
+
+    /// Tells it of another member. It may be dead.
+    pub fn meet(&mut self, other: &Self) {
+        self.child.line.try_say(format!("join {} {}", other.index, other.card));
+    }
+
+    /// Asks how it is.
+    ///
+    /// # Panics
+    /// If it is dead.
+    pub fn report(&mut self) -> Report {
+        self.child.line.say("report");
+        let text = self.child.line.hear();
+        let mut numbers = text.split(' ').skip(1).map(|word| word.parse().expect("a number"));
+        let mut next = || numbers.next().expect("four numbers");
+        Report { done: next(), resident: next(), files: next(), unexplained: next() }
+    }
+
+    /// Closes everything, in order.
+    pub fn end(&mut self) {
+        self.child.line.try_say("end");
+    }
+}
+
+/// Members that all know each other.
+pub struct Mesh {
+    /// Those that live.
+    pub seats: Vec<Seat>,
+    next: usize,
+    stripe: usize,
+    before: Snapshot,
+    environment: Vec<(&'static str, &'static str)>,
+}
+
+impl Mesh {
+    /// `count` members, with more in the environment of each.
+    pub fn start(count: usize, environment: &[(&'static str, &'static str)]) -> Self {
+        let before = Snapshot::take();
+        let mut mesh =
+            Self { seats: Vec::new(), next: 0, stripe: 0, before, environment: environment.to_vec() };
+        for _ in 0..count {
+            let seat = mesh.newcomer(&[]);
+            mesh.admit(seat);
+        }
+        mesh
+    }
+
+    /// A member whom nobody knows yet.
+    pub fn newcomer(&mut self, environment: &[(&str, &str)]) -> Seat {
+        self.next += 1;
+        let all: Vec<(&str, &str)> = self.environment.iter().chain(environment).copied().collect();
+        // Not one that is in use, nor one whose last owner may still be being served somewhere.
+        let used = |stripe: usize| self.seats.iter().any(|seat| seat.stripe == stripe);
+        while used(self.stripe) {
+            self.stripe = (self.stripe + 1) % STRIPES;
+        }
+        let stripe = self.stripe;
+        self.stripe = (stripe + 1) % STRIPES;
+        Seat::start(self.next, stripe, &all)
+    }
+
+    /// Makes it known to all, and all to it. The first half of the others greet it, the rest are greeted.
+    pub fn introduce(&mut self, newcomer: &mut Seat) {
+        let half = self.seats.len() / 2;
+        for seat in &mut self.seats[..half] {
+            seat.meet(newcomer);
+        }
+        for seat in &self.seats[half..] {
+            newcomer.meet(seat);
+        }
+        if !newcomer.child.line.has_news() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for seat in &self.seats[..half] {
+            newcomer.meet(seat);
+        }
+        for seat in &mut self.seats[half..] {
+            seat.meet(newcomer);
+        }
+    }
+
+    /// As [`Mesh::introduce`], for a member that stays.
+    pub fn admit(&mut self, mut newcomer: Seat) {
+        self.introduce(&mut newcomer);
+        self.seats.push(newcomer);
+    }
+
+    /// Tells everybody that a member is dead. Its process has been waited for.
+    pub fn tell_of_death(&mut self, index: usize) {
+        for seat in &mut self.seats {
+            seat.child.line.say(format!("bury {index}"));
+        }
+    }
+
+    /// Waits until nothing with the dead is left, at any member, and looks for what it left behind.
+    ///
+    /// # Panics
+    /// If a member takes too long, or has died of it; if something is left.
+    pub fn bury(&mut self, dead: &Seat) {
+        for seat in &mut self.seats {
+            let text = seat.child.line.hear();
+            assert!(text.starts_with(&format!("buried {} ", dead.index)), "{text}");
+        }
+        let id = dead.child.id();
+        assert_eq!(self.before.new_since(&[id.to_string()]), Vec::<std::path::PathBuf>::new());
+        assert_eq!(sockets_named(&format!("/{id}:")), Vec::<String>::new());
+    }
+
+    /// Waits until every member has done something since this was called.
+    ///
+    /// # Panics
+    /// If one stands still.
+    pub fn expect_progress(&mut self) {
+        for seat in &mut self.seats {
+            let (start, before) = (Instant::now(), seat.report().done);
+            while seat.report().done <= before {
+                assert!(start.elapsed() < PATIENCE, "member {} stands still", seat.index);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Lets everybody finish, and close in order. Answers their last reports.
+    ///
+    /// # Panics
+    /// If an operation with a living member failed, or a process did not end well.
+    pub fn end(mut self) -> Vec<Report> {
+        self.seats.iter_mut().for_each(|seat| seat.child.line.say("calm"));
+        self.seats.iter_mut().for_each(|seat| seat.child.line.expect("calm"));
+        let reports: Vec<Report> = self.seats.iter_mut().map(Seat::report).collect();
+        assert!(reports.iter().all(|report| report.unexplained == 0), "{reports:?}");
+        for seat in &mut self.seats {
+            seat.end();
+            seat.child.line.expect("closed");
+            // The others hear of it, and have no operations with it.
+        }
+        self.seats.into_iter().for_each(|seat| seat.child.finish());
+        reports
+    }
+}

@@ -1,0 +1,153 @@
+//! Death at every step, and at random: `crash_point!` and `kill -9` among processes that do everything to each other.
+//!
+//! Survivors work on, every operation with the dead ends within a second, and nothing is left behind: `Load::settle`
+//! and `Mesh::bury` look for it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use ofi_tests::mesh::{Mesh, Report, member};
+
+testkit::roles!(member);
+
+/// A budget for unexpected messages that is used up now and then, so that payloads stay at their senders.
+const ENVIRONMENT: [(&str, &str); 1] = [("FI_UNEXPECTED_BYTES", "4096")];
+/// How long a victim may take to reach its label.
+const REACHED: Duration = Duration::from_secs(15);
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The labels of all crash points of shared memory and its rings, as the sources have them, but for examples.
+fn labels() -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut files = Vec::new();
+    sources(&crates.join("transport-shm/src"), &mut files);
+    sources(&crates.join("ofi-ring/src"), &mut files);
+    let (mut labels, mut twice) = (BTreeSet::new(), Vec::new());
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a source");
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in code {
+            let Some((_, rest)) = line.split_once("crash_point!(\"") else { continue };
+            let label = rest.split('"').next().expect("the end of a label").to_owned();
+            if !labels.insert(label.clone()) {
+                twice.push(label);
+            }
+        }
+    }
+    assert_eq!(twice, Vec::<String>::new(), "labels of two places");
+    labels.into_iter().collect()
+}
+
+/// Lets a victim die at the `count`-th pass of `label` among the members. Whether it got there.
+fn die_at(mesh: &mut Mesh, label: &str, count: u32) -> bool {
+    let at = format!("{label}:{count}");
+    let mut victim = mesh.newcomer(&[("OFI_CRASH_AT", &at)]);
+    mesh.introduce(&mut victim);
+    if label.starts_with("bye.") {
+        // Somebody has to say it: a visitor who comes to the victim alone, and goes.
+        let mut visitor = mesh.newcomer(&[]);
+        visitor.meet(&victim);
+        std::thread::sleep(Duration::from_millis(300));
+        visitor.end();
+        visitor.child.ended_within(REACHED).expect("the end of a visit");
+    }
+    // Labels of the ordinary way are reached by working; those of the end by closing.
+    let patience = if label.starts_with("close.") { Duration::from_millis(20) } else { REACHED };
+    let patience = if count > 1 { Duration::from_millis(300) } else { patience };
+    let mut ended = victim.child.ended_within(patience);
+    if ended.is_none() {
+        victim.end();
+        ended = victim.child.ended_within(REACHED);
+    }
+    mesh.tell_of_death(victim.index);
+    mesh.bury(&victim);
+    match ended {
+        Some(Some(libc::SIGKILL)) => true,
+        Some(None) => false,
+        other => panic!("{label}: the victim ended with {other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_dies_at_every_step_of_every_protocol() {
+    let labels = labels();
+    assert!(labels.len() > 60, "{labels:?}");
+    // The last labels first: those that take their time are not left for the end.
+    let only = std::env::var("OFI_CRASH_ONLY").ok();
+    let mut left: Vec<(String, u32)> = labels.iter().map(|label| (label.clone(), 1)).collect();
+    // And some later, in the middle of other things: not those that are passed once for each peer.
+    let once = ["attach.", "bulk.", "bye.", "close.", "greet.", "meet.", "welcome."];
+    let often = labels.iter().filter(|label| !once.iter().any(|once| label.starts_with(once)));
+    left.extend(often.step_by(3).map(|label| (label.clone(), 5)));
+    left.retain(|(label, _)| only.as_ref().is_none_or(|only| label.starts_with(only.as_str())));
+    let (left, missed) = (Mutex::new(left), Mutex::new(Vec::new()));
+    let next = || left.lock().unwrap().pop();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut mesh = Mesh::start(2, &ENVIRONMENT);
+                while let Some((label, count)) = next() {
+                    let start = Instant::now();
+                    let reached = die_at(&mut mesh, &label, count);
+                    println!("{label}:{count}: {:?}, reached: {reached}", start.elapsed());
+                    if !reached && count == 1 {
+                        missed.lock().unwrap().push(label);
+                    }
+                }
+                mesh.expect_progress();
+                mesh.end();
+            });
+        }
+    });
+    let missed = missed.into_inner().unwrap();
+    assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to: the load has to go there");
+}
+
+fn number(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
+}
+
+/// As many deaths as `OFI_KILLS` says (100 otherwise; `cargo xtask kills` has a thousand).
+#[test]
+fn peers_are_killed_at_random_under_load() {
+    let kills = number("OFI_KILLS", 100);
+    let mut mesh = Mesh::start(4, &ENVIRONMENT);
+    let mut random = 0x2545_F491_4F6C_DD1D_u64;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut files = 0;
+    for kill in 0..kills {
+        std::thread::sleep(Duration::from_micros(next(40_000)));
+        let at = next(mesh.seats.len() as u64) as usize;
+        let mut victim = mesh.seats.swap_remove(at);
+        victim.child.kill();
+        mesh.tell_of_death(victim.index);
+        let newcomer = mesh.newcomer(&[]);
+        mesh.bury(&victim);
+        mesh.admit(newcomer);
+        if kill == kills / 3 {
+            files = mesh.seats[0].report().files;
+        }
+    }
+    mesh.expect_progress();
+    let now = mesh.seats[0].report().files;
+    assert!(now < files + 16, "{files} descriptors after a third of the deaths, {now} after all");
+    let reports = mesh.end();
+    assert!(reports.iter().all(|Report { done, .. }| *done > 0));
+}
