@@ -2,6 +2,9 @@
 
 use ofi_tests::{Naming, hints, open};
 use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(short_of_room);
 
 fn getinfo(
     node: Option<&str>,
@@ -116,4 +119,54 @@ fn ipv6_ports_work_too() {
     }
     let pair = Pair::of(Opening::new(hints.clone()).open(), Opening::new(hints).open());
     pair.warm_up();
+}
+
+/// Two endpoints with next to no room for unexpected messages: short ones are announced, and kept by their sender.
+fn short_of_room(line: &mut Line, _arguments: &[String]) {
+    const COUNT: usize = 64;
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
+    let len = |number: usize| if number % 3 == 2 { 0 } else { 64 };
+    for number in 0..COUNT {
+        pair.post(|| pair.a.out(pair.to_b, from.slice(..len(number))).inject().send());
+        pair.b.poll();
+    }
+    assert!(pair.a.statistic("shm_kept") > 8, "{}", pair.a.report());
+    for number in 0..COUNT {
+        pair.b.receive(&into).context(2).post().unwrap();
+        let entry = pair.drive("a message", || pair.b.next_of(2)).done();
+        assert_eq!(entry.len, len(number));
+    }
+    assert_eq!((pair.a.statistic("shm_corrupt"), pair.b.statistic("shm_corrupt")), (0, 0));
+    line.say("done");
+}
+
+#[test]
+fn empty_messages_to_a_receiver_without_room_arrive() {
+    let mut child = Child::start_with("short_of_room", &[], &[("FI_UNEXPECTED_BYTES", "512")]);
+    child.line.expect("done");
+    child.finish();
+}
+
+#[test]
+fn what_a_peer_has_withdrawn_does_not_stay_mapped() {
+    const ROUNDS: usize = 1_000;
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("ofi-shm")).count()
+    };
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let (from, target) = (Memory::patterned(64, 3), Memory::library(&pair.b.domain, 4_096));
+    let before = mappings();
+    for _ in 0..ROUNDS {
+        let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote_at(&region, 0, 64)]));
+        pair.drive("a write", || pair.a.next_of(1)).done();
+        region.close().unwrap();
+    }
+    assert!(pair.a.statistic("shm_direct_bytes") >= 64 * ROUNDS as u64, "{}", pair.a.report());
+    let now = mappings();
+    assert!(now < before + 200, "{before} mappings before {ROUNDS} registrations, {now} after");
 }

@@ -14,7 +14,7 @@ use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
 use ofi_ring::{crash_point, membarrier};
 
 use crate::control::{Message, Terms};
-use crate::lane::{Common, Lane};
+use crate::lane::{Common, Lane, Link};
 use crate::layout::{endpoint, pair};
 use crate::memory::Allocated;
 use crate::shared::Shared;
@@ -22,6 +22,11 @@ use crate::sys::Mapping;
 
 /// How long closing waits for a peer that copies.
 const BOUND: Duration = Duration::from_secs(1);
+
+/// Grants of one peer that are not worth looking at twice, and how many answers are remembered that could be asked for
+/// again.
+pub const FEW: usize = 64;
+const MANY: usize = 4096;
 
 /// What a registration has of this transport.
 #[derive(Default)]
@@ -198,6 +203,30 @@ impl Lane {
             None => Grant::Refused,
         };
         self.grants.insert(key, grant);
+        if self.grants.len() > self.grants_limit {
+            self.forget_grants();
+        }
+    }
+
+    /// Unmaps what the peer has withdrawn: a key that is never used again would stay mapped for ever. Where nothing says
+    /// whether an answer still holds (refusals, the sources of messages), only very many are forgotten, and asked for
+    /// again. Done when the number has doubled, so each grant pays for a constant part of it.
+    #[cold]
+    fn forget_grants(&mut self) {
+        let Some(Link { up: Some(up), .. }) = &self.link else { return };
+        let parts = &up.parts;
+        let unknown = |grant: &Grant| match grant {
+            Grant::Refused => true,
+            Grant::Given(granted) => granted.terms.slot == u32::MAX,
+            Grant::Asked => false,
+        };
+        let too_many = self.grants.values().filter(|grant| unknown(grant)).count() > MANY;
+        self.grants.retain(|_, grant| match grant {
+            grant if unknown(grant) => !too_many,
+            Grant::Given(granted) => holds(&parts.endpoint, &granted.terms),
+            _ => true,
+        });
+        self.grants_limit = (2 * self.grants.len()).max(FEW);
     }
 
     /// Runs `copy` if the grant still holds, in a way that its owner can wait for.

@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use crate::Shm;
 use crate::bulk::{BulkIn, BulkOut, Stream};
 use crate::command::{Words, Writer, flag, kind};
-use crate::grants::Grant;
+use crate::grants::{self, Grant};
 use crate::helper::Helper;
 use crate::layout::{doorbell, endpoint, pair, wish};
 use crate::message::{self, Pull};
@@ -125,6 +125,8 @@ pub struct Lane {
     pub kept: Slots<Box<[u8]>>,
     pub writes: Slots<ServedWrite>,
     pub grants: FxHashMap<u64, Grant>,
+    /// How many of them there may be before void ones are looked for.
+    pub grants_limit: usize,
     pub parked: VecDeque<Parked>,
     /// How many of them are accesses of this end: later operations must not overtake them.
     pub parked_accesses: usize,
@@ -184,6 +186,7 @@ impl Lane {
             kept: Slots::default(),
             writes: Slots::default(),
             grants: FxHashMap::default(),
+            grants_limit: grants::FEW,
             parked: VecDeque::new(),
             parked_accesses: 0,
             commanded: 0,

@@ -468,7 +468,10 @@ impl Lane {
             let Some(bytes) = self.kept.remove(id) else { return Ok(()) };
             common.kept -= bytes.len();
             let len = len.min(bytes.len());
-            self.streams.push_back(Stream::kept(bytes, into, len));
+            if len > 0 {
+                // Nothing is pulled of an empty one: a part of it would be one that nobody asked for.
+                self.streams.push_back(Stream::kept(bytes, into, len));
+            }
             return Ok(());
         }
         match host.op(self.peer, id) {
