@@ -7,7 +7,7 @@ use super::load::Load;
 use crate::resident_kib;
 
 /// Shows its card and does what it is told, word by word, and everything to everybody whom it was told of:
-/// `join INDEX CARD` meets a member; `bury INDEX` says that one is dead, answered by `buried INDEX DONE FAILED` when
+/// `join INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one is dead, answered by `buried INDEX DONE FAILED` when
 /// nothing with it is left; `report` is answered by `report DONE RESIDENT_KIB FILES UNEXPLAINED`; `calm` ends its own
 /// operations, answered by `calm`; `end` closes everything, answered by `closed`.
 ///
@@ -33,6 +33,10 @@ pub fn member(line: &mut Line, arguments: &[String]) {
         let words: Vec<&str> = text.splitn(3, ' ').collect();
         match words[..] {
             ["join", index, card] => load.join(index.parse().expect("an index"), card),
+            ["greet", index, card] => {
+                load.join(index.parse().expect("an index"), card);
+                line.say("greeted");
+            }
             ["bury", index] => load.bury(index.parse().expect("an index")),
             ["report"] => {
                 let (done, unexplained) = (load.done(), load.unexplained());
