@@ -78,6 +78,8 @@ pub enum Test {
     RmaWrite,
     /// Reads from the server's memory, `window` in flight.
     RmaRead,
+    /// Fetch-adds of eight bytes in the server's memory, one after the other; latency is that of one.
+    FetchAdd,
     /// Both sides asleep until the other's message; latency is the **round trip**.
     Wake(Sleep),
     /// One side asleep for a second with nobody sending; `cpu_share` is the result.

@@ -1,6 +1,7 @@
 //! What is measured against what, and how good it has to be.
 //!
-//! The bounds are those of the issue "Foundation", section "Speed"; a line without one is shown for information.
+//! The bounds are those of the issues "Foundation" and "All of libfabric on the core", in their sections on speed; a line
+//! without one is shown for information.
 
 use serde::Serialize;
 
@@ -164,6 +165,13 @@ pub const LINES: &[Line] = &{
             .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.0)),
         line("matching", "64 B tagged, 100,000 posted, random order", LatencyNs, tagged(100_000))
             .against(Some(Against::Ours(tagged(10), "10 posted")), RatioAtMost(1.5)),
+        line(
+            "fetch-add",
+            "8 B fetch-add, library memory",
+            LatencyNs,
+            Job::new(Test::FetchAdd, 8, 300_000).in_library_memory(),
+        )
+        .against(Some(Against::Ours(ping_pong(SMALL), "64 B one way")), RatioAtMost(2.0)),
         line("wake-sread", "wake-up of sread, round trip", LatencyNs, wake(Sleep::Sread))
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
         line("wake-epoll", "wake-up of epoll, round trip", LatencyNs, wake(Sleep::Epoll))

@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{
-    Call, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Lent, MrAccess, MrAttr, OpFlags, Piece,
-    RemotePiece, RmaOp, WaitObj,
+    AtomicOp, Call, Caps, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, FiOp, Lent, MrAccess,
+    MrAttr, OpFlags, Piece, RemotePiece, RmaOp, WaitObj,
 };
 
 use super::node::{Arena, Node};
@@ -23,7 +23,8 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::Wake(_) | Test::Idle => WaitObj::Unspec,
         _ => WaitObj::None,
     };
-    let node = Node::open(job, link, wait)?;
+    let more = if job.test == Test::FetchAdd { Caps::ATOMIC } else { Caps::empty() };
+    let node = Node::open_for(more, job, link, wait)?;
     let client = role == Role::Client;
     let figures = match job.test {
         Test::PingPong => ping_pong(&node, job, client, link)?,
@@ -31,6 +32,7 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::Stream => stream(&node, job, client, link)?,
         Test::RmaWrite => rma(&node, job, client, link, true)?,
         Test::RmaRead => rma(&node, job, client, link, false)?,
+        Test::FetchAdd => fetch_add(&node, job, client, link)?,
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
     };
@@ -239,6 +241,47 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     node.send(slot(&arena, 0, 0), None)?;
     node.wait_one(&node.tx)?;
     Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
+}
+
+fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let arena = node.memory(job, 64)?;
+    let piece = [Piece::new(arena.base, 8)];
+    // SAFETY: the arena lives as long as the process, which holds no reference to it.
+    let attr = unsafe { MrAttr::new(&piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
+    let region = node.domain.register(&attr).map_err(stack)?;
+    let (key, addr): (u64, u64) = link.exchange(&(region.key(), region.base()))?;
+    let over = slot(&arena, 0, 0);
+    if !client {
+        // Where the memory is not shared, its owner executes the operations while it polls.
+        node.receive(over, None, 0)?;
+        link.barrier()?;
+        node.wait_one(&node.rx)?;
+        return Ok(Figures::from_latency(8, 0.0));
+    }
+    let remote = [RemotePiece { addr, len: 8, key }];
+    let (operand, result) = ([Piece::new(arena.base, 8)], [Piece::new(arena.base.wrapping_add(8), 8)]);
+    // SAFETY: as in `Node::send`.
+    let operand = unsafe { Lent::new(&operand, &[]) };
+    // SAFETY: as above.
+    let result = unsafe { Lent::new(&result, &[]) };
+    let op =
+        AtomicOp::new(FiOp::Sum, Datatype::Uint64, operand, &remote, node.peer, Context(1)).fetch(result);
+    let round = || -> Result<()> {
+        node.endpoint.atomic(&op).map_err(stack)?;
+        node.wait_one(&node.tx).map(drop)
+    };
+    link.barrier()?; // the owner polls from here on
+    for _ in 0..(job.iterations / 20).max(10) {
+        round()?;
+    }
+    let begin = Instant::now();
+    for _ in 0..job.iterations {
+        round()?;
+    }
+    let each = begin.elapsed().as_secs_f64() * 1e6 / job.iterations as f64;
+    node.send(over, None)?;
+    node.wait_one(&node.tx)?;
+    Ok(Figures::from_latency(8, each))
 }
 
 fn sleep_one(queue: &std::sync::Arc<dyn CompletionQueue>, sleep: Sleep) -> Result<()> {
