@@ -35,13 +35,8 @@ pub struct Arena {
 }
 
 impl Node {
-    /// Opens this side and meets the other.
-    pub fn open(job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
-        Self::open_for(Caps::empty(), job, link, wait)
-    }
-
-    /// As [`Node::open`], with more capabilities.
-    pub fn open_for(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
+    /// Opens this side, with `more` than the usual capabilities, and meets the other.
+    pub fn open(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
         let hints = Hints::new()
             .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
             .provider("shm")

@@ -38,8 +38,8 @@ impl Sides {
     fn open(more: Caps) -> Result<Self> {
         let job = Job::new(Test::PingPong, 64, 1);
         let (a, b) = UnixStream::pair().map_err(Error::io("a socket pair"))?;
-        let other = std::thread::spawn(move || Node::open_for(more, &job, &mut Link::new(b)?, WaitObj::None));
-        let sender = Node::open_for(more, &job, &mut Link::new(a)?, WaitObj::None)?;
+        let other = std::thread::spawn(move || Node::open(more, &job, &mut Link::new(b)?, WaitObj::None));
+        let sender = Node::open(more, &job, &mut Link::new(a)?, WaitObj::None)?;
         let receiver = other.join().map_err(|_| Error::Stack("opening the receiver".into()))??;
         Ok(Self { sender, receiver, memory: Box::new([1; 256]) })
     }

@@ -24,7 +24,7 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         _ => WaitObj::None,
     };
     let more = if job.test == Test::FetchAdd { Caps::ATOMIC } else { Caps::empty() };
-    let node = Node::open_for(more, job, link, wait)?;
+    let node = Node::open(more, job, link, wait)?;
     let client = role == Role::Client;
     let figures = match job.test {
         Test::PingPong => ping_pong(&node, job, client, link)?,
