@@ -11,12 +11,14 @@ use ofi_api::{
 
 use crate::collective::set::Set;
 use crate::domain::DomainId;
+use crate::fork::Born;
 use crate::peers::{AddressTable, Removed, UserIds, names};
 use crate::transport::Transport;
 
 /// The core's address vector.
 pub struct Av {
     domain: DomainId,
+    born: Born,
     table: RwLock<AddressTable>,
     format: AddrFormat,
     removals: AtomicU32,
@@ -30,6 +32,7 @@ impl Av {
     pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat, domain: DomainId) -> Arc<Self> {
         Arc::new(Self {
             domain,
+            born: Born::here(),
             table: RwLock::new(AddressTable::new(format, attr.count, UserIds::default())),
             format,
             removals: AtomicU32::new(0),
@@ -106,11 +109,15 @@ impl Av {
 
 impl AddressVector for Av {
     fn insert(&self, addresses: &[Address]) -> Vec<Inserted> {
+        if !self.born.is_here() {
+            return addresses.iter().map(|_| self.born.check().map(|()| FiAddr::NOTAVAIL)).collect();
+        }
         let mut table = self.write();
         addresses.iter().map(|address| self.insert_one(&mut table, address)).collect()
     }
 
     fn insert_service(&self, node: &str, service: &str) -> Inserted {
+        self.born.check()?;
         let address = (self.resolve)(Some(node), Some(service))?;
         self.insert_one(&mut self.write(), &address)
     }
@@ -122,6 +129,7 @@ impl AddressVector for Av {
         service: &str,
         service_count: usize,
     ) -> Result<Vec<Inserted>> {
+        self.born.check()?;
         let names = names::range(Some(node), node_count, Some(service), service_count)?;
         let addresses: Vec<Result<Address>> = names.resolve_with(self.resolve).collect();
         let mut table = self.write();
@@ -129,6 +137,7 @@ impl AddressVector for Av {
     }
 
     fn remove(&self, addresses: &[FiAddr]) -> Result<()> {
+        self.born.check()?;
         let mut table = self.write();
         let mut outcome = Ok(());
         for &address in addresses {
@@ -144,10 +153,12 @@ impl AddressVector for Av {
     }
 
     fn set(self: Arc<Self>, attr: &AvSetAttr) -> Result<Arc<dyn AvSet>> {
+        self.born.check()?;
         Ok(Set::open(&self, attr)?)
     }
 
     fn lookup(&self, address: FiAddr) -> Result<Address> {
+        self.born.check()?;
         self.address(address)
     }
 

@@ -16,6 +16,7 @@ use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::endpoint::Ep;
 use crate::eq::EqCore;
+use crate::fork::Born;
 use crate::keys::{Addressing, RegionTable};
 use crate::mr::Mr;
 use crate::progress::Progress;
@@ -37,6 +38,8 @@ pub struct DomainCore<T: Transport> {
     pub transport: T::Domain,
     /// Who drives it.
     pub progress: Progress,
+    /// The process that it was opened in.
+    pub born: Born,
     /// What waits for counters, and is due.
     pub works: Arc<Works>,
     /// What is enabled in it.
@@ -112,6 +115,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
             regions: RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)),
             transport: T::open_domain(info)?,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
+            born: Born::here(),
             works: Arc::default(),
             roster: Roster::default(),
         }))))
@@ -139,6 +143,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
+        self.0.born.check()?;
         if info.ep_attr.ep_type == EpType::Unspec || info.domain_attr.name != self.0.info.domain_attr.name {
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -152,18 +157,22 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
+        self.0.born.check()?;
         Ok(Cq::open(attr, self.0.serialization, self.0.id)?)
     }
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
+        self.0.born.check()?;
         Ok(Cntr::open(attr, self.0.id, &self.0.works)?)
     }
 
     fn open_poll_set(&self) -> Result<Arc<dyn PollSet>> {
+        self.0.born.check()?;
         Ok(Arc::new(Polls::default()))
     }
 
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId> {
+        self.0.born.check()?;
         let deed = deed(work, self.0.id, |endpoint, op| Ep::<T>::target_of(&self.0, endpoint, op))?;
         // Whoever waits for what the work counts must move on what the work waits for, whichever endpoint that is.
         if let Work::Post { completion: Some(told), .. }
@@ -176,23 +185,28 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn cancel_work(&self, id: WorkId) -> Result<()> {
+        self.0.born.check()?;
         self.0.works.cancel(id)
     }
 
     fn flush_work(&self, counter: Option<&Arc<dyn Counter>>) -> Result<usize> {
+        self.0.born.check()?;
         let counter = counter.map(|counter| Cntr::of(counter, self.0.id)).transpose()?;
         Ok(self.0.works.flush(counter.as_deref()))
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {
+        self.0.born.check()?;
         Ok(Av::open::<T>(attr, self.0.info.addr_format, self.0.id))
     }
 
     fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn MemoryRegion>> {
+        self.0.born.check()?;
         Ok(Mr::open(&self.0, attr)?)
     }
 
     fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation> {
+        self.0.born.check()?;
         if len == 0 {
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -206,6 +220,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn query_collective(&self, kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr> {
+        self.0.born.check()?;
         if T::note_size() == 0 {
             return Err(Error::wanted(
                 Errno::EOPNOTSUPP,
@@ -219,6 +234,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     }
 
     fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr> {
+        self.0.born.check()?;
         let size = Executor::find(kind, op, datatype)?.size();
         match T::atomic_size() / size {
             0 => Err(Error::wanted(

@@ -14,6 +14,7 @@ pub mod cq;
 pub mod domain;
 pub mod endpoint;
 pub mod eq;
+pub mod fork;
 pub mod keys;
 pub mod lock;
 pub mod log;

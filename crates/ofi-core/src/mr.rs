@@ -60,6 +60,9 @@ fn closed() -> Error {
 
 impl<T: Transport> MemoryRegion for Mr<T> {
     fn key(&self) -> u64 {
+        if !self.domain.born.is_here() {
+            return KEY_NOTAVAIL;
+        }
         self.domain.regions.region(self.desc).map_or(KEY_NOTAVAIL, |granted| granted.region().key())
     }
 
@@ -76,6 +79,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
     }
 
     fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+        self.domain.born.check()?;
         let counter = Cntr::of(counter, self.domain.id())?;
         let kinds = BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE;
         if flags.is_empty() || !kinds.contains(flags) {
@@ -94,6 +98,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
     }
 
     fn bind_endpoint(&self, endpoint: &Arc<dyn Endpoint>) -> Result<()> {
+        self.domain.born.check()?;
         let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
         if binds_endpoints(&self.domain) && granted.region().is_enabled() {
             return Err(Error::wanted(
@@ -118,10 +123,12 @@ impl<T: Transport> MemoryRegion for Mr<T> {
     }
 
     fn enable(&self) -> Result<()> {
+        self.domain.born.check()?;
         self.domain.regions.enable(self.desc)
     }
 
     fn refresh(&self, pieces: &[Piece]) -> Result<()> {
+        self.domain.born.check()?;
         let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
         let inside = |part: &Piece, whole: &Piece| {
             part.addr >= whole.addr
@@ -145,6 +152,9 @@ impl<T: Transport> MemoryRegion for Mr<T> {
     }
 
     fn close(&self) -> Result<()> {
+        if !self.domain.born.is_here() {
+            return Ok(()); // it is the parent's
+        }
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 use ofi_api::{Errno, Error, Result};
+use ofi_core::fork::Born;
 
 /// The error of a failed system call.
 pub fn os_error(call: &'static str) -> Error {
@@ -142,6 +143,7 @@ pub fn read_only(fd: &OwnedFd) -> Result<OwnedFd> {
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    born: Born,
 }
 
 // SAFETY: a mapping is an address range; who accesses it how is each user's concern.
@@ -165,7 +167,7 @@ impl Mapping {
         // SAFETY: the range was just mapped. A kernel without the advice lets children inherit; they may not use it.
         unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or_else(|| Error::new(Errno::ENOMEM))?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, born: Born::here() })
     }
 
     /// First byte; aligned to a page.
@@ -214,6 +216,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            return; // not inherited: the range may be something else by now
+        }
         // SAFETY: the range is this mapping, and its users hold it by `Arc`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }

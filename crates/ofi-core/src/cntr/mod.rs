@@ -20,6 +20,7 @@ pub use binding::{Counters, Kind};
 
 use crate::cq::Source;
 use crate::domain::DomainId;
+use crate::fork::Born;
 use crate::sys;
 use crate::transport::Arm;
 use crate::trigger::{Line, Works};
@@ -28,6 +29,7 @@ use crate::wait::{Waitable, Waiting, no_wait_object};
 /// The core's counter.
 pub struct Cntr {
     domain: DomainId,
+    born: Born,
     events: CntrEvents,
     wait_obj: WaitObj,
     value: AtomicU64,
@@ -55,6 +57,7 @@ impl Cntr {
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let counter = Arc::new(Self {
             domain,
+            born: Born::here(),
             events: attr.events,
             wait_obj: attr.wait_obj,
             value: AtomicU64::new(0),
@@ -189,6 +192,9 @@ impl Cntr {
 
     /// Moves everything on that counts here.
     pub(crate) fn drive(&self) {
+        if !self.born.is_here() {
+            return; // a number is all that is left of it
+        }
         for source in self.sources().iter() {
             source.attend();
         }
@@ -255,6 +261,7 @@ impl Counter for Cntr {
     }
 
     fn add(&self, value: u64) -> Result<()> {
+        self.born.check()?;
         self.told.fetch_add(value, Ordering::AcqRel);
         self.raise(value);
         self.works.run_if_due();
@@ -262,6 +269,7 @@ impl Counter for Cntr {
     }
 
     fn add_error(&self, value: u64) -> Result<()> {
+        self.born.check()?;
         self.errors.fetch_add(value, Ordering::SeqCst);
         self.changed();
         self.works.run_if_due();
@@ -269,12 +277,14 @@ impl Counter for Cntr {
     }
 
     fn set(&self, value: u64) -> Result<()> {
+        self.born.check()?;
         self.store(value);
         self.works.run_if_due();
         Ok(())
     }
 
     fn set_error(&self, value: u64) -> Result<()> {
+        self.born.check()?;
         self.errors.store(value, Ordering::SeqCst);
         self.changed();
         self.works.run_if_due();
@@ -282,6 +292,7 @@ impl Counter for Cntr {
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()> {
+        self.born.check()?;
         let alone = self.waiting.is_some() && self.wait_obj != WaitObj::Set;
         if !alone && self.wait_obj != WaitObj::Yield {
             return Err(no_wait_object("fi_cntr_attr.wait_obj"));
@@ -313,6 +324,7 @@ impl Counter for Cntr {
     }
 
     fn trywait(&self) -> Result<()> {
+        self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cntr_attr.wait_obj")) };
         if self.arm(waiting, self.seen()) { Ok(()) } else { Err(Error::AGAIN) }
     }
@@ -338,6 +350,14 @@ impl Waitable for Cntr {
 
     fn prepare(&self) -> Result<()> {
         self.trywait()
+    }
+}
+
+impl Drop for Cntr {
+    fn drop(&mut self) {
+        if !self.born.is_here() {
+            std::mem::forget(self.waiting.take()); // as for queues
+        }
     }
 }
 

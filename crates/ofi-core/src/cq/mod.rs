@@ -19,6 +19,7 @@ pub use bell::Bell;
 pub use outbox::{Credit, Credits, Entry, Outbox};
 
 use crate::domain::DomainId;
+use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::sys;
 use crate::transport::Arm;
@@ -78,6 +79,7 @@ struct Reader {
 /// The core's completion queue.
 pub struct Cq {
     domain: DomainId,
+    born: Born,
     format: CqFormat,
     wait_obj: WaitObj,
     reader: PolicyLock<Reader>,
@@ -98,6 +100,7 @@ impl Cq {
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
         let queue = Arc::new(Self {
             domain,
+            born: Born::here(),
             format,
             wait_obj: attr.wait_obj,
             reader: PolicyLock::new(serialization, Reader::default()),
@@ -282,10 +285,12 @@ impl Cq {
 
 impl CompletionQueue for Cq {
     fn read(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
+        self.born.check()?;
         if buffer.capacity() == 0 { self.probe(buffer) } else { self.read_once(buffer) }
     }
 
     fn read_wait(&self, buffer: &mut CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize> {
+        self.born.check()?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait_obj != WaitObj::Set) else {
             return if self.wait_obj == WaitObj::Yield {
@@ -312,6 +317,7 @@ impl CompletionQueue for Cq {
     }
 
     fn read_error(&self) -> Result<CqErrorEntry> {
+        self.born.check()?;
         let mut guard = self.reader.lock();
         let reader = &mut *guard;
         if self.changed.load(Ordering::Acquire) {
@@ -330,6 +336,7 @@ impl CompletionQueue for Cq {
     }
 
     fn signal(&self) -> Result<()> {
+        self.born.check()?;
         if let Some(waiting) = &self.waiting {
             self.signaled.store(true, Ordering::SeqCst);
             waiting.bell.strike();
@@ -346,6 +353,7 @@ impl CompletionQueue for Cq {
     }
 
     fn trywait(&self) -> Result<()> {
+        self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
         waiting.bell.arm();
         if self.signaled.load(Ordering::SeqCst) {
@@ -386,5 +394,14 @@ impl Waitable for Cq {
 
     fn prepare(&self) -> Result<()> {
         self.trywait()
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The descriptors' sets are the parent's as well, and its threads are not here to be waited for.
+            std::mem::forget(self.waiting.take());
+        }
     }
 }

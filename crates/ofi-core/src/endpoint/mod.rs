@@ -38,6 +38,7 @@ use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
 use crate::eq::EqCore;
+use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::transport::{Arm, Lanes, Transport};
 
@@ -76,6 +77,8 @@ pub(crate) struct EpCore<T: Transport> {
     info: Info,
     fid: Fid,
     state: PolicyLock<State<T>>,
+    /// Calls of other processes are refused.
+    born: Born,
 }
 
 /// What the application holds. Dropping it closes the endpoint.
@@ -224,7 +227,13 @@ impl<T: Transport> Ep<T> {
         let serialization = if locked { Serialization::LIBRARY } else { domain.serialization };
         let state = PolicyLock::new(serialization, state);
         Ok(Arc::new(Self {
-            core: Arc::new(EpCore { domain: Arc::clone(domain), info: info.clone(), fid, state }),
+            core: Arc::new(EpCore {
+                domain: Arc::clone(domain),
+                info: info.clone(),
+                fid,
+                state,
+                born: Born::here(),
+            }),
         }))
     }
 }
@@ -262,6 +271,7 @@ fn of_another_domain(what: &str) -> Error {
 
 impl<T: Transport> Endpoint for Ep<T> {
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
+        self.core.born.check()?;
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
         let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
         if cq.domain() != self.core.domain.id() {
@@ -310,6 +320,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+        self.core.born.check()?;
         let counter = Cntr::of(counter, self.core.domain.id())?;
         if !Counters::ALL.contains(flags) {
             return Err(Error::wanted(
@@ -339,6 +350,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
+        self.core.born.check()?;
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(av) as _;
         let Ok(av) = any.downcast::<Av>() else { return Err(foreign("the address vector")) };
         if av.domain() != self.core.domain.id() {
@@ -373,6 +385,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn enable(&self) -> Result<()> {
+        self.core.born.check()?;
         let core = &self.core;
         let mut guard = core.state.lock();
         let state = &mut *guard;
@@ -456,6 +469,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
+        self.core.born.check()?;
         let eq = EqCore::of(eq)?;
         let mut guard = self.core.state.lock();
         if guard.lanes.is_some() {
@@ -474,24 +488,29 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn connect(&self, address: &Address, data: &[u8]) -> Result<()> {
+        self.core.born.check()?;
         self.enable()?;
         self.core.connect(address, data)
     }
 
     fn accept(&self, data: &[u8]) -> Result<()> {
+        self.core.born.check()?;
         self.enable()?;
         self.core.accept(data)
     }
 
     fn shutdown(&self) -> Result<()> {
+        self.core.born.check()?;
         self.core.shutdown()
     }
 
     fn peer_name(&self) -> Result<Address> {
+        self.core.born.check()?;
         self.core.peer_name()
     }
 
     fn name(&self) -> Result<Address> {
+        self.core.born.check()?;
         let guard = self.core.state.lock();
         match (&guard.lanes, &guard.name) {
             (Some(_), Some(name)) => Ok(name.clone()),
@@ -502,6 +521,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn set_name(&self, address: &Address) -> Result<()> {
+        self.core.born.check()?;
         let mut guard = self.core.state.lock();
         if guard.lanes.is_some() {
             return Err(bad_state(
@@ -517,57 +537,70 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     #[inline]
     fn send(&self, op: &SendOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.send::<false>(op, 0)
     }
 
     #[inline]
     fn send_tagged(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        self.core.born.check()?;
         self.core.send::<true>(op, tag)
     }
 
     #[inline]
     fn receive(&self, op: &ReceiveOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.receive::<false>(op, TagMatch::default())
     }
 
     #[inline]
     fn receive_tagged(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        self.core.born.check()?;
         self.core.receive::<true>(op, tag)
     }
 
     fn write(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.rma(op, true)
     }
 
     fn read(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.rma(op, false)
     }
 
     fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.atomic(op)
     }
 
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+        self.core.born.check()?;
         self.core.atomic_valid(kind, op, datatype)
     }
 
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group> {
+        self.core.born.check()?;
         self.core.join(coll_addr, set, context)
     }
 
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.core.collective(op)
     }
 
     fn trigger(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()> {
+        self.core.born.check()?;
         self.trigger_op(when, op)
     }
 
     fn cancel(&self, context: ofi_api::Context) -> Result<()> {
+        self.core.born.check()?;
         self.core.cancel(context)
     }
 
     fn option(&self, option: EpOption) -> Result<usize> {
+        self.core.born.check()?;
         let guard = self.core.state.lock();
         let limits = &guard.ends.tx.limits;
         Ok(match option {
@@ -586,6 +619,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
+        self.core.born.check()?;
         let mut guard = self.core.state.lock();
         let info = &self.core.info;
         let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
@@ -621,6 +655,9 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn statistics(&self) -> Vec<Statistic> {
+        if !self.core.born.is_here() {
+            return Vec::new();
+        }
         let guard = self.core.state.lock();
         let (tx, rx) = (&guard.ends.tx.counts, &guard.ends.rx.counts);
         let mut all = vec![
@@ -679,6 +716,10 @@ fn directions(caps: Caps) -> (bool, bool) {
 
 impl<T: Transport> Drop for Ep<T> {
     fn drop(&mut self) {
+        if !self.core.born.is_here() {
+            // Everything of it is the parent's, and what is not mapped here cannot be taken down.
+            return std::mem::forget(Arc::clone(&self.core));
+        }
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
         self.core.domain.progress.remove(&source);
         self.core.forget_connection();

@@ -1,0 +1,85 @@
+//! What happens to objects after fork(2): in a child they answer `FI_EINVAL`, and closing them does nothing.
+//!
+//! Nothing hooks the process for that. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had its
+//! generation, and the first object that it opens writes the next one. An object remembers the generation that it was
+//! opened in; comparing costs two loads.
+//!
+//! A child cannot use what it inherited: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not exist,
+//! locks may be held by threads that are gone, and descriptors are its parent's too. Objects that it opens itself are as
+//! good as any.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ofi_api::{Errno, Error, Result};
+
+/// The generation of this process, 0 in a child that has opened nothing yet.
+fn page() -> &'static AtomicU64 {
+    static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
+    PAGE.get_or_init(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Box::leak(Box::new(AtomicU64::new(0))); // children are not told apart then
+        }
+        // SAFETY: the range was just mapped. A kernel without the advice (before 4.14) does not tell children apart.
+        unsafe { libc::madvise(base, PAGE_LEN, libc::MADV_WIPEONFORK) };
+        // SAFETY: aligned, zeroed, never unmapped, and accessed atomically only.
+        unsafe { &*base.cast::<AtomicU64>() }
+    })
+}
+
+/// Enough for a page of any kernel, of which one word is used.
+const PAGE_LEN: usize = 64 << 10;
+
+/// The process that an object was opened in.
+#[derive(Clone, Copy, Debug)]
+pub struct Born {
+    page: &'static AtomicU64,
+    generation: u64,
+}
+
+impl Born {
+    /// Here and now.
+    pub fn here() -> Self {
+        /// The last generation that this process, or one that it descends from, has had.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let page = page();
+        let mut generation = page.load(Ordering::Acquire);
+        if generation == 0 {
+            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            // Of two threads that open the first object, one decides.
+            let won = page.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+            generation = won.map_or_else(|theirs| theirs, |_| next);
+        }
+        Self { page, generation }
+    }
+
+    /// Whether this is still that process.
+    #[inline(always)]
+    pub fn is_here(&self) -> bool {
+        self.page.load(Ordering::Relaxed) == self.generation
+    }
+
+    /// Lets only that process pass.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` in a child of it.
+    #[inline(always)]
+    pub fn check(&self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(elsewhere()) }
+    }
+}
+
+#[cold]
+fn elsewhere() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "a call after fork",
+        "an object that this process opened",
+        "one of its parent",
+        "open fabric, domain and endpoints anew in the child; old ones can only be closed",
+    )
+}
