@@ -1,0 +1,84 @@
+//! A key-value store for the processes of one host, on futures.
+//!
+//! The server keeps its table in a window. Clients find values by reading the window (`FI_READ`), without the server's
+//! program; they change them by tagged messages to the server, which is the only one that writes.
+//!
+//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: so many client processes (2), each with so many keys
+//! (2,000).
+//!
+//! `table.rs`: what lies where in the window. `server.rs`, `client.rs`: the two sides, and what they say to each other.
+#![forbid(unsafe_code)]
+
+mod client;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ofi::Address;
+
+use client::Client;
+use server::Server;
+use support::Outcome;
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        match &arguments[..] {
+            [role, server, number, keys] if role == "client" => {
+                run_client(&server.parse()?, number.parse()?, keys.parse()?)
+            }
+            numbers => {
+                let number = |at: usize, default| numbers.get(at).map_or(Ok(default), |text| text.parse());
+                run_server(number(0, 2)?, number(1, 2000)?)
+            }
+        }
+    })
+}
+
+fn run_server(clients: usize, keys: usize) -> Outcome {
+    let server = Server::open(clients * keys * 4)?; // a quarter full, so that every key finds a slot
+    let (name, keys) = (server.name()?.to_string(), keys.to_string());
+    let mut others = Vec::new();
+    for number in 0..clients {
+        others.push(support::second_process(&["client", &name, &number.to_string(), &keys])?.0);
+    }
+    // On a thread of its own: a client that fails ends this process.
+    let serving = std::thread::spawn(move || server.run(clients).map_err(|error| error.to_string()));
+    for other in others {
+        other.finish()?;
+    }
+    let puts = serving.join().map_err(|_| "the server panicked")??;
+    println!("the server has stored {puts} values for {clients} clients, and was asked for none");
+    Ok(())
+}
+
+fn run_client(server: &Address, number: usize, keys: usize) -> Outcome {
+    let client = Client::open()?;
+    println!("{}", client.name()?);
+    let (put, get) = client.block_on(async {
+        let store = client.connect(server).await?;
+        let key = |of: usize| format!("client {number}, key {of}").into_bytes();
+        let start = Instant::now();
+        for of in 0..keys {
+            store.put(&key(of), format!("value {of}").as_bytes()).await?;
+        }
+        let (put, start) = (start.elapsed(), Instant::now());
+        for of in 0..keys {
+            if store.get(&key(of)).await?.as_deref() != Some(format!("value {of}").as_bytes()) {
+                return Err(format!("key {of} has another value").into());
+            }
+        }
+        let get = start.elapsed();
+        if store.get(b"nobody's").await?.is_some() {
+            return Err("a key that nobody stored has a value".into());
+        }
+        store.leave().await?;
+        Ok::<_, Box<dyn std::error::Error>>((put, get))
+    })?;
+    eprintln!("client {number}: {keys} keys stored in {put:.1?}, found in {get:.1?}");
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The server: the table's only writer.
+//!
+//! What is said, as tagged messages. The tag's upper half is the kind, the lower the client's number for the request;
+//! an answer has the number of its request.
+//!
+//! | kind | client | server's answer |
+//! |---|---|---|
+//! | `HELLO` | its address, as text | the table: slots (8 bytes), then a `RemoteWindow` |
+//! | `PUT` | a slot, as in the table | 1 byte: stored, or no room |
+//! | `LEAVE` | nothing | nothing |
+
+use std::collections::VecDeque;
+
+use ofi::{Address, AsyncNode, Caps, Done, FiAddr, Hints, MrAccess, Window};
+
+use crate::support::Outcome;
+use crate::table::{self, Found, SLOT};
+
+pub const HELLO: u64 = 1 << 32;
+pub const PUT: u64 = 2 << 32;
+pub const LEAVE: u64 = 3 << 32;
+/// Added to the tag of a request, gives that of its answer.
+pub const ANSWER: u64 = 1 << 63;
+/// The bits of a tag that are the kind.
+const KIND: u64 = 0xFF << 32;
+/// The longest request.
+const REQUEST: usize = 256;
+/// Requests that may be under way before the server has looked at them.
+const POSTED: usize = 64;
+
+pub fn hints() -> Hints {
+    Hints::new().provider("shm").caps(Caps::TAGGED | Caps::RMA | Caps::SOURCE | Caps::DIRECTED_RECV)
+}
+
+pub struct Server {
+    node: AsyncNode,
+    table: Window,
+    slots: usize,
+}
+
+impl Server {
+    /// A server with an empty table of `slots` slots.
+    pub fn open(slots: usize) -> Outcome<Self> {
+        let node = AsyncNode::open(&hints())?;
+        // Memory of the library: clients' reads are plain copies, in which this process has no part.
+        let table = node.domain().alloc_window(table::bytes(slots), MrAccess::REMOTE_READ)?;
+        Ok(Self { node, table, slots })
+    }
+
+    pub fn name(&self) -> Outcome<Address> {
+        Ok(self.node.name()?)
+    }
+
+    /// Serves until so many clients have left. Answers how many values were stored.
+    pub fn run(&self, clients: usize) -> Outcome<u64> {
+        self.node.block_on(async {
+            // Equal receives match in the order in which they were posted, so the first is always the next to end.
+            let receive = || self.node.trecv(vec![0; REQUEST], 0, !ANSWER);
+            let mut receives: VecDeque<_> = (0..POSTED).map(|_| receive()).collect();
+            let (mut left, mut puts) = (0, 0);
+            while left < clients
+                && let Some(next) = receives.pop_front()
+            {
+                // A request that is too long, say, is no reason to end.
+                if let Ok(request) = next.await {
+                    match request.tag.unwrap_or_default() & KIND {
+                        HELLO => self.greet(&request).await?,
+                        PUT => puts += u64::from(self.put(&request).await?),
+                        LEAVE => left += 1,
+                        _ => {}
+                    }
+                }
+                receives.push_back(receive());
+            }
+            Ok(puts)
+        })
+    }
+
+    async fn greet(&self, request: &Done<Vec<u8>>) -> Outcome {
+        // What is no address is a stranger's mistake: nobody can be answered.
+        let Ok(Ok(address)) = std::str::from_utf8(request.bytes()).map(str::parse::<Address>) else {
+            return Ok(());
+        };
+        let Ok(client) = self.node.insert(&address) else { return Ok(()) };
+        let mut answer = (self.slots as u64).to_le_bytes().to_vec();
+        answer.extend(self.table.remote().to_bytes());
+        self.answer(request, client, answer).await
+    }
+
+    /// Stores a key and its value. Whether there was room.
+    async fn put(&self, request: &Done<Vec<u8>>) -> Outcome<bool> {
+        let Some(client) = request.source else { return Ok(false) }; // it has not said hello
+        let stored = self.store(request.bytes())?;
+        self.answer(request, client, vec![stored.into()]).await?;
+        Ok(stored)
+    }
+
+    fn store(&self, slot: &[u8]) -> Outcome<bool> {
+        // As a client would find it: then it is whole, and has a key.
+        let (Some(key_len), SLOT) = (slot.get(8), slot.len()) else { return Ok(false) };
+        let Some(key) = slot.get(16..16 + usize::from(*key_len)).filter(|key| !key.is_empty()) else {
+            return Ok(false);
+        };
+        if !matches!(table::search(slot, key), Found::Value(..)) {
+            return Ok(false);
+        }
+        let range = table::range(key, self.slots);
+        let mut slots = vec![0; range.len()];
+        self.table.read_into(range.start, &mut slots)?;
+        let (Found::Value(number, _) | Found::Empty(number)) = table::search(&slots, key) else {
+            return Ok(false);
+        };
+        self.table.write_from(range.start + number * SLOT, slot)?;
+        Ok(true)
+    }
+
+    async fn answer(&self, request: &Done<Vec<u8>>, client: FiAddr, answer: Vec<u8>) -> Outcome {
+        let tag = request.tag.unwrap_or_default() | ANSWER;
+        // A client that is gone needs no answer.
+        let _ = self.node.tsend(answer, client, tag).await;
+        Ok(())
+    }
+}
