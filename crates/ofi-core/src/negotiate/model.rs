@@ -247,7 +247,7 @@ const TABLE: &[(&str, Agreed)] = &[
 // Bits of the capabilities, by number, as the man pages list them.
 const TX_BITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 9, 11, 20, 21, 44, 47, 49, 58];
 const RX_BITS: &[u32] = &[1, 2, 3, 4, 6, 10, 12, 13, 16, 20, 44, 45, 46, 47, 48, 49, 50, 56, 57, 59];
-const SECONDARY_BITS: &[u32] = &[16, 20, 21, 46, 49, 51, 52, 53];
+const SECONDARY_BITS: &[u32] = &[16, 21, 46, 49, 51, 52, 53];
 const COSTLY_BITS: &[u32] = &[20, 50, 56, 57];
 
 fn bits(set: u64) -> impl Iterator<Item = u32> {
