@@ -10,6 +10,7 @@ pub mod connect;
 pub mod kit;
 pub mod leftovers;
 pub mod memory;
+pub mod net;
 pub mod pair;
 pub mod post;
 pub mod process;

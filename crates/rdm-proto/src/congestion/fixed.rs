@@ -1,0 +1,22 @@
+//! No control: what the receiver grants may be under way.
+
+use super::Controller;
+use crate::time::Instant;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed;
+
+impl Controller for Fixed {
+    fn window(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn on_acked(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _limited: bool) {}
+
+    fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64) {}
+
+    fn on_silence(&mut self) {}
+
+    fn set_packet_size(&mut self, _bytes: u64) {}
+}

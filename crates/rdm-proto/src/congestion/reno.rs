@@ -1,0 +1,98 @@
+//! NewReno, as RFC 9002, section 7, has it, with the window of RFC 6928 to begin with: a share of a link like TCP's.
+
+use super::Controller;
+use crate::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reno {
+    window: u64,
+    threshold: u64,
+    packet: u64,
+    /// Packets that left before this belong to a loss that has been answered.
+    recovery: Option<Instant>,
+    /// Bytes acknowledged since the window last grew, past the threshold.
+    counted: u64,
+}
+
+/// Packets that may be under way at first. Ten of 1,500 bytes (RFC 6928), and no less than 64 KiB in one burst of large ones.
+const INITIAL_PACKETS: u64 = 10;
+/// The least window, in packets.
+const LEAST_PACKETS: u64 = 2;
+
+impl Reno {
+    /// For packets of `packet` bytes.
+    pub fn new(packet: u64) -> Self {
+        Self { window: INITIAL_PACKETS * packet, threshold: u64::MAX, packet, recovery: None, counted: 0 }
+    }
+}
+
+impl Controller for Reno {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn on_acked(&mut self, _now: Instant, sent: Instant, bytes: u64, limited: bool) {
+        if self.recovery.is_some_and(|start| sent <= start) || !limited {
+            return;
+        }
+        if self.window < self.threshold {
+            self.window += bytes;
+            return;
+        }
+        self.counted += bytes;
+        if self.counted >= self.window {
+            self.counted -= self.window;
+            self.window += self.packet;
+        }
+    }
+
+    fn on_lost(&mut self, now: Instant, sent: Instant, _bytes: u64) {
+        if self.recovery.is_some_and(|start| sent <= start) {
+            return; // the same event
+        }
+        self.recovery = Some(now);
+        self.window = (self.window / 2).max(LEAST_PACKETS * self.packet);
+        self.threshold = self.window;
+        self.counted = 0;
+    }
+
+    fn on_silence(&mut self) {
+        self.window = LEAST_PACKETS * self.packet;
+        self.recovery = None;
+    }
+
+    fn set_packet_size(&mut self, bytes: u64) {
+        self.window =
+            self.window.max(if bytes > self.packet { INITIAL_PACKETS } else { LEAST_PACKETS } * bytes);
+        self.packet = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn it_doubles_until_a_loss_halves_it_once_and_then_grows_by_a_packet() {
+        let mut reno = Reno::new(1000);
+        assert_eq!(reno.window(), 10_000);
+        reno.on_acked(at(2), at(1), 10_000, true);
+        assert_eq!(reno.window(), 20_000);
+        reno.on_lost(at(3), at(2), 1000);
+        reno.on_lost(at(3), at(2), 1000);
+        assert_eq!(reno.window(), 10_000, "two packets of one burst are one event");
+        reno.on_acked(at(4), at(3), 5000, true);
+        assert_eq!(reno.window(), 10_000, "left before the loss was known");
+        reno.on_acked(at(5), at(4), 10_000, true);
+        assert_eq!(reno.window(), 11_000);
+        reno.on_acked(at(5), at(4), 90_000, false);
+        assert_eq!(reno.window(), 11_000, "the window held nobody back");
+        reno.on_silence();
+        assert_eq!(reno.window(), 2000);
+    }
+}

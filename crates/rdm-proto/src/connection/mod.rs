@@ -1,0 +1,499 @@
+//! One peer: its session, if there is one, and what survives sessions.
+//!
+//! `transmit.rs` makes packets, `acks.rs` reacts to acknowledgements and finds losses, `timers.rs` to the passing of
+//! time, `packet_size.rs` finds what the path carries. This file is about sessions: how they begin, take packets, and end.
+
+mod acks;
+mod packet_size;
+mod timers;
+mod transmit;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::net::SocketAddr;
+use core::ops::Range;
+use core::time::Duration;
+
+use crate::congestion::{Congestion, Controller};
+use crate::endpoint::Driver;
+use crate::ranges::RangeSet;
+use crate::rtt::Rtt;
+use crate::stream::{Flow, ReceiveStream, Sender, Stream};
+use crate::time::Instant;
+use crate::wire::handshake::param;
+use crate::wire::{Accept, Frame, Header, Init, Params, header};
+
+use packet_size::PacketSize;
+pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
+
+/// How an endpoint behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What peers are told.
+    pub params: Params,
+    /// Which congestion controller sessions get.
+    pub congestion: Congestion,
+    /// How long a peer may leave questions unanswered, its process too, before everything addressed to it fails.
+    pub patience: Duration,
+    /// How long an acknowledgement may wait for something to go along with.
+    pub ack_delay: Duration,
+    /// Peers that strangers may make this end remember, at most.
+    pub max_peers: usize,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Nobody answered for as long as was to be waited.
+    Silent,
+    /// The peer closed it.
+    Closed,
+    /// The peer knows nothing of it, or has begun another one.
+    Reset,
+    /// The peer broke the protocol.
+    Broken,
+    /// The peer speaks other versions of the protocol.
+    Version,
+}
+
+/// Counters of one peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets sent, and received.
+    pub packets: [u64; 2],
+    /// Packets that were found lost.
+    pub lost: u64,
+    /// Packets that came more than once.
+    pub duplicates: u64,
+    /// Probe timeouts.
+    pub probes: u64,
+    /// Times that data waited for the peer's credit, and for the congestion window.
+    pub stalls: [u64; 2],
+    /// Smoothed round-trip time in nanoseconds.
+    pub rtt_ns: u64,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Longest packet in bytes.
+    pub packet_size: u64,
+}
+
+/// A packet that was sent.
+#[derive(Debug)]
+struct Sent {
+    at: Instant,
+    size: u32,
+    in_flight: bool,
+    streams: [Range<u64>; 2],
+    credit: bool,
+    probe: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No session.
+    Idle,
+    /// This end has asked for one.
+    Connecting { cookie: u64, next: Instant, tries: u32 },
+    /// There is one.
+    Open,
+}
+
+/// Everything of a session. Boxed, so that a peer without one costs little.
+#[derive(Debug)]
+struct Session {
+    /// The peer's name for it.
+    remote: u64,
+    peer: Params,
+    receive: [ReceiveStream; 2],
+
+    next_number: u64,
+    /// Packets from number `first_sent` on.
+    sent: VecDeque<Sent>,
+    first_sent: u64,
+    in_flight: u64,
+    in_flight_packets: u64,
+    largest_acked: Option<u64>,
+    last_eliciting: Instant,
+    loss_time: Option<Instant>,
+    probe_count: u32,
+    probes: u32,
+    rtt: Rtt,
+    controller: Box<dyn Controller>,
+    size: PacketSize,
+
+    received: RangeSet,
+    /// Numbers below are forgotten, and count as received.
+    floor: u64,
+    largest_at: Instant,
+    unacked: u32,
+    ack_by: Option<Instant>,
+    ack_now: bool,
+    tell_credit: bool,
+    bulk_first: bool,
+    ask: bool,
+    asks: u32,
+    last_heard: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Connection {
+    pub address: SocketAddr,
+    /// This end's name for the session, or for the one asked for.
+    pub local: u64,
+    state: State,
+    session: Option<Box<Session>>,
+    pub sender: Sender,
+    /// Whether the driver waits for something of the peer.
+    pub expecting: bool,
+    /// Whether the endpoint looks at it.
+    pub active: bool,
+    /// Sessions that this end has asked for.
+    attempts: u64,
+    peer_epoch: Option<u64>,
+    peer_attempt: u64,
+    /// Incarnations that are over.
+    retired: VecDeque<u64>,
+    /// Time without an answer, as far as this end was there to hear one.
+    silent: Duration,
+    last_tick: Instant,
+    pub stats: Stats,
+}
+
+/// What to do with an `Init`.
+pub enum Answer {
+    Nothing,
+    /// Send the `Accept` again.
+    Again,
+    /// Begin a session; end the one that there is.
+    Begin {
+        ended: bool,
+    },
+}
+
+/// Packets whose arrival is remembered, in runs.
+const RECEIVED_RUNS: usize = 128;
+/// Packets after which an acknowledgement does not wait.
+const ACK_EVERY: u32 = 2;
+/// Incarnations of a peer that are remembered, so that an echo is not taken for a restart.
+const RETIRED: usize = 4;
+
+impl Connection {
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            local: 0,
+            state: State::Idle,
+            session: None,
+            sender: Sender::new(),
+            expecting: false,
+            active: false,
+            attempts: 0,
+            peer_epoch: None,
+            peer_attempt: 0,
+            retired: VecDeque::new(),
+            silent: Duration::ZERO,
+            last_tick: Instant::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state, State::Connecting { .. })
+    }
+
+    /// The peer's name for the session.
+    pub fn remote(&self) -> Option<u64> {
+        self.session.as_ref().map(|session| session.remote)
+    }
+
+    /// Where its process answers for it, and its epoch.
+    pub fn liveness(&self) -> Option<(SocketAddr, u64)> {
+        let port = self.session.as_ref()?.peer.liveness_port;
+        (port != 0).then_some((SocketAddr::new(self.address.ip(), port), self.peer_epoch?))
+    }
+
+    /// The longest record that the peer takes.
+    pub fn longest_record(&self) -> u64 {
+        self.session.as_ref().map_or(crate::wire::handshake::LEAST_WINDOW, |session| session.peer.window) / 2
+            - crate::wire::record::HEAD as u64
+    }
+
+    /// The peer is being looked at again after a while.
+    pub fn wake(&mut self, now: Instant) {
+        self.last_tick = now;
+    }
+
+    /// Begins to ask for a session, under the name `local`.
+    pub fn connect(&mut self, now: Instant, local: u64) {
+        self.local = local;
+        self.attempts += 1;
+        self.silent = Duration::ZERO;
+        self.state = State::Connecting { cookie: 0, next: now, tries: 0 };
+    }
+
+    /// The server wants its cookie back.
+    pub fn retry(&mut self, now: Instant, fresh: u64) {
+        if let State::Connecting { cookie, next, .. } = &mut self.state {
+            if *cookie == 0 {
+                *next = now;
+            }
+            *cookie = fresh;
+        }
+    }
+
+    /// Whether an `Init` of the peer begins a session.
+    pub fn on_init(&self, own_epoch: u64, init: &Init) -> Answer {
+        if self.retired.contains(&init.epoch) {
+            return Answer::Nothing;
+        }
+        let known = self.peer_epoch == Some(init.epoch);
+        if known && self.is_open() && self.remote() == Some(init.session) {
+            return Answer::Again;
+        }
+        if known && init.attempt <= self.peer_attempt {
+            return Answer::Nothing; // an echo
+        }
+        match self.state {
+            // Both ask at once: the higher epoch's question counts.
+            State::Connecting { .. } if own_epoch > init.epoch => Answer::Nothing,
+            State::Open => Answer::Begin { ended: true },
+            _ => Answer::Begin { ended: false },
+        }
+    }
+
+    fn meet(&mut self, epoch: u64, attempt: u64) {
+        if let Some(old) = self.peer_epoch.replace(epoch)
+            && old != epoch
+        {
+            self.peer_attempt = 0;
+            self.retired.push_back(old);
+            if self.retired.len() > RETIRED {
+                self.retired.pop_front();
+            }
+        }
+        self.peer_attempt = self.peer_attempt.max(attempt);
+    }
+
+    /// Begins a session that the peer has asked for, under the name `local`.
+    pub fn begin_server(&mut self, now: Instant, config: &Config, local: u64, init: &Init) {
+        self.meet(init.epoch, init.attempt);
+        self.local = local;
+        self.open(now, config, init.session, init.params);
+    }
+
+    /// Begins the session that was asked for.
+    pub fn begin_client(&mut self, now: Instant, config: &Config, accept: &Accept) {
+        self.meet(accept.epoch, accept.attempt);
+        self.open(now, config, accept.session, accept.params);
+    }
+
+    /// Begins a session with the endpoint itself.
+    pub fn begin_self(&mut self, now: Instant, config: &Config, epoch: u64) {
+        self.meet(epoch, self.attempts);
+        self.open(now, config, self.local, config.params);
+    }
+
+    fn open(&mut self, now: Instant, config: &Config, remote: u64, peer: Params) {
+        self.state = State::Open;
+        (self.silent, self.last_tick) = (Duration::ZERO, now);
+        for stream in Stream::ALL {
+            self.sender.stream(stream).set_limit(peer.window);
+        }
+        let longest = config.params.max_packet.min(peer.max_packet) as u64;
+        self.session = Some(Box::new(Session {
+            remote,
+            peer,
+            receive: core::array::from_fn(|_| ReceiveStream::new(config.params.window)),
+            next_number: 0,
+            sent: VecDeque::new(),
+            first_sent: 0,
+            in_flight: 0,
+            in_flight_packets: 0,
+            largest_acked: None,
+            last_eliciting: now,
+            loss_time: None,
+            probe_count: 0,
+            probes: 0,
+            rtt: Rtt::default(),
+            controller: config.congestion.controller(BASE_PACKET.min(longest)),
+            size: PacketSize::new(longest),
+            received: RangeSet::default(),
+            floor: 0,
+            largest_at: now,
+            unacked: 0,
+            ack_by: None,
+            ack_now: false,
+            tell_credit: false,
+            bulk_first: false,
+            ask: false,
+            asks: 0,
+            last_heard: now,
+        }));
+    }
+
+    /// What answers an `Init`.
+    pub fn accept(&self, epoch: u64, params: Params) -> Accept {
+        Accept { session: self.local, epoch, attempt: self.attempts, params }
+    }
+
+    /// Whether all packets must carry a checksum.
+    pub fn is_checked(&self, config: &Config) -> bool {
+        let peer = self.session.as_ref().map_or(0, |session| session.peer.flags);
+        (peer | config.params.flags) & param::CHECKED != 0
+    }
+
+    /// Forgets the session and everything that was to be sent.
+    pub fn reset(&mut self) {
+        self.state = State::Idle;
+        self.session = None;
+        self.sender = Sender::new();
+        self.expecting = false;
+        self.silent = Duration::ZERO;
+        self.local = 0;
+    }
+
+    /// Something came from the peer that only the peer can have sent.
+    fn hear(&mut self, now: Instant) {
+        self.silent = Duration::ZERO;
+        if let Some(session) = &mut self.session {
+            (session.asks, session.last_heard) = (0, now);
+        }
+    }
+
+    /// The peer's process says that the endpoint lives.
+    pub fn on_alive(&mut self, now: Instant) {
+        self.hear(now);
+    }
+
+    /// Takes the frames of a packet.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub fn on_data<D: Driver>(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        peer: u32,
+        head: &Header,
+        body: &[u8],
+        driver: &mut D,
+    ) -> Result<Arrival, Lost> {
+        let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+        if head.number < session.floor || session.received.contains(head.number) {
+            self.stats.duplicates += 1;
+            // Its sender may not know that it came: say so again.
+            session.ack_now = true;
+            return Ok(Arrival::Duplicate);
+        }
+        if head.number >= u64::MAX / 2 {
+            return Ok(Arrival::Malformed);
+        }
+        self.hear(now);
+        self.stats.packets[1] += 1;
+        let (mut rest, mut eliciting) = (body, false);
+        loop {
+            let (frame, after) = match Frame::parse(rest) {
+                Ok(Some(parsed)) => parsed,
+                Ok(None) => break,
+                Err(_) => return Ok(Arrival::Malformed), // not acknowledged either
+            };
+            rest = after;
+            eliciting |= !matches!(frame, Frame::Ack(_) | Frame::Close { .. });
+            match frame {
+                Frame::Ping => {}
+                Frame::Ack(ack) => {
+                    if !self.on_ack(now, &ack) {
+                        return Err(Lost::Broken);
+                    }
+                    for stream in Stream::ALL {
+                        while let Some(mark) = self.sender.stream(stream).pop_acked() {
+                            driver.acked(peer, mark);
+                        }
+                    }
+                }
+                Frame::Data { stream, offset, bytes } => {
+                    let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+                    let sender = &mut self.sender;
+                    session.receive[stream as usize]
+                        .receive(offset, bytes, &mut |record| driver.record(peer, sender, stream, record))
+                        .map_err(|_| Lost::Broken)?;
+                }
+                Frame::Credit { stream, limit } => self.sender.stream(stream).set_limit(limit),
+                Frame::Close { .. } => return Err(Lost::Closed),
+            }
+        }
+        let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+        let expected = session.received.iter().next_back().map_or(0, |run| run.end);
+        session.received.insert(head.number..head.number + 1);
+        if session.received.len() > RECEIVED_RUNS
+            && let Some(run) = session.received.forget_first()
+        {
+            session.floor = run.end;
+        }
+        if head.number >= expected {
+            session.largest_at = now;
+        }
+        if eliciting {
+            session.unacked += 1;
+            session.ack_now |= head.number != expected
+                || session.unacked >= ACK_EVERY
+                || head.flags & header::flag::URGENT != 0;
+            let by = now + config.ack_delay;
+            session.ack_by = Some(session.ack_by.map_or(by, |before| before.min(by)));
+        }
+        Ok(Arrival::Fresh)
+    }
+
+    /// Whether a stream was stopped by the driver.
+    pub fn is_stopped(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.receive.iter().any(ReceiveStream::is_stopped))
+    }
+
+    /// Goes on with streams that were stopped.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub fn resume<D: Driver>(&mut self, peer: u32, driver: &mut D) -> Result<(), Lost> {
+        let Some(session) = self.session.as_deref_mut() else { return Ok(()) };
+        let sender = &mut self.sender;
+        for (stream, receive) in Stream::ALL.into_iter().zip(&mut session.receive) {
+            if receive.is_stopped() {
+                receive
+                    .resume(&mut |record| -> Flow { driver.record(peer, sender, stream, record) })
+                    .map_err(|_| Lost::Broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Acknowledges at the next opportunity what was to wait. Whether there is something.
+    pub fn hasten(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        session.ack_now |= session.unacked > 0;
+        session.ack_now
+    }
+
+    /// Counters.
+    pub fn statistics(&self) -> Stats {
+        let mut stats = self.stats;
+        if let Some(session) = &self.session {
+            stats.rtt_ns = session.rtt.smoothed().as_nanos() as u64;
+            stats.window = session.controller.window();
+            stats.packet_size = session.size.packet();
+        }
+        stats
+    }
+}
+
+/// What became of a data packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    Fresh,
+    Duplicate,
+    Malformed,
+}

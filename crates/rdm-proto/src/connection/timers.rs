@@ -1,0 +1,116 @@
+//! What happens because time passes: losses, probes, silence.
+
+use core::time::Duration;
+
+use super::{Config, Connection, Lost, State};
+use crate::time::Instant;
+
+/// Probes come at least this often: a peer that wakes up after a while gets its data soon.
+const LONGEST_PROBE: Duration = Duration::from_millis(500);
+/// Time that counts as silence at most for one look at the clock: who does not look cannot hear.
+const LONGEST_TICK: Duration = Duration::from_secs(1);
+/// Probe timeouts after which the peer's process is asked.
+const ASK_AFTER: u32 = 2;
+/// Probe timeouts after which the path counts as changed.
+const BLACK_HOLE_AFTER: u32 = 4;
+
+impl Connection {
+    /// When [`Connection::on_time`] has something to do.
+    pub fn timeout(&self, config: &Config) -> Option<Instant> {
+        if let State::Connecting { next, .. } = self.state {
+            return Some(next);
+        }
+        let session = self.session.as_deref()?;
+        let mut earliest = session.loss_time;
+        let mut add = |time: Option<Instant>| {
+            earliest = match (earliest, time) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        };
+        add(session.ack_by.filter(|_| session.unacked > 0));
+        add(self.probe_time());
+        add(self.keep_alive_time(config));
+        earliest
+    }
+
+    fn probe_time(&self) -> Option<Instant> {
+        let session = self.session.as_deref().filter(|session| session.in_flight_packets > 0)?;
+        let backoff = 1u32 << session.probe_count.min(12);
+        let wait = session.rtt.probe_timeout().saturating_mul(backoff).min(LONGEST_PROBE);
+        Some(session.last_eliciting + wait)
+    }
+
+    /// When to look whether a peer from which something is awaited still is there.
+    fn keep_alive_time(&self, config: &Config) -> Option<Instant> {
+        let session = self.session.as_deref().filter(|session| session.in_flight_packets == 0)?;
+        let waits = self.expecting || self.sender.commands.is_blocked() || self.sender.bulk.is_blocked();
+        waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
+    }
+
+    /// Whether time means nothing to it.
+    pub fn is_quiet(&self) -> bool {
+        match (&self.state, &self.session) {
+            (State::Connecting { .. }, _) => false,
+            (_, Some(session)) => {
+                session.in_flight_packets == 0
+                    && session.unacked == 0
+                    && !session.ack_now
+                    && !session.tell_credit
+                    && !session.ask
+                    && session.size.probe().is_none()
+                    && !self.expecting
+                    && self.sender.is_drained()
+                    && session.receive.iter().all(|stream| stream.new_limit().is_none())
+            }
+            (_, None) => self.sender.is_drained(),
+        }
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn on_time(&mut self, now: Instant, config: &Config) -> Result<(), Lost> {
+        let passed = now.since(self.last_tick).min(LONGEST_TICK);
+        self.last_tick = now;
+        let connecting = self.is_connecting();
+        let keep_alive = self.keep_alive_time(config).is_some_and(|time| time <= now);
+        let probe = self.probe_time().is_some_and(|time| time <= now);
+        let Some(session) = self.session.as_deref_mut() else {
+            if connecting {
+                self.silent += passed;
+                if self.silent >= config.patience {
+                    return Err(Lost::Silent);
+                }
+            }
+            return Ok(());
+        };
+        if session.probe_count > 0 {
+            self.silent += passed;
+            if self.silent >= config.patience && (session.asks >= 2 || session.peer.liveness_port == 0) {
+                return Err(Lost::Silent);
+            }
+        }
+        if session.loss_time.is_some_and(|time| time <= now) {
+            self.stats.lost += session.find_lost(&mut self.sender, now);
+        }
+        if keep_alive {
+            session.probes = 1;
+        }
+        if probe {
+            session.probe_count += 1;
+            session.probes = 2;
+            self.stats.probes += 1;
+            session.repeat_oldest(&mut self.sender);
+            session.ask |= session.probe_count >= ASK_AFTER && session.peer.liveness_port != 0;
+            if session.probe_count == BLACK_HOLE_AFTER {
+                session.controller.on_silence();
+                if session.size.on_black_hole() {
+                    session.controller.set_packet_size(session.size.packet());
+                }
+            }
+        }
+        Ok(())
+    }
+}

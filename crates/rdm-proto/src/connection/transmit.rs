@@ -1,0 +1,200 @@
+//! Makes packets.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::{Config, Connection, Sent, State};
+use crate::endpoint::Driver;
+use crate::stream::Stream;
+use crate::time::Instant;
+use crate::wire::handshake::{INIT_LEN, PACKET_COST};
+use crate::wire::header::{self, flag};
+use crate::wire::{Frame, Header, Init, Kind, frame};
+
+/// The first wait before an `Init` is sent again; it doubles.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+/// And the longest.
+const LAST_RETRY: Duration = Duration::from_millis(500);
+
+impl Connection {
+    /// Writes the next packet to `buf`; answers to whom, and its length.
+    pub fn transmit<D: Driver>(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        epoch: u64,
+        peer: u32,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<(SocketAddr, usize)> {
+        if let State::Connecting { cookie, next, tries } = &mut self.state {
+            if *next > now {
+                return None;
+            }
+            *next = now + (FIRST_RETRY * (1 << (*tries).min(8))).min(LAST_RETRY);
+            *tries += 1;
+            let (cookie, session) = (*cookie, self.local);
+            let packet = buf.get_mut(..INIT_LEN)?;
+            packet.fill(0);
+            let init = Init { session, epoch, attempt: self.attempts, cookie, params: config.params };
+            init.write(&mut packet[header::LEN..]);
+            Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(packet);
+            return Some((self.address, INIT_LEN));
+        }
+        if let Some(session) = self.session.as_deref_mut()
+            && core::mem::take(&mut session.ask)
+            && let Some((address, peer_epoch)) = self.liveness()
+        {
+            if let Some(session) = self.session.as_deref_mut() {
+                session.asks += 1;
+            }
+            let packet = buf.get_mut(..header::LEN)?;
+            Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, peer_epoch, self.local) }.write(packet);
+            return Some((address, header::LEN));
+        }
+        let len = self.packet(now, config, peer, buf, driver)?;
+        Some((self.address, len))
+    }
+
+    fn packet<D: Driver>(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        peer: u32,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<usize> {
+        let checked = self.is_checked(config);
+        let session = self.session.as_deref_mut()?;
+        let probe = session.size.probe().filter(|&size| size as usize <= buf.len());
+        let room = (session.size.packet() as usize).min(buf.len());
+        let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
+        let wants = self.sender.has_output();
+        // One packet may always be under way, whatever the peer says.
+        let credit = cost < session.peer.in_flight || session.in_flight_packets == 0;
+        let window = session.in_flight < session.controller.window();
+        let may_send = (credit && window) || session.probes > 0;
+        if wants && !may_send {
+            self.stats.stalls[usize::from(credit)] += 1;
+        }
+        let mut at = header::LEN;
+        let due = session.ack_now || session.ack_by.is_some_and(|by| by <= now);
+        let new_limit = session.tell_credit || session.receive.iter().any(|s| s.new_limit().is_some());
+        let data = wants && may_send;
+        if session.unacked > 0 || session.ack_now {
+            let goes_along = data || new_limit || session.probes > 0;
+            if (due || goes_along)
+                && let delay = now.since(session.largest_at).as_micros()
+                && let Some(len) = frame::write_ack(
+                    &mut buf[at..room],
+                    &session.received,
+                    u32::try_from(delay).unwrap_or(u32::MAX),
+                )
+            {
+                at += len;
+                (session.unacked, session.ack_now, session.ack_by) = (0, false, None);
+            }
+        }
+        let mut streams = [0..0, 0..0];
+        let mut eliciting = false;
+        if new_limit && room - at >= 2 * frame::CREDIT_LEN {
+            session.tell_credit = false;
+            for (stream, receive) in Stream::ALL.into_iter().zip(&mut session.receive) {
+                let limit = receive.tell_limit();
+                at += Frame::Credit { stream, limit }.write(&mut buf[at..room]).unwrap_or(0);
+            }
+            eliciting = true;
+        }
+        let credit_told = eliciting;
+        if data {
+            let mut order = Stream::ALL;
+            if session.bulk_first {
+                order.reverse();
+            }
+            session.bulk_first = !session.bulk_first;
+            for stream in order {
+                let fill = &mut |token, at, to: &mut [u8]| driver.fill(peer, token, at, to);
+                if let Some((range, len)) = self.sender.stream(stream).write(&mut buf[at..room], fill) {
+                    at += len;
+                    streams[stream as usize] = range;
+                    eliciting = true;
+                }
+            }
+        }
+        let mut is_probe = false;
+        if session.probes > 0 {
+            session.probes -= 1;
+            if !eliciting {
+                at += Frame::Ping.write(&mut buf[at..room])?;
+                eliciting = true;
+            }
+        } else if at == header::LEN
+            && credit
+            && let Some(size) = probe
+        {
+            Frame::Ping.write(&mut buf[at..])?;
+            buf[at + 1..size as usize].fill(0);
+            at = size as usize;
+            (eliciting, is_probe) = (true, true);
+            session.size.on_probe_sent();
+        }
+        if at == header::LEN {
+            return None;
+        }
+        let number = session.next_number;
+        session.next_number += 1;
+        let mut flags = if checked { flag::CHECKED } else { 0 };
+        if session.probe_count > 0 || is_probe {
+            flags |= flag::URGENT;
+        }
+        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..at]);
+        if session.sent.is_empty() {
+            session.first_sent = number;
+        }
+        if eliciting {
+            session.last_eliciting = now;
+            session.in_flight += at as u64;
+            session.in_flight_packets += 1;
+        }
+        if eliciting || !session.sent.is_empty() {
+            session.sent.push_back(Sent {
+                at: now,
+                size: at as u32,
+                in_flight: eliciting,
+                streams,
+                credit: credit_told,
+                probe: is_probe,
+            });
+        }
+        self.stats.packets[0] += 1;
+        Some(at)
+    }
+
+    /// The system refused to send a packet of `size` bytes as too long.
+    pub fn on_too_long(&mut self, size: u64) {
+        let Some(session) = self.session.as_deref_mut() else { return };
+        if let Some(sent) =
+            session.sent.iter_mut().rev().find(|sent| sent.in_flight && u64::from(sent.size) == size)
+            && sent.probe
+        {
+            sent.in_flight = false;
+            session.in_flight -= size;
+            session.in_flight_packets -= 1;
+            session.size.on_probe_lost(size, true);
+        } else if session.size.on_black_hole() {
+            session.controller.set_packet_size(session.size.packet());
+        }
+    }
+
+    /// Writes a packet that ends the session.
+    pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        let checked = self.is_checked(config);
+        let session = self.session.as_deref_mut()?;
+        let len = header::LEN + Frame::Close { reason: 0 }.write(&mut buf[header::LEN..])?;
+        let number = session.next_number;
+        session.next_number += 1;
+        let flags = if checked { flag::CHECKED } else { 0 };
+        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..len]);
+        Some((self.address, len))
+    }
+}

@@ -1,0 +1,533 @@
+//! All peers of one endpoint: finds whose a datagram is, begins and ends sessions, and keeps strangers at a distance.
+//!
+//! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
+//! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use hashbrown::HashMap;
+
+use crate::connection::{Answer, Arrival, Config, Connection, Lost, Stats};
+use crate::hash::{self, Key};
+use crate::stream::{Flow, Sender, Stream};
+use crate::time::Instant;
+use crate::wire::header::{self, flag};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, Record, VERSION};
+
+/// Who drives an [`Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which they were
+/// introduced.
+pub trait Driver {
+    /// There is a new peer, which has spoken first.
+    fn introduce(&mut self, peer: u32, address: SocketAddr);
+
+    /// A record has arrived: each once, and in the order in which it was sent. Answers may go to `sender`.
+    fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
+
+    /// The session is over: what was not acknowledged may or may not have arrived, and is forgotten.
+    fn lost(&mut self, peer: u32, reason: Lost);
+
+    /// The marked record or payload has arrived at the peer.
+    fn acked(&mut self, peer: u32, mark: u64);
+
+    /// Copies bytes of a payload, from `at` on.
+    fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
+}
+
+/// A datagram to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// To whom.
+    pub to: SocketAddr,
+    /// Bytes of the buffer.
+    pub len: usize,
+    /// The peer, unless it goes to a stranger.
+    pub peer: Option<u32>,
+}
+
+/// Counters of datagrams that lead to no session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStats {
+    /// Malformed datagrams.
+    pub malformed: u64,
+    /// Datagrams of another version.
+    pub versions: u64,
+    /// Packets of sessions that there are not, or from another address than the session's.
+    pub strangers: u64,
+    /// Handshakes that were echoes or forgeries.
+    pub stale: u64,
+    /// Cookies asked for.
+    pub retries: u64,
+    /// Sessions begun.
+    pub sessions: u64,
+    /// Sessions lost.
+    pub lost: u64,
+    /// Answers to strangers that were not given as there were too many.
+    pub unanswered: u64,
+}
+
+/// See the module. `now` never goes backwards from one call to the next.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    epoch: u64,
+    secret: KeyBox,
+    counter: u64,
+    peers: Vec<Connection>,
+    by_address: HashMap<SocketAddr, u32>,
+    by_session: HashMap<u64, u32>,
+    active: Vec<u32>,
+    cursor: usize,
+    stopped: Vec<u32>,
+    answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
+    stats: EndpointStats,
+}
+
+/// Keeps the key out of debug output.
+struct KeyBox(Key);
+
+impl core::fmt::Debug for KeyBox {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("secret")
+    }
+}
+
+/// Answers to strangers that wait to be sent.
+const ANSWERS: usize = 64;
+/// How long a cookie is good for, at least; at most twice that.
+const COOKIE_TIME: Duration = Duration::from_secs(8);
+
+impl Endpoint {
+    /// An endpoint with a secret of 128 random bits. Equal secrets make equal endpoints, which no network should see.
+    pub fn new(config: Config, secret: [u64; 2]) -> Self {
+        let key = Key(secret[0], secret[1]);
+        Self {
+            config,
+            epoch: hash::sip(key, b"epoch").max(1),
+            secret: KeyBox(key),
+            counter: 0,
+            peers: Vec::new(),
+            by_address: HashMap::new(),
+            by_session: HashMap::new(),
+            active: Vec::new(),
+            cursor: 0,
+            stopped: Vec::new(),
+            answers: VecDeque::new(),
+            stats: EndpointStats::default(),
+        }
+    }
+
+    /// Names this incarnation of the endpoint.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.
+    pub fn peer(&mut self, address: SocketAddr) -> (u32, bool) {
+        if let Some(&peer) = self.by_address.get(&address) {
+            return (peer, false);
+        }
+        let peer = self.peers.len() as u32;
+        self.peers.push(Connection::new(address));
+        self.by_address.insert(address, peer);
+        (peer, true)
+    }
+
+    /// The streams to a peer, to be written to.
+    pub fn sender(&mut self, now: Instant, peer: u32) -> Option<&mut Sender> {
+        self.activate(now, peer);
+        self.peers.get_mut(peer as usize).map(|connection| &mut connection.sender)
+    }
+
+    /// Whether there is a session with the peer.
+    pub fn is_open(&self, peer: u32) -> bool {
+        self.peers.get(peer as usize).is_some_and(Connection::is_open)
+    }
+
+    /// Longest body of a record that the peer takes.
+    pub fn longest_record(&self, peer: u32) -> usize {
+        self.peers.get(peer as usize).map_or(0, |connection| connection.longest_record() as usize)
+    }
+
+    /// Whether the driver waits for the peer to do something: then it is asked now and then whether it is there.
+    pub fn expect(&mut self, now: Instant, peer: u32, something: bool) {
+        let Some(connection) = self.peers.get_mut(peer as usize) else { return };
+        connection.expecting = something;
+        if something {
+            self.activate(now, peer);
+        }
+    }
+
+    /// Counters.
+    pub fn statistics(&self) -> EndpointStats {
+        self.stats
+    }
+
+    /// Counters of a peer.
+    pub fn peer_statistics(&self, peer: u32) -> Option<Stats> {
+        self.peers.get(peer as usize).map(Connection::statistics)
+    }
+
+    /// Number of peers.
+    pub fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn activate(&mut self, now: Instant, peer: u32) {
+        if let Some(connection) = self.peers.get_mut(peer as usize)
+            && !connection.active
+        {
+            connection.active = true;
+            connection.wake(now);
+            self.active.push(peer);
+        }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.counter += 1;
+        hash::sip(self.secret.0, &self.counter.to_le_bytes())
+    }
+
+    /// A name for a session that nobody has.
+    fn fresh_name(&mut self) -> u64 {
+        loop {
+            let name = self.random();
+            if name != 0 && !self.by_session.contains_key(&name) {
+                return name;
+            }
+        }
+    }
+
+    fn rename(&mut self, peer: u32, name: u64) {
+        let old = self.peers[peer as usize].local;
+        self.by_session.remove(&old);
+        self.by_session.insert(name, peer);
+    }
+
+    fn cookie(&self, from: SocketAddr, init: &Init, slot: u64) -> u64 {
+        let mut bytes = [0u8; 50];
+        match from.ip() {
+            IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[..16].copy_from_slice(&ip.octets()),
+        }
+        bytes[16..18].copy_from_slice(&from.port().to_be_bytes());
+        for (to, from) in
+            bytes[18..].as_chunks_mut::<8>().0.iter_mut().zip([init.session, init.epoch, init.attempt, slot])
+        {
+            *to = from.to_be_bytes();
+        }
+        hash::sip(self.secret.0, &bytes).max(1)
+    }
+
+    /// Ends a session.
+    fn lose<D: Driver>(&mut self, peer: u32, reason: Lost, driver: &mut D) {
+        let connection = &mut self.peers[peer as usize];
+        self.by_session.remove(&connection.local);
+        connection.reset();
+        self.stats.lost += 1;
+        driver.lost(peer, reason);
+    }
+
+    fn answer(&mut self, to: SocketAddr, header: Header, body: &[u8]) {
+        if self.answers.len() >= ANSWERS {
+            self.stats.unanswered += 1;
+            return;
+        }
+        self.answers.push_back((to, header, body.to_vec()));
+    }
+
+    /// Takes a datagram.
+    pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], driver: &mut D) {
+        let (head, body) = match Header::parse(datagram) {
+            Ok(parsed) => parsed,
+            Err(Malformed::Version(_)) => {
+                self.stats.versions += 1;
+                // What an `Init` of any version has in common: its kind, its length, and where its session's name lies.
+                if datagram.len() >= crate::wire::handshake::INIT_LEN
+                    && datagram.get(1) == Some(&(Kind::Init as u8))
+                    && let Some(name) = datagram.get(header::LEN..).and_then(|body| body.first_chunk::<8>())
+                {
+                    let header = Header::new(Kind::Versions, u64::from_be_bytes(*name), 0);
+                    self.answer(from, header, &[VERSION]);
+                }
+                return;
+            }
+            Err(_) => {
+                self.stats.malformed += 1;
+                return;
+            }
+        };
+        if head.kind != Kind::Data && head.flags & flag::CHECKED == 0 {
+            self.stats.malformed += 1;
+            return;
+        }
+        match head.kind {
+            Kind::Data => self.on_data(now, from, &head, body, driver),
+            Kind::Init => match Init::parse(body) {
+                Ok(init) => self.on_init(now, from, &init, driver),
+                Err(_) => self.stats.malformed += 1,
+            },
+            Kind::Accept => match Accept::parse(body) {
+                Ok(accept) => self.on_accept(now, from, head.session, &accept),
+                Err(_) => self.stats.malformed += 1,
+            },
+            Kind::Retry => match body.first_chunk::<8>() {
+                Some(cookie) => {
+                    if let Some(peer) = self.asked(from, head.session) {
+                        self.peers[peer as usize].retry(now, u64::from_be_bytes(*cookie));
+                    }
+                }
+                None => self.stats.malformed += 1,
+            },
+            Kind::Versions => {
+                if let Some(peer) = self.asked(from, head.session) {
+                    self.lose(peer, Lost::Version, driver);
+                }
+            }
+            Kind::Reset => {
+                let known = self.by_address.get(&from).copied();
+                match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
+                    Some(peer) => self.lose(peer, Lost::Reset, driver),
+                    None => self.stats.strangers += 1,
+                }
+            }
+            Kind::Ask => {
+                let flags = if head.session == self.epoch { flag::ALIVE } else { 0 };
+                let header = Header { flags, ..Header::new(Kind::Answer, head.session, head.number) };
+                self.answer(from, header, &[]);
+            }
+            Kind::Answer => {
+                let asked = self.by_session.get(&head.number).copied().filter(|&peer| {
+                    let connection = &self.peers[peer as usize];
+                    connection.liveness() == Some((from, head.session))
+                });
+                match asked {
+                    Some(peer) if head.flags & flag::ALIVE != 0 => self.peers[peer as usize].on_alive(now),
+                    Some(peer) => self.lose(peer, Lost::Closed, driver),
+                    None => self.stats.strangers += 1,
+                }
+            }
+        }
+    }
+
+    fn on_data<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        head: &Header,
+        body: &[u8],
+        driver: &mut D,
+    ) {
+        let known = self.by_session.get(&head.session).copied();
+        let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
+            self.stats.strangers += 1;
+            if known.is_none() && body.len() > 1 {
+                self.answer(from, Header::new(Kind::Reset, head.session, 0), &[]);
+            }
+            return;
+        };
+        let connection = &mut self.peers[peer as usize];
+        if !connection.is_open() {
+            return; // the answer that opens it is late: this comes again
+        }
+        if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
+            self.stats.malformed += 1;
+            return;
+        }
+        match connection.on_data(now, &self.config, peer, head, body, driver) {
+            Ok(Arrival::Malformed) => self.stats.malformed += 1,
+            Ok(_) => {}
+            Err(reason) => return self.lose(peer, reason, driver),
+        }
+        if connection.is_stopped() && !self.stopped.contains(&peer) {
+            self.stopped.push(peer);
+        }
+        self.activate(now, peer);
+    }
+
+    fn on_init<D: Driver>(&mut self, now: Instant, from: SocketAddr, init: &Init, driver: &mut D) {
+        if init.epoch == self.epoch {
+            // From this endpoint itself, or from nobody who knows anything.
+            match self.asked(from, init.session) {
+                Some(peer) => {
+                    self.peers[peer as usize].begin_self(now, &self.config, init.epoch);
+                    self.stats.sessions += 1;
+                }
+                None => self.stats.stale += 1,
+            }
+            return;
+        }
+        let slot = now.as_nanos() / COOKIE_TIME.as_nanos() as u64;
+        let good = [slot, slot.wrapping_sub(1)].map(|slot| self.cookie(from, init, slot));
+        if !good.contains(&init.cookie) {
+            self.stats.retries += 1;
+            self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
+            return;
+        }
+        if !self.by_address.contains_key(&from) && self.peers.len() >= self.config.max_peers {
+            self.stats.unanswered += 1;
+            return;
+        }
+        let (peer, new) = self.peer(from);
+        if new {
+            driver.introduce(peer, from);
+        }
+        match self.peers[peer as usize].on_init(self.epoch, init) {
+            Answer::Nothing => {
+                self.stats.stale += 1;
+                return;
+            }
+            Answer::Again => {}
+            Answer::Begin { ended } => {
+                if ended {
+                    self.lose(peer, Lost::Reset, driver);
+                }
+                let name = self.fresh_name();
+                self.rename(peer, name);
+                self.peers[peer as usize].begin_server(now, &self.config, name, init);
+                self.stats.sessions += 1;
+                self.activate(now, peer);
+            }
+        }
+        let accept = self.peers[peer as usize].accept(self.epoch, self.config.params);
+        let mut body = [0u8; Accept::LEN];
+        accept.write(&mut body);
+        self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
+    }
+
+    /// The peer at `from` whom this end has asked for a session of this name.
+    fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
+        let peer = *self.by_session.get(&name)?;
+        let connection = &self.peers[peer as usize];
+        (connection.is_connecting() && connection.address == from).then_some(peer)
+    }
+
+    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept) {
+        let Some(peer) = self.asked(from, name) else {
+            self.stats.stale += 1;
+            return;
+        };
+        self.peers[peer as usize].begin_client(now, &self.config, accept);
+        self.stats.sessions += 1;
+        self.activate(now, peer);
+    }
+
+    /// Offers records again that were stopped.
+    pub fn resume<D: Driver>(&mut self, driver: &mut D) {
+        for peer in core::mem::take(&mut self.stopped) {
+            let connection = &mut self.peers[peer as usize];
+            match connection.resume(peer, driver) {
+                Ok(()) if connection.is_stopped() => self.stopped.push(peer),
+                Ok(()) => {}
+                Err(reason) => self.lose(peer, reason, driver),
+            }
+        }
+    }
+
+    /// Whether some records are stopped.
+    pub fn is_stopped(&self) -> bool {
+        !self.stopped.is_empty()
+    }
+
+    /// Reacts to the passing of time. To be called now and then in any case, and at [`Endpoint::poll_timeout`].
+    pub fn handle_time<D: Driver>(&mut self, now: Instant, driver: &mut D) {
+        let mut index = 0;
+        while let Some(&peer) = self.active.get(index) {
+            let connection = &mut self.peers[peer as usize];
+            if !connection.is_open() && !connection.is_connecting() && !connection.sender.is_drained() {
+                let name = self.fresh_name();
+                self.rename(peer, name);
+                self.peers[peer as usize].connect(now, name);
+                index += 1;
+                continue;
+            }
+            if let Err(reason) = connection.on_time(now, &self.config) {
+                self.lose(peer, reason, driver);
+            }
+            let connection = &mut self.peers[peer as usize];
+            if connection.is_quiet() {
+                connection.active = false;
+                self.active.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Writes the next datagram to `buf`. To be called until it answers `None`.
+    pub fn poll_transmit<D: Driver>(
+        &mut self,
+        now: Instant,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<Transmit> {
+        if let Some((to, mut header, body)) = self.answers.pop_front() {
+            let len = header::LEN + body.len();
+            let packet = buf.get_mut(..len)?;
+            packet[header::LEN..].copy_from_slice(&body);
+            header.flags |= flag::CHECKED;
+            header.write(packet);
+            return Some(Transmit { to, len, peer: None });
+        }
+        for _ in 0..self.active.len() {
+            if self.cursor >= self.active.len() {
+                self.cursor = 0;
+            }
+            let peer = self.active[self.cursor];
+            let connection = &mut self.peers[peer as usize];
+            match connection.transmit(now, &self.config, self.epoch, peer, buf, driver) {
+                Some((to, len)) => return Some(Transmit { to, len, peer: Some(peer) }),
+                None => self.cursor += 1,
+            }
+        }
+        None
+    }
+
+    /// When [`Endpoint::handle_time`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.active.iter().filter_map(|&peer| self.peers[peer as usize].timeout(&self.config)).min()
+    }
+
+    /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.
+    pub fn too_long(&mut self, peer: u32, len: usize) {
+        if let Some(connection) = self.peers.get_mut(peer as usize) {
+            connection.on_too_long(len as u64);
+        }
+    }
+
+    /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to
+    /// sleep. Whether there are any.
+    pub fn hasten(&mut self) -> bool {
+        self.active.iter().fold(false, |any, &peer| self.peers[peer as usize].hasten() || any)
+    }
+
+    /// Whether everything that was to be sent has arrived, where there is a session.
+    pub fn is_drained(&self) -> bool {
+        self.active.iter().all(|&peer| {
+            let connection = &self.peers[peer as usize];
+            !connection.is_open() || connection.sender.is_drained()
+        })
+    }
+
+    /// Writes a datagram that tells `peer` that the endpoint closes. `None` where there is no session.
+    pub fn close(&mut self, peer: u32, buf: &mut [u8]) -> Option<Transmit> {
+        let (to, len) = self.peers.get_mut(peer as usize)?.close(&self.config, buf)?;
+        Some(Transmit { to, len, peer: Some(peer) })
+    }
+}
+
+/// Answers a datagram that came to a process's liveness port: whether `lives` knows the endpoint that it asks for.
+/// `None` for what is no question.
+pub fn answer_liveness(datagram: &[u8], lives: impl FnOnce(u64) -> bool) -> Option<[u8; header::LEN]> {
+    let (head, _) = Header::parse(datagram).ok()?;
+    if head.kind != Kind::Ask || head.flags & flag::CHECKED == 0 {
+        return None;
+    }
+    let alive = if lives(head.session) { flag::ALIVE } else { 0 };
+    let mut packet = [0u8; header::LEN];
+    Header { flags: flag::CHECKED | alive, ..Header::new(Kind::Answer, head.session, head.number) }
+        .write(&mut packet);
+    Some(packet)
+}

@@ -1,0 +1,30 @@
+//! Reliable, ordered records over lossy datagrams: what carries messages and remote memory access between hosts.
+//!
+//! No socket, clock, thread, or `unsafe`: whoever drives an [`Endpoint`] hands it datagrams and the time, and takes
+//! datagrams, events and the next timeout from it. `docs/protocol.md` specifies every byte that goes over the wire.
+//!
+//! Follow a record: [`SendStream::record`] appends it to one of a session's two streams, `connection/` cuts the stream
+//! into packets and repeats what is lost, and on the peer `stream/receive.rs` puts it back in order and
+//! hands it to [`Driver::record`]. How sessions begin and end: `endpoint.rs`, `wire/handshake.rs`.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod congestion;
+mod connection;
+mod endpoint;
+mod hash;
+mod ranges;
+mod rtt;
+mod stream;
+mod time;
+pub mod wire;
+
+pub use connection::{Config, LONGEST_PACKET, Lost, Stats};
+pub use endpoint::{Driver, Endpoint, EndpointStats, Transmit, answer_liveness};
+pub use stream::{Flow, SendStream, Sender, Stream};
+pub use time::Instant;

@@ -1,0 +1,75 @@
+//! A session's two streams of records in each direction.
+
+mod receive;
+mod send;
+
+use crate::wire::Malformed;
+
+pub use receive::ReceiveStream;
+pub use send::SendStream;
+
+/// Which of a session's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// Everything whose order counts. Its receiver may stop it.
+    Commands = 0,
+    /// Answers, and payloads that were asked for. Always taken, so two ends that wait for each other's answers get them.
+    Bulk = 1,
+}
+
+impl Stream {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Commands, Self::Bulk];
+
+    pub(crate) fn parse(number: u8) -> Result<Self, Malformed> {
+        match number {
+            0 => Ok(Self::Commands),
+            1 => Ok(Self::Bulk),
+            _ => Err(Malformed::Field("stream number")),
+        }
+    }
+}
+
+/// What the driver did with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It took it.
+    Next,
+    /// It has no room: offer the record again, and nothing of this stream before.
+    Stop,
+    /// The record makes no sense: the peer breaks the protocol.
+    Broken,
+}
+
+/// The sending ends of a session's streams.
+#[derive(Debug)]
+pub struct Sender {
+    /// [`Stream::Commands`].
+    pub commands: SendStream,
+    /// [`Stream::Bulk`].
+    pub bulk: SendStream,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Self {
+        Self { commands: SendStream::new(Stream::Commands), bulk: SendStream::new(Stream::Bulk) }
+    }
+
+    pub(crate) fn stream(&mut self, stream: Stream) -> &mut SendStream {
+        match stream {
+            Stream::Commands => &mut self.commands,
+            Stream::Bulk => &mut self.bulk,
+        }
+    }
+
+    /// Whether anything waits to be sent, and may be.
+    pub(crate) fn has_output(&self) -> bool {
+        self.commands.has_output() || self.bulk.has_output()
+    }
+
+    /// Whether everything has arrived at the peer.
+    pub fn is_drained(&self) -> bool {
+        self.commands.is_drained() && self.bulk.is_drained()
+    }
+}

@@ -1,0 +1,242 @@
+//! The receiving end of a stream: puts bytes in order, cuts them into records, and grants credit.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::Flow;
+use crate::ranges::RangeSet;
+use crate::wire::record::{self, Record};
+
+/// The peer breaks the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation;
+
+/// See the module. Bytes below `next` have all arrived; those in `taken..next` are held as their record is not whole, or
+/// was not wanted yet; those above are kept in `late`.
+#[derive(Debug)]
+pub struct ReceiveStream {
+    next: u64,
+    taken: u64,
+    held: Vec<u8>,
+    /// Bytes at the front of `held` that are taken already.
+    skip: usize,
+    late: BTreeMap<u64, Vec<u8>>,
+    late_runs: RangeSet,
+    window: u64,
+    limit: u64,
+    stopped: bool,
+}
+
+impl ReceiveStream {
+    pub fn new(window: u64) -> Self {
+        Self {
+            next: 0,
+            taken: 0,
+            held: Vec::new(),
+            skip: 0,
+            late: BTreeMap::new(),
+            late_runs: RangeSet::default(),
+            window,
+            limit: window,
+            stopped: false,
+        }
+    }
+
+    /// Whether the driver has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// The new limit, if it is worth telling.
+    pub fn new_limit(&self) -> Option<u64> {
+        let limit = self.taken + self.window;
+        (limit - self.limit >= self.window / 4).then_some(limit)
+    }
+
+    /// The peer is being told of the limit; answers it.
+    pub fn tell_limit(&mut self) -> u64 {
+        self.limit = self.taken + self.window;
+        self.limit
+    }
+
+    /// Takes bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`Violation`] for bytes beyond the credit, and records that make no sense.
+    pub fn receive(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        take: &mut dyn FnMut(Record<'_>) -> Flow,
+    ) -> Result<(), Violation> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.limit).ok_or(Violation)?;
+        if end <= self.next {
+            return Ok(());
+        }
+        if offset > self.next {
+            self.keep(offset..end, bytes);
+            return Ok(());
+        }
+        self.advance(&bytes[(self.next - offset) as usize..], take)?;
+        while self.late_runs.first().is_some_and(|run| run.start <= self.next)
+            && let Some((start, bytes)) = self.late.pop_first()
+        {
+            let end = start + bytes.len() as u64;
+            self.late_runs.remove(start..end);
+            if end > self.next {
+                self.advance(&bytes[(self.next - start) as usize..], take)?;
+            }
+        }
+        self.late_runs.remove(0..self.next);
+        Ok(())
+    }
+
+    /// Keeps what is not kept yet of bytes that came early.
+    fn keep(&mut self, mut run: Range<u64>, bytes: &[u8]) {
+        let start = run.start;
+        while !run.is_empty() {
+            let next =
+                self.late_runs.iter().find(|late| late.end > run.start && late.start < run.end).cloned();
+            let gap = run.start..next.as_ref().map_or(run.end, |late| late.start.max(run.start));
+            if !gap.is_empty() {
+                let part = &bytes[(gap.start - start) as usize..(gap.end - start) as usize];
+                self.late.insert(gap.start, part.to_vec());
+                self.late_runs.insert(gap.clone());
+            }
+            run.start = next.map_or(run.end, |late| late.end);
+        }
+    }
+
+    /// Takes the next bytes.
+    fn advance(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+        self.next += bytes.len() as u64;
+        if self.held.len() == self.skip {
+            // The usual case: whole records in a packet, without a copy.
+            let done = self.records(bytes, take)?;
+            (self.skip, self.taken) = (0, self.taken + done as u64);
+            self.held.clear();
+            self.held.extend_from_slice(&bytes[done..]);
+            return Ok(());
+        }
+        if self.skip > self.held.len() / 2 {
+            self.held.drain(..self.skip);
+            self.skip = 0;
+        }
+        self.held.extend_from_slice(bytes);
+        self.resume_held(take)
+    }
+
+    /// Offers what is held.
+    fn resume_held(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+        let held = core::mem::take(&mut self.held);
+        let done = self.records(&held[self.skip..], take);
+        self.held = held;
+        let done = done?;
+        (self.skip, self.taken) = (self.skip + done, self.taken + done as u64);
+        if self.skip == self.held.len() {
+            self.skip = 0;
+            if self.held.capacity() > 1 << 16 {
+                self.held = Vec::new();
+            } else {
+                self.held.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on after a stop.
+    ///
+    /// # Errors
+    /// As [`ReceiveStream::receive`].
+    pub fn resume(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+        self.stopped = false;
+        self.resume_held(take)
+    }
+
+    /// Offers the whole records at the front of `bytes`; answers how many bytes were taken.
+    fn records(
+        &mut self,
+        bytes: &[u8],
+        take: &mut dyn FnMut(Record<'_>) -> Flow,
+    ) -> Result<usize, Violation> {
+        let mut done = 0;
+        while !self.stopped {
+            let longest = (self.window / 2) as usize;
+            let Some((record, len)) = record::parse(&bytes[done..], longest).map_err(|_| Violation)? else {
+                break;
+            };
+            match take(record) {
+                Flow::Next => done += len,
+                Flow::Stop => self.stopped = true,
+                Flow::Broken => return Err(Violation),
+            }
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    fn stream_of(records: u8) -> Vec<u8> {
+        (0..records).flat_map(|n| [&record::head(n, 0, n.into())[..], &vec![n; n.into()]].concat()).collect()
+    }
+
+    #[test]
+    fn records_come_once_and_in_order_however_bytes_arrive() {
+        let bytes = stream_of(40);
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..200 {
+            let mut stream = ReceiveStream::new(65_536);
+            let mut seen = vec![];
+            let mut stops = 0;
+            let mut take = |record: Record<'_>, stop: bool| {
+                if stop {
+                    stops += 1;
+                    return Flow::Stop;
+                }
+                assert!(record.body.iter().all(|&byte| byte == record.kind));
+                seen.push((record.kind, record.body.len()));
+                Flow::Next
+            };
+            let mut missing = RangeSet::default();
+            missing.insert(0..bytes.len() as u64);
+            while !missing.is_empty() {
+                let (start, len) = (random(bytes.len()), 1 + random(90));
+                let end = bytes.len().min(start + len);
+                let stop = random(3) == 0;
+                stream.receive(start as u64, &bytes[start..end], &mut |record| take(record, stop)).unwrap();
+                missing.remove(start as u64..end as u64);
+                if stream.is_stopped() && random(2) == 0 {
+                    stream.resume(&mut |record| take(record, false)).unwrap();
+                }
+            }
+            stream.resume(&mut |record| take(record, false)).unwrap();
+            assert_eq!(seen, (0..40).map(|n| (n, usize::from(n))).collect::<Vec<_>>());
+            assert!(stream.late.is_empty() && stream.late_runs.is_empty() && stream.held.is_empty());
+            assert!(stops > 0 || stream.taken == bytes.len() as u64);
+        }
+    }
+
+    #[test]
+    fn credit_is_kept_to_and_grows_with_what_is_taken() {
+        let mut stream = ReceiveStream::new(65_536);
+        let mut take = |_: Record<'_>| Flow::Next;
+        assert_eq!(stream.receive(65_530, &[0; 7], &mut take), Err(Violation));
+        assert_eq!(stream.new_limit(), None);
+        let mut bytes = record::head(1, 0, 20_000).to_vec();
+        bytes.resize(20_008, 0);
+        stream.receive(0, &bytes, &mut take).unwrap();
+        assert_eq!(stream.new_limit(), Some(85_544));
+        assert_eq!(stream.tell_limit(), 85_544);
+        let huge = record::head(1, 0, 40_000);
+        assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Violation));
+    }
+}

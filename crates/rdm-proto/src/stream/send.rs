@@ -1,0 +1,411 @@
+//! The sending end of a stream.
+//!
+//! Bytes are numbered from 0. Those in `base..end` are kept, as segments, until the peer has acknowledged them; those in
+//! `base..next` have been sent at least once. A segment is either bytes, or the name of a payload that stays with the
+//! driver and is fetched when a packet is made: once for each time that it is sent.
+//!
+//! A payload becomes parts (records of one packet each) when its packet is made, so that each part lies within one
+//! packet and its receiver can put it in place without assembling.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::Stream;
+use crate::ranges::RangeSet;
+use crate::wire::frame;
+use crate::wire::record::{self, HEAD};
+
+/// Fetches bytes of a payload: token, offset in the payload, where to.
+pub type Fill<'a> = dyn FnMut(u64, u64, &mut [u8]) + 'a;
+
+/// Bytes of a part before its payload: the record's head, an id, an offset.
+pub const PART_HEAD: usize = HEAD + 16;
+/// Records share an allocation up to this size.
+const CHUNK: usize = 4096;
+/// A payload is not cut into parts smaller than this to fill a packet up.
+const LEAST_PART: usize = 512;
+/// What may be sent before the peer has said how much it takes.
+const FIRST_LIMIT: u64 = crate::wire::handshake::LEAST_WINDOW;
+
+#[derive(Debug)]
+enum What {
+    Bytes(Vec<u8>),
+    Part { head: [u8; PART_HEAD], token: u64, at: u64 },
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    len: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Record { bytes: Vec<u8>, mark: Option<u64> },
+    Payload { kind: u8, flags: u8, id: u64, token: u64, at: u64, len: u64 },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct SendStream {
+    stream: Stream,
+    base: u64,
+    next: u64,
+    end: u64,
+    limit: u64,
+    segments: VecDeque<Segment>,
+    acked: RangeSet,
+    lost: RangeSet,
+    /// Records and payloads that are not in the stream yet.
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    /// Ends of what the driver wants to know the arrival of.
+    marks: VecDeque<(u64, u64)>,
+    spare: Vec<u8>,
+}
+
+impl SendStream {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            base: 0,
+            next: 0,
+            end: 0,
+            limit: FIRST_LIMIT,
+            segments: VecDeque::new(),
+            acked: RangeSet::default(),
+            lost: RangeSet::default(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            marks: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Appends a record whose body is `fields` and `payload` more bytes, which the caller writes into what it gets.
+    /// `mark` is told to [`crate::Driver::acked`] when the record has arrived at the peer.
+    pub fn record(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        fields: &[u8],
+        payload: usize,
+        mark: Option<u64>,
+    ) -> &mut [u8] {
+        let body = fields.len() + payload;
+        let head = record::head(kind, flags, body);
+        let total = HEAD + body;
+        // Order counts among commands; answers need not wait for payloads.
+        let bytes = if self.pending.is_empty() || self.stream == Stream::Bulk {
+            let start = self.end;
+            self.end += total as u64;
+            if let Some(mark) = mark {
+                self.marks.push_back((self.end, mark));
+            }
+            let shares = matches!(
+                self.segments.back(),
+                Some(Segment { what: What::Bytes(bytes), .. }) if bytes.capacity() - bytes.len() >= total
+            );
+            if !shares {
+                let mut bytes = core::mem::take(&mut self.spare);
+                bytes.clear();
+                bytes.reserve(total.max(CHUNK));
+                self.segments.push_back(Segment { start, len: 0, what: What::Bytes(bytes) });
+            }
+            match self.segments.back_mut() {
+                Some(Segment { len, what: What::Bytes(bytes), .. }) => {
+                    *len += total as u64;
+                    bytes
+                }
+                _ => unreachable!("it was just looked at, or made"),
+            }
+        } else {
+            self.pending_bytes += total;
+            self.pending.push_back(Pending::Record { bytes: Vec::with_capacity(total), mark });
+            match self.pending.back_mut() {
+                Some(Pending::Record { bytes, .. }) => bytes,
+                _ => unreachable!("it was just made"),
+            }
+        };
+        bytes.extend_from_slice(&head);
+        bytes.extend_from_slice(fields);
+        let from = bytes.len();
+        bytes.resize(from + payload, 0);
+        &mut bytes[from..]
+    }
+
+    /// Appends a payload that stays with the driver: it becomes records of this kind, whose bodies are `id`, an offset
+    /// and bytes. The driver is asked for bytes of `token`, and told of it when all has arrived.
+    pub fn payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, len: u64) {
+        if len > 0 {
+            self.pending.push_back(Pending::Payload { kind, flags, id, token, at: 0, len });
+        }
+    }
+
+    /// Bytes that are kept here: what the driver should bound.
+    pub fn buffered(&self) -> usize {
+        (self.end - self.base) as usize + self.pending_bytes
+    }
+
+    /// Bytes of the stream that have not been sent, payloads aside.
+    pub fn unsent(&self) -> usize {
+        (self.end - self.next) as usize + self.pending_bytes
+    }
+
+    /// Whether everything has arrived.
+    pub fn is_drained(&self) -> bool {
+        self.base == self.end && self.pending.is_empty()
+    }
+
+    /// Whether there is something to send, and credit for it.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.lost.is_empty()
+            || (self.next < self.end.min(self.limit))
+            || (!self.pending.is_empty() && self.end + (PART_HEAD as u64) < self.limit)
+    }
+
+    /// Whether something waits for credit.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.has_output() && (self.next < self.end || !self.pending.is_empty())
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.limit = self.limit.max(limit);
+    }
+
+    /// Moves pending things into the stream, as far as a packet with `room` more bytes holds them.
+    fn expand(&mut self, mut room: usize) {
+        while let Some(pending) = self.pending.front_mut() {
+            let credit = usize::try_from(self.limit.saturating_sub(self.end)).unwrap_or(usize::MAX);
+            match pending {
+                Pending::Record { bytes, mark } => {
+                    if room == 0 {
+                        return;
+                    }
+                    let (bytes, mark) = (core::mem::take(bytes), *mark);
+                    self.pending.pop_front();
+                    self.pending_bytes -= bytes.len();
+                    room = room.saturating_sub(bytes.len());
+                    let (start, len) = (self.end, bytes.len() as u64);
+                    self.end += len;
+                    if let Some(mark) = mark {
+                        self.marks.push_back((self.end, mark));
+                    }
+                    self.segments.push_back(Segment { start, len, what: What::Bytes(bytes) });
+                }
+                Pending::Payload { kind, flags, id, token, at, len } => {
+                    let left = *len - *at;
+                    let fits = room.min(credit).saturating_sub(PART_HEAD) as u64;
+                    if fits < left.min(LEAST_PART as u64) {
+                        return;
+                    }
+                    let part = fits.min(left);
+                    let mut head = [0u8; PART_HEAD];
+                    head[..HEAD].copy_from_slice(&record::head(*kind, *flags, 16 + part as usize));
+                    head[HEAD..HEAD + 8].copy_from_slice(&id.to_be_bytes());
+                    head[HEAD + 8..].copy_from_slice(&at.to_be_bytes());
+                    let (start, len_here) = (self.end, PART_HEAD as u64 + part);
+                    let what = What::Part { head, token: *token, at: *at };
+                    self.segments.push_back(Segment { start, len: len_here, what });
+                    self.end += len_here;
+                    room -= len_here as usize;
+                    *at += part;
+                    if *at == *len {
+                        self.marks.push_back((self.end, *token));
+                        self.pending.pop_front();
+                    } else if self.stream == Stream::Bulk {
+                        self.pending.rotate_left(1); // payloads take turns
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes one stream frame to `to`, lost bytes first; answers which bytes, and the frame's length.
+    pub(crate) fn write(&mut self, to: &mut [u8], fill: &mut Fill<'_>) -> Option<(Range<u64>, usize)> {
+        let room = to.len().checked_sub(frame::STREAM_LEN + 1)? + 1;
+        let room = room.min(usize::from(u16::MAX));
+        let bytes = match self.lost.pop(room as u64) {
+            Some(lost) => lost,
+            None => {
+                let ready = (self.end - self.next) as usize;
+                if ready < room {
+                    self.expand(room - ready);
+                }
+                let end = self.end.min(self.limit).min(self.next + room as u64);
+                if end <= self.next {
+                    return None;
+                }
+                let fresh = self.next..end;
+                self.next = end;
+                fresh
+            }
+        };
+        let len = (bytes.end - bytes.start) as usize;
+        frame::write_stream_head(to, self.stream, bytes.start, len);
+        self.copy(bytes.clone(), &mut to[frame::STREAM_LEN..frame::STREAM_LEN + len], fill);
+        Some((bytes, frame::STREAM_LEN + len))
+    }
+
+    fn copy(&self, bytes: Range<u64>, mut to: &mut [u8], fill: &mut Fill<'_>) {
+        let first = self.segments.partition_point(|segment| segment.start + segment.len <= bytes.start);
+        let mut at = bytes.start;
+        for segment in self.segments.iter().skip(first) {
+            if to.is_empty() {
+                return;
+            }
+            let skip = (at - segment.start) as usize;
+            let run = (segment.len as usize - skip).min(to.len());
+            let (here, rest) = to.split_at_mut(run);
+            match &segment.what {
+                What::Bytes(bytes) => here.copy_from_slice(&bytes[skip..skip + run]),
+                What::Part { head, token, at } => {
+                    let of_head = PART_HEAD.saturating_sub(skip).min(run);
+                    let (front, back) = here.split_at_mut(of_head);
+                    front.copy_from_slice(&head[skip.min(PART_HEAD)..][..of_head]);
+                    if !back.is_empty() {
+                        fill(*token, *at + (skip + of_head - PART_HEAD) as u64, back);
+                    }
+                }
+            }
+            at += run as u64;
+            to = rest;
+        }
+    }
+
+    /// The peer has these bytes.
+    pub(crate) fn ack(&mut self, bytes: Range<u64>) {
+        if bytes.is_empty() || bytes.end <= self.base {
+            return;
+        }
+        self.lost.remove(bytes.clone());
+        if bytes.start > self.base {
+            self.acked.insert(bytes);
+            return;
+        }
+        self.base = bytes.end;
+        if !self.acked.is_empty() {
+            self.acked.remove(0..self.base);
+            if self.acked.first().is_some_and(|run| run.start == self.base)
+                && let Some(run) = self.acked.forget_first()
+            {
+                self.base = run.end;
+            }
+        }
+        while self.segments.front().is_some_and(|segment| segment.start + segment.len <= self.base) {
+            // The last one may still have room for more.
+            if self.segments.len() == 1
+                && matches!(&self.segments[0].what, What::Bytes(bytes) if bytes.capacity() - bytes.len() >= 256)
+            {
+                break;
+            }
+            if let Some(Segment { what: What::Bytes(bytes), .. }) = self.segments.pop_front()
+                && bytes.capacity() == CHUNK
+            {
+                self.spare = bytes;
+            }
+        }
+    }
+
+    /// The oldest mark whose bytes have arrived.
+    pub(crate) fn pop_acked(&mut self) -> Option<u64> {
+        let &(end, mark) = self.marks.front()?;
+        if end > self.base {
+            return None;
+        }
+        self.marks.pop_front();
+        Some(mark)
+    }
+
+    /// These bytes have to be sent again, but for those that have arrived.
+    pub(crate) fn lose(&mut self, bytes: Range<u64>) {
+        let bytes = bytes.start.max(self.base)..bytes.end;
+        if bytes.is_empty() {
+            return;
+        }
+        self.lost.insert(bytes.clone());
+        for run in self.acked.iter().filter(|run| run.start < bytes.end && run.end > bytes.start) {
+            self.lost.remove(run.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    fn fill(token: u64, at: u64, to: &mut [u8]) {
+        for (n, byte) in to.iter_mut().enumerate() {
+            *byte = (token + at + n as u64) as u8;
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_sent_again_and_what_arrived_is_not() {
+        let mut stream = SendStream::new(Stream::Commands);
+        stream.record(1, 0, &[7; 10], 22, Some(5)).fill(9);
+        let mut packet = [0u8; 30];
+        let (first, len) = stream.write(&mut packet, &mut fill).unwrap();
+        assert_eq!((first.clone(), len), (0..18, 30));
+        let (second, _) = stream.write(&mut packet, &mut fill).unwrap();
+        let (third, _) = stream.write(&mut packet, &mut fill).unwrap();
+        assert_eq!((second.clone(), third.clone()), (18..36, 36..40));
+        assert!(!stream.has_output());
+        stream.ack(second);
+        assert_eq!((stream.pop_acked(), stream.buffered()), (None, 40));
+        stream.lose(0..40);
+        assert_eq!(stream.write(&mut packet, &mut fill).unwrap().0, 0..18);
+        assert_eq!(stream.write(&mut packet, &mut fill).unwrap().0, 36..40);
+        assert_eq!(stream.write(&mut packet, &mut fill), None);
+        stream.ack(third);
+        stream.ack(first);
+        assert_eq!((stream.pop_acked(), stream.pop_acked()), (Some(5), None));
+        assert!(stream.is_drained());
+    }
+
+    #[test]
+    fn a_payload_becomes_parts_of_one_packet_and_commands_wait_behind_it() {
+        let mut stream = SendStream::new(Stream::Commands);
+        stream.payload(2, 0, 77, 3, 2000);
+        stream.record(1, 0, b"after", 0, None);
+        let (mut sent, mut packet) = (vec![], [0u8; 1000]);
+        while let Some((_, len)) = stream.write(&mut packet, &mut fill) {
+            let mut rest = &packet[frame::STREAM_LEN..len];
+            while let Ok(Some((record, len))) = record::parse(rest, 2000) {
+                sent.push((record.kind, record.body.to_vec()));
+                rest = &rest[len..];
+            }
+            assert!(rest.is_empty(), "no record crosses packets");
+        }
+        let (last, parts) = sent.split_last().unwrap();
+        assert_eq!(last, &(1, b"after".to_vec()));
+        let mut at = 0u64;
+        for (kind, body) in parts {
+            assert_eq!(
+                (*kind, &body[..8], &body[8..16]),
+                (2, &77u64.to_be_bytes()[..], &at.to_be_bytes()[..])
+            );
+            for &byte in &body[16..] {
+                assert_eq!(byte, (3 + at) as u8);
+                at += 1;
+            }
+        }
+        assert_eq!(at, 2000);
+    }
+
+    #[test]
+    fn nothing_is_sent_beyond_the_credit() {
+        let mut stream = SendStream::new(Stream::Bulk);
+        stream.payload(2, 0, 0, 0, 1 << 20);
+        let (mut sent, mut packet) = (0, vec![0u8; 9000]);
+        while let Some((range, _)) = stream.write(&mut packet, &mut fill) {
+            sent = range.end;
+        }
+        assert!(sent <= FIRST_LIMIT && sent > FIRST_LIMIT - 9000 && stream.is_blocked());
+        stream.set_limit(FIRST_LIMIT + 100_000);
+        assert!(stream.has_output());
+    }
+}

@@ -1,0 +1,141 @@
+//! The clear part of every datagram.
+
+use super::{Malformed, Reader, VERSION, Writer};
+use crate::hash;
+
+/// Bytes of the header.
+pub const LEN: usize = 24;
+
+/// Flags of a packet.
+pub mod flag {
+    /// The header has a checksum.
+    pub const CHECKED: u16 = 1;
+    /// The sender waits: acknowledge at once.
+    pub const URGENT: u16 = 2;
+    /// In [`super::Kind::Answer`]: the endpoint lives.
+    pub const ALIVE: u16 = 4;
+    /// All of them.
+    pub const ALL: u16 = 7;
+}
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Frames of a session.
+    Data = 0,
+    /// A client asks for a session.
+    Init = 1,
+    /// A server asks the client to prove its address.
+    Retry = 2,
+    /// A server grants a session.
+    Accept = 3,
+    /// There is no such session.
+    Reset = 4,
+    /// Does an endpoint live? To the liveness port.
+    Ask = 5,
+    /// The answer.
+    Answer = 6,
+    /// The versions that a server speaks.
+    Versions = 7,
+}
+
+impl Kind {
+    fn parse(kind: u8) -> Result<Self, Malformed> {
+        Ok(match kind {
+            0 => Self::Data,
+            1 => Self::Init,
+            2 => Self::Retry,
+            3 => Self::Accept,
+            4 => Self::Reset,
+            5 => Self::Ask,
+            6 => Self::Answer,
+            7 => Self::Versions,
+            other => return Err(Malformed::Kind(other)),
+        })
+    }
+}
+
+/// The header's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What follows.
+    pub kind: Kind,
+    /// [`flag`].
+    pub flags: u16,
+    /// The session, by the name that its receiver gave it; for liveness packets the epoch of the endpoint.
+    pub session: u64,
+    /// One more than that of the packet before; never used again. For liveness packets the nonce.
+    pub number: u64,
+}
+
+impl Header {
+    /// A header without flags.
+    pub const fn new(kind: Kind, session: u64, number: u64) -> Self {
+        Self { kind, flags: 0, session, number }
+    }
+
+    /// Writes the header to the front of `packet`, and the checksum over all of `packet` if the flags say so.
+    pub fn write(&self, packet: &mut [u8]) {
+        Writer::new(packet)
+            .u8(VERSION)
+            .u8(self.kind as u8)
+            .u16(self.flags)
+            .u32(0)
+            .u64(self.session)
+            .u64(self.number);
+        if self.flags & flag::CHECKED != 0
+            && let Some((head, body)) = packet.split_first_chunk_mut::<LEN>()
+        {
+            let sum = hash::crc(&[head, body]);
+            head[4..8].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+
+    /// The header of `packet`, and what follows it.
+    ///
+    /// # Errors
+    /// What is wrong with it. The version is looked at first.
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let mut reader = Reader(packet);
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let (kind, flags, sum) = (reader.u8()?, reader.u16()?, reader.u32()?);
+        let (session, number) = (reader.u64()?, reader.u64()?);
+        if flags & !flag::ALL != 0 {
+            return Err(Malformed::Field("flags"));
+        }
+        if flags & flag::CHECKED != 0 {
+            let head: &[u8] = packet.get(..LEN).ok_or(Malformed::Truncated)?;
+            if hash::crc(&[&head[..4], &[0; 4], &head[8..], reader.0]) != sum {
+                return Err(Malformed::Checksum);
+            }
+        } else if sum != 0 {
+            return Err(Malformed::Field("checksum"));
+        }
+        Ok((Self { kind: Kind::parse(kind)?, flags, session, number }, reader.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_comes_back_and_any_flipped_bit_of_a_checked_packet_shows() {
+        let header = Header { flags: flag::CHECKED, ..Header::new(Kind::Accept, 0x1122_3344_5566_7788, 99) };
+        let mut packet = [7u8; LEN + 13];
+        header.write(&mut packet);
+        assert_eq!(Header::parse(&packet), Ok((header, &[7u8; 13][..])));
+        for bit in 0..packet.len() * 8 {
+            let mut bad = packet;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::parse(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..LEN {
+            assert_eq!(Header::parse(&packet[..len]).is_err(), true, "{len}");
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! A simulated network with a virtual clock: endpoints of `rdm-proto`, links that lose, repeat, reorder, damage and
+//! delay datagrams, hosts that sleep, die and come back. An hour of silence costs nothing, and a seed gives the same run
+//! again.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use rdm_proto::congestion::Congestion;
+use rdm_proto::wire::handshake::param;
+use rdm_proto::wire::{Params, Record};
+use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
+
+/// Random numbers from a seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `below`, which is not 0.
+    pub fn below(&mut self, below: u64) -> u64 {
+        self.next() % below
+    }
+
+    /// True in `per_mille` of 1,000 cases.
+    pub fn chance(&mut self, per_mille: u32) -> bool {
+        self.below(1000) < u64::from(per_mille)
+    }
+}
+
+/// What every datagram meets.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Lost, of 1,000.
+    pub loss: u32,
+    /// A loss begins a burst of this many.
+    pub burst: u32,
+    /// Repeated, of 1,000.
+    pub duplicate: u32,
+    /// Held back for up to ten times the delay, of 1,000.
+    pub reorder: u32,
+    /// With a bit flipped, of 1,000. Sessions are checked then.
+    pub corrupt: u32,
+    /// From one host to another.
+    pub delay: Duration,
+    /// And up to this much more.
+    pub jitter: Duration,
+    /// Longer datagrams vanish.
+    pub longest: usize,
+    /// Datagrams longer than this are refused by the sender's system.
+    pub refused: usize,
+    /// Nanoseconds that a byte occupies the receiver's link.
+    pub byte_time: u64,
+    /// Bytes that wait for a receiver's link at most; what comes then is lost.
+    pub queue: u64,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            loss: 0,
+            burst: 1,
+            duplicate: 0,
+            reorder: 0,
+            corrupt: 0,
+            delay: Duration::from_micros(50),
+            jitter: Duration::ZERO,
+            longest: usize::MAX,
+            refused: usize::MAX,
+            byte_time: 0,
+            queue: u64::MAX,
+        }
+    }
+}
+
+/// A record as the model remembers it: sender's incarnation and session, number in the stream, stream, length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Incarnation of the sending host.
+    pub incarnation: u32,
+    /// Sessions that it had lost with this peer before.
+    pub session: u32,
+    /// Number among the records of this stream.
+    pub number: u32,
+}
+
+/// What a host knows of another.
+#[derive(Debug, Default)]
+pub struct Model {
+    /// Records of this session to the peer, of each stream.
+    pub sent: [u32; 2],
+    /// Marks handed out, and those that came back as arrived, of each stream.
+    pub marked: [Vec<u64>; 2],
+    /// In the order in which they came back.
+    pub acked: [Vec<u64>; 2],
+    /// What arrived of the peer, of each stream.
+    pub received: [Vec<Sent>; 2],
+    /// Payloads of the peer: bytes that arrived of each.
+    pub payloads: BTreeMap<u64, u64>,
+    /// Sessions lost.
+    pub lost: u32,
+    /// Why the last one was.
+    pub reason: Option<Lost>,
+}
+
+/// The application of a host: checks what arrives, and remembers it.
+#[derive(Debug)]
+pub struct Application {
+    /// By peer.
+    pub peers: Vec<(SocketAddr, Model)>,
+    incarnation: u32,
+    random: Random,
+    /// Stops commands, of 1,000.
+    stops: u32,
+}
+
+/// Kinds of records.
+const RECORD: u8 = 1;
+const PART: u8 = 2;
+
+fn pattern(seed: u64, at: u64) -> u8 {
+    (seed.wrapping_mul(31).wrapping_add(at)).wrapping_mul(0x9e37_79b9) as u8
+}
+
+impl Driver for Application {
+    fn introduce(&mut self, peer: u32, address: SocketAddr) {
+        assert_eq!(peer as usize, self.peers.len(), "peers are numbered from 0");
+        self.peers.push((address, Model::default()));
+    }
+
+    fn record(&mut self, peer: u32, _sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
+        if stream == Stream::Commands && self.random.chance(self.stops) {
+            return Flow::Stop;
+        }
+        let model = &mut self.peers[peer as usize].1;
+        let word = |at: usize| u64::from_be_bytes(record.body[at..at + 8].try_into().expect("8 bytes"));
+        match record.kind {
+            RECORD => {
+                let (who, number) = (word(0), word(8));
+                let sent =
+                    Sent { incarnation: (who >> 32) as u32, session: who as u32, number: number as u32 };
+                for (at, &byte) in record.body[16..].iter().enumerate() {
+                    assert_eq!(byte, pattern(who ^ number, at as u64), "{sent:?} at {at}");
+                }
+                let before = model.received[stream as usize].last().copied();
+                match before {
+                    Some(last) if (last.incarnation, last.session) == (sent.incarnation, sent.session) => {
+                        assert_eq!(sent.number, last.number + 1, "each once and in order");
+                    }
+                    _ => assert_eq!(
+                        sent.number, 0,
+                        "a session begins with its first record, not after {before:?}"
+                    ),
+                }
+                model.received[stream as usize].push(sent);
+            }
+            PART => {
+                let (id, offset) = (word(0), word(8));
+                let got = model.payloads.entry(id).or_default();
+                assert_eq!(offset, *got, "parts of {id:#x} come in order");
+                for (at, &byte) in record.body[16..].iter().enumerate() {
+                    assert_eq!(byte, pattern(id, offset + at as u64));
+                }
+                *got += record.body.len() as u64 - 16;
+            }
+            other => panic!("a record of kind {other}"),
+        }
+        Flow::Next
+    }
+
+    fn lost(&mut self, peer: u32, reason: Lost) {
+        let model = &mut self.peers[peer as usize].1;
+        model.lost += 1;
+        model.reason = Some(reason);
+        (model.sent, model.marked, model.acked) = Default::default();
+    }
+
+    fn acked(&mut self, peer: u32, mark: u64) {
+        let stream = (mark >> 63) as usize;
+        self.peers[peer as usize].1.acked[stream].push(mark);
+    }
+
+    fn fill(&mut self, _peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        for (n, byte) in to.iter_mut().enumerate() {
+            *byte = pattern(token, at + n as u64);
+        }
+    }
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Host {
+    /// Its protocol, unless it is dead.
+    pub endpoint: Option<Endpoint>,
+    /// Its application.
+    pub application: Application,
+    address: SocketAddr,
+    incarnation: u32,
+    /// Neither reads nor sends until then, but its process lives.
+    asleep: Instant,
+    inbox: Vec<(SocketAddr, Vec<u8>)>,
+    link_free: Instant,
+    wakes_at: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Datagram { from: SocketAddr, to: SocketAddr, bytes: Vec<u8> },
+    Wake(usize),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Net {
+    /// The clock.
+    pub now: Instant,
+    /// What datagrams meet.
+    pub link: Link,
+    /// The hosts.
+    pub hosts: Vec<Host>,
+    /// Pairs of hosts that do not reach each other.
+    pub cut: Vec<(usize, usize)>,
+    config: Config,
+    random: Random,
+    queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
+    sequence: u64,
+    burst: u32,
+    /// Datagrams put on the wire.
+    pub datagrams: u64,
+}
+
+/// Port on which all processes answer for themselves.
+const LIVENESS: u16 = 9;
+
+impl Net {
+    /// `hosts` hosts, all alike.
+    pub fn new(seed: u64, hosts: usize, link: Link, congestion: Congestion) -> Self {
+        let flags = if link.corrupt > 0 { param::CHECKED } else { 0 };
+        let params = Params {
+            window: 1 << 18,
+            in_flight: 1 << 18,
+            max_packet: 65_000,
+            liveness_port: LIVENESS,
+            flags,
+        };
+        let config = Config {
+            params,
+            congestion,
+            patience: Duration::from_secs(5),
+            ack_delay: Duration::from_micros(50),
+            max_peers: 1000,
+        };
+        let mut net = Self {
+            now: Instant::from_nanos(1_000_000),
+            link,
+            hosts: Vec::new(),
+            cut: Vec::new(),
+            config,
+            random: Random(seed),
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            burst: 0,
+            datagrams: 0,
+        };
+        for number in 0..hosts {
+            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8 + 1)), 7471);
+            let application =
+                Application { peers: Vec::new(), incarnation: 0, random: net.random.clone(), stops: 0 };
+            net.hosts.push(Host {
+                endpoint: None,
+                application,
+                address,
+                incarnation: 0,
+                asleep: Instant::default(),
+                inbox: Vec::new(),
+                link_free: Instant::default(),
+                wakes_at: None,
+            });
+            net.start(number);
+        }
+        net
+    }
+
+    /// The address of a host.
+    pub fn address(&self, host: usize) -> SocketAddr {
+        self.hosts[host].address
+    }
+
+    /// Starts a host that is dead, with nothing but its address.
+    pub fn start(&mut self, host: usize) {
+        let secret = [self.random.next(), self.random.next()];
+        let stops = self.hosts[host].application.stops;
+        let endpoint = Endpoint::new(self.config, secret);
+        let here = &mut self.hosts[host];
+        here.incarnation += 1;
+        here.endpoint = Some(endpoint);
+        here.inbox.clear();
+        here.application = Application {
+            peers: Vec::new(),
+            incarnation: here.incarnation,
+            random: Random(self.random.next()),
+            stops,
+        };
+    }
+
+    /// Kills a host: nothing is told to anybody.
+    pub fn kill(&mut self, host: usize) {
+        self.hosts[host].endpoint = None;
+    }
+
+    /// Closes a host's endpoint in order. Its process goes on.
+    pub fn close(&mut self, host: usize) {
+        let mut buf = vec![0u8; 2000];
+        let Some(mut endpoint) = self.hosts[host].endpoint.take() else { return };
+        for peer in 0..endpoint.peers() as u32 {
+            if let Some(transmit) = endpoint.close(peer, &mut buf) {
+                let bytes = buf[..transmit.len].to_vec();
+                self.put(host, transmit.to, bytes);
+            }
+        }
+    }
+
+    /// How often, of 1,000, applications turn a command away for now.
+    pub fn stops(&mut self, per_mille: u32) {
+        self.hosts.iter_mut().for_each(|host| host.application.stops = per_mille);
+    }
+
+    /// Puts a host to sleep: it does not call its endpoint, but its process lives.
+    pub fn sleep(&mut self, host: usize, time: Duration) {
+        self.hosts[host].asleep = self.now + time;
+        self.schedule(self.now + time, What::Wake(host));
+    }
+
+    /// What host `at` knows of host `of`.
+    pub fn model(&self, at: usize, of: usize) -> Option<&Model> {
+        let address = self.hosts[of].address;
+        self.hosts[at].application.peers.iter().find(|(peer, _)| *peer == address).map(|(_, model)| model)
+    }
+
+    fn peer(&mut self, host: usize, to: usize) -> Option<u32> {
+        let address = self.hosts[to].address;
+        let here = &mut self.hosts[host];
+        let (peer, new) = here.endpoint.as_mut()?.peer(address);
+        if new {
+            here.application.introduce(peer, address);
+        }
+        Some(peer)
+    }
+
+    /// Sends a record with `len` bytes beside its name.
+    pub fn record(&mut self, host: usize, to: usize, stream: Stream, len: usize) {
+        let Some(peer) = self.peer(host, to) else { return };
+        let now = self.now;
+        let here = &mut self.hosts[host];
+        let incarnation = here.application.incarnation;
+        let model = &mut here.application.peers[peer as usize].1;
+        let number = u64::from(model.sent[stream as usize]);
+        model.sent[stream as usize] += 1;
+        let who = u64::from(incarnation) << 32 | u64::from(model.lost);
+        let mark = number | (stream as u64) << 63;
+        model.marked[stream as usize].push(mark);
+        let mut fields = [0u8; 16];
+        fields[..8].copy_from_slice(&who.to_be_bytes());
+        fields[8..].copy_from_slice(&number.to_be_bytes());
+        let Some(sender) = here.endpoint.as_mut().and_then(|endpoint| endpoint.sender(now, peer)) else {
+            return;
+        };
+        let stream = match stream {
+            Stream::Commands => &mut sender.commands,
+            Stream::Bulk => &mut sender.bulk,
+        };
+        let body = stream.record(RECORD, 0, &fields, len, Some(mark));
+        for (at, byte) in body.iter_mut().enumerate() {
+            *byte = pattern(who ^ number, at as u64);
+        }
+        self.turn(host);
+    }
+
+    /// Sends a payload of `len` bytes. Answers its name.
+    pub fn payload(&mut self, host: usize, to: usize, stream: Stream, len: u64) -> u64 {
+        let Some(peer) = self.peer(host, to) else { return 0 };
+        let now = self.now;
+        let token = (self.random.next() >> 1) | (stream as u64) << 63;
+        let here = &mut self.hosts[host];
+        here.application.peers[peer as usize].1.marked[stream as usize].push(token);
+        if let Some(sender) = here.endpoint.as_mut().and_then(|endpoint| endpoint.sender(now, peer)) {
+            let stream = match stream {
+                Stream::Commands => &mut sender.commands,
+                Stream::Bulk => &mut sender.bulk,
+            };
+            stream.payload(PART, 0, token, token, len);
+        }
+        self.turn(host);
+        token
+    }
+
+    fn schedule(&mut self, at: Instant, what: What) {
+        self.sequence += 1;
+        self.queue.push(Reverse((at.max(self.now), self.sequence, what)));
+    }
+
+    fn index(&self, address: SocketAddr) -> Option<usize> {
+        self.hosts.iter().position(|host| host.address.ip() == address.ip())
+    }
+
+    /// Puts a datagram on the wire.
+    pub fn put(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>) {
+        let address = self.hosts[from].address;
+        self.put_as(address, to, bytes);
+    }
+
+    fn put_as(&mut self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
+        self.datagrams += 1;
+        let (Some(source), Some(target)) = (self.index(from), self.index(to)) else { return };
+        let is_cut = self.cut.contains(&(source, target)) || self.cut.contains(&(target, source));
+        if self.burst > 0 {
+            self.burst -= 1;
+        } else if self.random.chance(self.link.loss) {
+            self.burst = self.link.burst;
+        }
+        if is_cut || self.burst > 0 || bytes.len() > self.link.longest {
+            return;
+        }
+        let copies = 1 + u32::from(self.random.chance(self.link.duplicate));
+        for copy in 0..copies {
+            let mut delay = self.link.delay;
+            let jitter = self.link.jitter.as_nanos() as u64;
+            if jitter > 0 {
+                delay += Duration::from_nanos(self.random.below(jitter));
+            }
+            if self.random.chance(self.link.reorder) {
+                delay += self.link.delay * self.random.below(10) as u32;
+            }
+            let mut at = self.now + delay;
+            let occupied = bytes.len() as u64 * self.link.byte_time;
+            let free = self.hosts[target].link_free.max(at);
+            if occupied > 0 {
+                if free.since(at).as_nanos() as u64 > self.link.queue.saturating_mul(self.link.byte_time) {
+                    continue;
+                }
+                at = free + Duration::from_nanos(occupied);
+                self.hosts[target].link_free = at;
+            }
+            let mut copied = if copy + 1 == copies { std::mem::take(&mut bytes) } else { bytes.clone() };
+            if self.random.chance(self.link.corrupt) && !copied.is_empty() {
+                let bit = self.random.below(copied.len() as u64 * 8) as usize;
+                copied[bit / 8] ^= 1 << (bit % 8);
+            }
+            self.schedule(at, What::Datagram { from, to, bytes: copied });
+        }
+    }
+
+    /// Lets a host do what it has to do now.
+    pub fn turn(&mut self, host: usize) {
+        let now = self.now;
+        let here = &mut self.hosts[host];
+        if here.asleep > now {
+            return;
+        }
+        let inbox = std::mem::take(&mut here.inbox);
+        let Some(endpoint) = &mut here.endpoint else { return };
+        for (from, bytes) in inbox {
+            endpoint.handle(now, from, &bytes, &mut here.application);
+        }
+        endpoint.resume(&mut here.application);
+        endpoint.handle_time(now, &mut here.application);
+        let mut buf = vec![0u8; 65_536];
+        let mut out = Vec::new();
+        while let Some(transmit) = endpoint.poll_transmit(now, &mut buf, &mut here.application) {
+            if transmit.len > self.link.refused
+                && let Some(peer) = transmit.peer
+            {
+                endpoint.too_long(peer, transmit.len);
+                continue;
+            }
+            out.push((transmit.to, buf[..transmit.len].to_vec()));
+            assert!(out.len() < 100_000, "an endpoint that never stops sending");
+        }
+        let mut wake = endpoint.poll_timeout();
+        if endpoint.is_stopped() {
+            // Applications make room in time.
+            let soon = now + Duration::from_micros(100);
+            wake = Some(wake.map_or(soon, |wake| wake.min(soon)));
+        }
+        if let Some(wake) = wake
+            && here.wakes_at.is_none_or(|other| other <= now || wake < other)
+        {
+            here.wakes_at = Some(wake);
+            let wake = wake.max(now + Duration::from_nanos(1));
+            self.schedule(wake, What::Wake(host));
+        }
+        for (to, bytes) in out {
+            self.put(host, to, bytes);
+        }
+    }
+
+    fn answer_liveness(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let Some(host) = self.index(to) else { return };
+        let epoch = self.hosts[host].endpoint.as_ref().map(Endpoint::epoch);
+        // A killed process answers nothing; one whose endpoint is closed does, but `kill` is all that tests need here.
+        let Some(epoch) = epoch else { return };
+        if let Some(answer) = rdm_proto::answer_liveness(bytes, |asked| asked == epoch) {
+            self.put_as(to, from, answer.to_vec());
+        }
+    }
+
+    /// Runs for `time`, or until nothing is left to happen.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut steps = 0u64;
+        while let Some(Reverse((at, _, _))) = self.queue.peek()
+            && *at <= end
+        {
+            let Some(Reverse((at, _, what))) = self.queue.pop() else { break };
+            self.now = self.now.max(at);
+            steps += 1;
+            assert!(steps < 20_000_000, "a network that never comes to rest");
+            match what {
+                What::Datagram { from, to, bytes } if to.port() == LIVENESS => {
+                    self.answer_liveness(from, to, &bytes);
+                }
+                What::Datagram { from, to, bytes } => {
+                    let Some(host) = self.index(to) else { continue };
+                    let inbox = &mut self.hosts[host].inbox;
+                    if inbox.len() < 400 {
+                        inbox.push((from, bytes)); // a socket's buffer
+                    }
+                    self.turn(host);
+                }
+                What::Wake(host) => {
+                    self.hosts[host].wakes_at = None;
+                    self.turn(host);
+                }
+            }
+        }
+        self.now = self.now.max(end);
+    }
+}

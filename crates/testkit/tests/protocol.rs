@@ -1,0 +1,330 @@
+//! `rdm-proto` under the simulated network, against a naive model: what was sent is what arrives, once and in order;
+//! every operation ends; a restart, a sleep and a death are told apart.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rdm_proto::congestion::Congestion;
+use rdm_proto::{Lost, Stream};
+use testkit::net::{Link, Model, Net, Random};
+
+/// Cases of each property: 1,000 unless `PROPTEST_CASES` says otherwise.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1000);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn links() -> impl Strategy<Value = Link> {
+    (
+        prop_oneof![Just(0u32), 0..50u32, 0..250u32],
+        1..4u32,
+        prop_oneof![Just(0u32), 0..200u32],
+        prop_oneof![Just(0u32), 0..300u32],
+        prop_oneof![3 => Just(0u32), 1 => 0..100u32],
+        1..3000u64,
+        0..2000u64,
+        prop_oneof![Just(usize::MAX), 1232..9500usize],
+        prop_oneof![Just(usize::MAX), 1400..70_000usize],
+        prop_oneof![Just(0u64), 1..80u64],
+    )
+        .prop_map(
+            |(loss, burst, duplicate, reorder, corrupt, delay, jitter, longest, refused, byte_time)| Link {
+                loss,
+                burst,
+                duplicate,
+                reorder,
+                corrupt,
+                delay: Duration::from_micros(delay),
+                jitter: Duration::from_micros(jitter),
+                longest,
+                refused,
+                byte_time,
+                queue: 300_000,
+            },
+        )
+}
+
+fn congestion() -> impl Strategy<Value = Congestion> {
+    prop_oneof![Just(Congestion::Reno), Just(Congestion::Fixed)]
+}
+
+/// Sends a few things from one host to another.
+fn send_some(net: &mut Net, random: &mut Random, from: usize, to: usize) {
+    for _ in 0..1 + random.below(12) {
+        let stream = if random.chance(700) { Stream::Commands } else { Stream::Bulk };
+        match random.below(10) {
+            0 => _ = net.payload(from, to, stream, 1 + random.below(200_000)),
+            1 => net.record(from, to, stream, random.below(16_000) as usize),
+            _ => net.record(from, to, stream, random.below(300) as usize),
+        }
+    }
+}
+
+/// Whether everything that `model` says was sent has been acknowledged.
+fn all_acked(model: Option<&Model>) -> bool {
+    model.is_none_or(|model| {
+        (0..2).all(|stream| {
+            let sorted = |marks: &Vec<u64>| {
+                let mut marks = marks.clone();
+                marks.sort_unstable();
+                marks
+            };
+            sorted(&model.marked[stream]) == sorted(&model.acked[stream])
+        })
+    })
+}
+
+fn arrived(net: &Net, from: usize, to: usize) -> bool {
+    let (Some(sent), Some(received)) = (net.model(from, to), net.model(to, from)) else { return true };
+    (0..2).all(|stream| received.received[stream].len() as u32 == sent.sent[stream])
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever the network does short of cutting somebody off: everything arrives once, and no session is lost.
+    #[test]
+    fn everything_arrives_once_and_in_order(
+        seed: u64,
+        link in links(),
+        congestion in congestion(),
+        hosts in 2..4usize,
+    ) {
+        let mut random = Random(seed);
+        let mut net = Net::new(seed, hosts, link, congestion);
+        net.stops(random.below(300) as u32);
+        for _ in 0..1 + random.below(20) {
+            let (from, to) = (random.below(hosts as u64) as usize, random.below(hosts as u64) as usize);
+            send_some(&mut net, &mut random, from, to);
+            net.run(Duration::from_micros(random.below(3000)));
+        }
+        net.run(Duration::from_secs(120));
+        for from in 0..hosts {
+            for to in 0..hosts {
+                let model = net.model(from, to);
+                prop_assert_eq!(model.map_or(0, |model| model.lost), 0, "{:?}", model);
+                prop_assert!(all_acked(model), "{} to {}: {:#?}", from, to, net.hosts[from].endpoint);
+                prop_assert!(arrived(&net, from, to), "{} to {}", from, to);
+            }
+        }
+        let before = net.datagrams;
+        net.run(Duration::from_secs(3600));
+        prop_assert_eq!(net.datagrams, before, "an idle network is silent");
+    }
+
+    /// Hosts die and come back under their addresses, sleep, and are cut off. The application of `testkit::net` checks
+    /// that each session's records come from their first, without a gap, once. Here: everything ends.
+    #[test]
+    fn every_operation_ends_whatever_becomes_of_the_hosts(
+        seed: u64,
+        link in links(),
+        congestion in congestion(),
+    ) {
+        let hosts = 3;
+        let mut random = Random(seed);
+        let mut net = Net::new(seed, hosts, link, congestion);
+        net.stops(random.below(200) as u32);
+        for _ in 0..1 + random.below(25) {
+            let (one, other) = (random.below(3) as usize, random.below(3) as usize);
+            match random.below(12) {
+                0 => net.kill(one),
+                1 => {
+                    net.kill(one);
+                    net.start(one);
+                }
+                2 if net.hosts[one].endpoint.is_none() => net.start(one),
+                3 => net.sleep(one, Duration::from_millis(random.below(20_000))),
+                4 if one != other => net.cut.push((one, other)),
+                5 => net.cut.clear(),
+                6 => {
+                    net.close(one);
+                    net.start(one);
+                }
+                _ => send_some(&mut net, &mut random, one, other),
+            }
+            net.run(Duration::from_micros(random.below(2_000_000)));
+        }
+        net.cut.clear();
+        net.run(Duration::from_secs(200));
+        for from in 0..hosts {
+            for to in 0..hosts {
+                let ended = net.hosts[from].endpoint.is_none() || all_acked(net.model(from, to));
+                prop_assert!(ended, "{} to {}: {:#?}", from, to, net.hosts[from].endpoint);
+            }
+        }
+        // And afterwards everybody reaches everybody.
+        for host in 0..hosts {
+            if net.hosts[host].endpoint.is_none() {
+                net.start(host);
+            }
+        }
+        for from in 0..hosts {
+            for to in 0..hosts {
+                // The first word after a restart may find a session that only its other end remembers.
+                for _ in 0..2 {
+                    net.record(from, to, Stream::Commands, 100);
+                    net.run(Duration::from_secs(60));
+                }
+                let model = net.model(from, to).expect("just sent");
+                let acked = !model.acked[0].is_empty() && all_acked(Some(model));
+                prop_assert!(acked, "{} to {}: {:?}", from, to, model);
+            }
+        }
+    }
+
+    /// Whatever bytes arrive, from whomever: nothing breaks, nobody is introduced, and live sessions go on.
+    #[test]
+    fn garbage_changes_nothing(
+        seed: u64,
+        garbage in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1300), 1..40),
+    ) {
+        let mut random = Random(seed);
+        let mut net = Net::new(seed, 3, Link::default(), Congestion::Reno);
+        net.record(0, 1, Stream::Commands, 10);
+        net.run(Duration::from_secs(1));
+        for (number, mut bytes) in garbage.into_iter().enumerate() {
+            if number % 2 == 0 && bytes.len() > 8 {
+                // Past the first checks: the version and a kind.
+                (bytes[0], bytes[1], bytes[2], bytes[3]) = (1, bytes[1] % 8, 0, 0);
+                bytes[4..8].fill(0);
+            }
+            let to = net.address(1);
+            net.put(2, to, bytes.clone());
+            net.put(0, to, bytes);
+            send_some(&mut net, &mut random, 0, 1);
+            net.run(Duration::from_millis(1));
+        }
+        net.run(Duration::from_secs(60));
+        prop_assert_eq!(net.model(0, 1).map(|model| model.lost), Some(0));
+        prop_assert!(all_acked(net.model(0, 1)) && arrived(&net, 0, 1));
+        prop_assert_eq!(net.hosts[1].endpoint.as_ref().map(rdm_proto::Endpoint::peers), Some(1));
+    }
+}
+
+#[test]
+fn a_peer_that_sleeps_keeps_its_session_and_a_dead_one_is_reported_within_the_bound() {
+    let mut net = Net::new(1, 3, Link::default(), Congestion::Reno);
+    for host in [1, 2] {
+        net.record(0, host, Stream::Commands, 10);
+    }
+    net.run(Duration::from_secs(1));
+    net.sleep(1, Duration::from_secs(60));
+    net.kill(2);
+    for host in [1, 2] {
+        net.record(0, host, Stream::Commands, 10);
+        net.payload(0, host, Stream::Bulk, 100_000);
+    }
+    net.run(Duration::from_millis(4900));
+    assert_eq!(net.model(0, 2).unwrap().lost, 0, "not before the bound");
+    net.run(Duration::from_millis(2100));
+    assert_eq!(net.model(0, 2).unwrap().reason, Some(Lost::Silent));
+    net.run(Duration::from_secs(60));
+    let sleeper = net.model(0, 1).unwrap();
+    assert_eq!(sleeper.lost, 0);
+    assert!(all_acked(Some(sleeper)) && arrived(&net, 0, 1));
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_reported_within_the_bound() {
+    let mut net = Net::new(2, 2, Link::default(), Congestion::Reno);
+    net.kill(1);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_millis(6000));
+    assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Silent));
+}
+
+#[test]
+fn a_restarted_peer_ends_the_session_at_once() {
+    let mut net = Net::new(3, 2, Link::default(), Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(1));
+    net.kill(1);
+    net.start(1);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_millis(100));
+    assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Reset));
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_millis(100));
+    assert_eq!(net.model(1, 0).unwrap().received[0].len(), 1);
+    net.close(1);
+    net.run(Duration::from_millis(10));
+    assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Closed));
+}
+
+/// Runs one bulk transfer from each sender; answers bytes per second of virtual time.
+fn goodput(link: Link, senders: usize, bytes: u64) -> f64 {
+    let mut net = Net::new(4, senders + 1, link, Congestion::Reno);
+    for sender in 1..=senders {
+        net.record(sender, 0, Stream::Commands, 10);
+    }
+    net.run(Duration::from_secs(2)); // sessions, packet sizes
+    let start = net.now;
+    for sender in 1..=senders {
+        net.payload(sender, 0, Stream::Bulk, bytes);
+    }
+    for _ in 0..2_000_000 {
+        net.run(Duration::from_micros(100));
+        if (1..=senders).all(|sender| all_acked(net.model(sender, 0))) {
+            return (bytes * senders as u64) as f64 / net.now.since(start).as_secs_f64();
+        }
+    }
+    panic!("transfers that do not end");
+}
+
+#[test]
+fn many_senders_share_a_receiver_s_link() {
+    // 1 GB/s, 1,500-byte packets, a queue of 200 KB.
+    let link = Link { byte_time: 1, queue: 200_000, longest: 1472, ..Link::default() };
+    let one = goodput(link.clone(), 1, 8_000_000);
+    assert!(one > 0.5e9, "one sender alone: {one:.0} bytes/s");
+    let many = goodput(link, 16, 1_000_000);
+    assert!(many > 0.8 * one, "16 senders: {many:.0} bytes/s, one: {one:.0}");
+}
+
+#[test]
+fn losses_cost_what_they_must() {
+    let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
+    let clean = goodput(link.clone(), 1, 8_000_000);
+    let lossy = goodput(Link { loss: 1, ..link }, 1, 8_000_000);
+    assert!(lossy > 0.3 * clean, "0.1 % lost: {lossy:.0} bytes/s, none: {clean:.0}");
+}
+
+#[test]
+fn packets_grow_to_what_the_path_carries() {
+    for (longest, refused, found) in [
+        (usize::MAX, usize::MAX, 65_000),
+        (1472, usize::MAX, 1452),
+        (usize::MAX, 9000, 8952),
+        (1232, 1472, 1232),
+    ] {
+        let mut net = Net::new(5, 2, Link { longest, refused, ..Link::default() }, Congestion::Reno);
+        net.record(0, 1, Stream::Commands, 10);
+        net.run(Duration::from_secs(30));
+        let endpoint = net.hosts[0].endpoint.as_ref().unwrap();
+        let stats = endpoint.peer_statistics(0).unwrap();
+        assert_eq!(stats.packet_size, found, "{longest} {refused}");
+    }
+}
+
+#[test]
+fn a_flood_of_strangers_leaves_nothing_behind() {
+    use rdm_proto::wire::{Header, Init, Kind, Params, header};
+    let mut net = Net::new(6, 3, Link::default(), Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(1));
+    let params = Params { window: 1 << 20, in_flight: 1 << 20, max_packet: 9000, liveness_port: 0, flags: 0 };
+    for number in 0..5000u64 {
+        let mut packet = vec![0u8; 1200];
+        let init = Init { session: number + 1, epoch: number + 9, attempt: 1, cookie: number, params };
+        init.write(&mut packet[header::LEN..]);
+        Header { flags: header::flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(&mut packet);
+        let to = net.address(1);
+        net.put(2, to, packet);
+    }
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(10));
+    let endpoint = net.hosts[1].endpoint.as_ref().unwrap();
+    assert_eq!(endpoint.peers(), 1);
+    assert!(endpoint.statistics().retries >= 100, "{:?}", endpoint.statistics());
+    assert!(arrived(&net, 0, 1));
+}
