@@ -1,6 +1,8 @@
 //! The conformance suite, for every transport and endpoint type of this host. Each gap is listed with its reason.
 
-use ofi::raw::{AddrFormat, Caps, EpType, Hints};
+use std::net::SocketAddr;
+
+use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints};
 use testkit::Kit;
 
 /// Shared memory, reliable datagram endpoints, named by text.
@@ -34,8 +36,19 @@ impl Kit for ShmConnected {
     }
 }
 
+/// UDP sockets on loopback, reliable datagram endpoints.
+struct UdpPair;
+
+impl Kit for UdpPair {
+    fn hints(&self) -> Hints {
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+}
+
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
+testkit::conformance!(udp: UdpPair);
 testkit::conformance!(shm_msg: ShmConnected, skip = [
     one_vector_serves_many_endpoints: "no address vector",
     sending_to_a_removed_address_is_invalid: "no address vector",

@@ -14,7 +14,8 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
         config::register(config::SETTINGS);
         config::register(ofi_core::settings::SETTINGS);
         config::register(transport_shm::SETTINGS);
-        Mutex::new(vec![Arc::new(transport_shm::ShmProvider)])
+        config::register(transport_udp::SETTINGS);
+        Mutex::new(vec![Arc::new(transport_shm::ShmProvider), Arc::new(transport_udp::UdpProvider)])
     })
 }
 

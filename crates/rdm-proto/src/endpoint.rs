@@ -339,6 +339,8 @@ impl Endpoint {
         match connection.on_data(now, &self.config, peer, head, body, driver) {
             Ok(Arrival::Malformed) => self.stats.malformed += 1,
             Ok(_) => {}
+            // What the peer sent before it closed is still to be taken.
+            Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,
             Err(reason) => return self.lose(peer, reason, driver),
         }
         if connection.is_stopped() && !self.stopped.contains(&peer) {
@@ -420,6 +422,7 @@ impl Endpoint {
             let connection = &mut self.peers[peer as usize];
             match connection.resume(peer, driver) {
                 Ok(()) if connection.is_stopped() => self.stopped.push(peer),
+                Ok(()) if connection.closed => self.lose(peer, Lost::Closed, driver),
                 Ok(()) => {}
                 Err(reason) => self.lose(peer, reason, driver),
             }
@@ -485,6 +488,25 @@ impl Endpoint {
         None
     }
 
+    /// Whether nothing is on its way to `peer`: a small record may leave at once, as no other will come along that
+    /// it could wait for.
+    pub fn is_idle(&self, peer: u32) -> bool {
+        self.peers.get(peer as usize).is_some_and(Connection::is_idle)
+    }
+
+    /// As [`Endpoint::poll_transmit`], for one peer.
+    pub fn poll_transmit_to<D: Driver>(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<Transmit> {
+        let connection = self.peers.get_mut(peer as usize)?;
+        let (to, len) = connection.transmit(now, &self.config, self.epoch, peer, buf, driver)?;
+        Some(Transmit { to, len, peer: Some(peer) })
+    }
+
     /// When [`Endpoint::handle_time`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.active.iter().filter_map(|&peer| self.peers[peer as usize].timeout(&self.config)).min()
@@ -507,8 +529,15 @@ impl Endpoint {
     pub fn is_drained(&self) -> bool {
         self.active.iter().all(|&peer| {
             let connection = &self.peers[peer as usize];
-            !connection.is_open() || connection.sender.is_drained()
+            !connection.is_open() || connection.muted || connection.sender.is_drained()
         })
+    }
+
+    /// The driver's payloads are about to go away: from here on nothing is sent to peers that would need them.
+    pub fn mute_payloads(&mut self) {
+        for connection in &mut self.peers {
+            connection.muted = !connection.sender.commands.is_plain() || !connection.sender.bulk.is_plain();
+        }
     }
 
     /// Writes a datagram that tells `peer` that the endpoint closes. `None` where there is no session.

@@ -148,6 +148,10 @@ pub struct Connection {
     pub expecting: bool,
     /// Whether the endpoint looks at it.
     pub active: bool,
+    /// The peer has closed the session, but not everything that it sent has been taken.
+    pub closed: bool,
+    /// Nothing more is sent.
+    pub muted: bool,
     /// Sessions that this end has asked for.
     attempts: u64,
     peer_epoch: Option<u64>,
@@ -188,6 +192,8 @@ impl Connection {
             sender: Sender::new(),
             expecting: false,
             active: false,
+            closed: false,
+            muted: false,
             attempts: 0,
             peer_epoch: None,
             peer_attempt: 0,
@@ -200,6 +206,11 @@ impl Connection {
 
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
+    }
+
+    /// Whether there is a session, and nothing under way in it.
+    pub fn is_idle(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.in_flight_packets == 0)
     }
 
     pub fn is_connecting(&self) -> bool {
@@ -352,7 +363,7 @@ impl Connection {
         self.state = State::Idle;
         self.session = None;
         self.sender = Sender::new();
-        self.expecting = false;
+        (self.expecting, self.closed) = (false, false);
         self.silent = Duration::ZERO;
         self.local = 0;
     }

@@ -27,6 +27,9 @@ impl Connection {
         buf: &mut [u8],
         driver: &mut D,
     ) -> Option<(SocketAddr, usize)> {
+        if self.muted {
+            return None;
+        }
         if let State::Connecting { cookie, next, tries } = &mut self.state {
             if *next > now {
                 return None;

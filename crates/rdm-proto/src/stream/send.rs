@@ -144,6 +144,15 @@ impl SendStream {
         }
     }
 
+    /// Whether everything that has not arrived is kept here: then it can be sent without the driver's payloads.
+    pub(crate) fn is_plain(&self) -> bool {
+        let held = |segment: &Segment| {
+            matches!(segment.what, What::Bytes(_)) || segment.start + segment.len <= self.base
+        };
+        self.segments.iter().all(held)
+            && self.pending.iter().all(|pending| matches!(pending, Pending::Record { .. }))
+    }
+
     /// Bytes that are kept here: what the driver should bound.
     pub fn buffered(&self) -> usize {
         (self.end - self.base) as usize + self.pending_bytes

@@ -1,0 +1,118 @@
+//! Addresses: IP socket addresses in the one form that compares equal, and names that lead to them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+fn invalid(found: impl Into<String>) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "an address of provider udp",
+        "an IPv4 or IPv6 address and a port",
+        found,
+        "give a host name or numeric address and a port number",
+    )
+}
+
+/// The socket behind an address, without what does not tell sockets apart.
+pub fn socket(address: &Address) -> Result<SocketAddr> {
+    address.to_socket_addr().map(canonical).ok_or_else(|| invalid(address.to_string()))
+}
+
+/// See [`ofi_core::transport::Transport::normalize`].
+pub fn normalize(address: &Address) -> Result<Address> {
+    socket(address).map(Address::from)
+}
+
+/// The one form of a socket address: no flow label, and an interface only where the address has no meaning without.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => address,
+        SocketAddr::V6(v6) => {
+            let scope = if v6.ip().is_unicast_link_local() { v6.scope_id() } else { 0 };
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
+        }
+    }
+}
+
+fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
+    match format {
+        Some(AddrFormat::SockaddrIn) => address.is_ipv4(),
+        Some(AddrFormat::SockaddrIn6) => address.is_ipv6(),
+        _ => true,
+    }
+}
+
+/// The address that a node and a service name, in `format` if one is wanted. Without a node it is this host's.
+///
+/// # Errors
+/// `FI_EINVAL` for names that do not resolve.
+pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFormat>) -> Result<Address> {
+    let node = node.filter(|node| !node.is_empty());
+    let service = service.filter(|service| !service.is_empty());
+    let port: u16 = match service {
+        None => 0,
+        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+    };
+    let Some(host) = node else {
+        let ip = own_ip(format == Some(AddrFormat::SockaddrIn6));
+        return Ok(Address::from(SocketAddr::new(ip, port)));
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;
+    found
+        .find(|&address| fits(address, format))
+        .map(|address| Address::from(canonical(address)))
+        .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
+}
+
+/// The address of this host from which `to` is reached.
+pub fn route(to: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let probe = UdpSocket::bind((any, 0)).ok()?;
+    // Connecting a datagram socket sends nothing: it only looks the route up.
+    probe.connect(SocketAddr::new(to.ip(), to.port().max(1))).ok()?;
+    probe.local_addr().ok().map(|address| address.ip())
+}
+
+/// The address by which others most likely reach this host: the one that the default route has, else loopback.
+pub fn own_ip(v6: bool) -> IpAddr {
+    // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
+    let (outside, loopback): (IpAddr, IpAddr) = if v6 {
+        (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())
+    } else {
+        (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::LOCALHOST.into())
+    };
+    route(SocketAddr::new(outside, 9)).unwrap_or(loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_resolve_in_the_format_asked_for() {
+        let four = resolve(Some("127.0.0.1"), Some("7471"), None).unwrap();
+        assert_eq!(four, Address::from(SocketAddr::from(([127, 0, 0, 1], 7471))));
+        let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
+        assert_eq!(six.format(), AddrFormat::SockaddrIn6);
+        for (node, service, format) in [
+            (Some("127.0.0.1"), Some("http"), None),
+            (Some("127.0.0.1"), Some("70000"), None),
+            (Some("127.0.0.1"), None, Some(AddrFormat::SockaddrIn6)),
+            (Some("no such host"), None, None),
+        ] {
+            assert_eq!(resolve(node, service, format).unwrap_err().errno(), Errno::EINVAL, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn flow_labels_and_needless_scopes_do_not_tell_addresses_apart() {
+        let with = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 7, 9);
+        let without = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 0, 0);
+        assert_eq!(normalize(&with.into()).unwrap(), Address::from(without));
+        let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 0, 9);
+        assert_eq!(normalize(&local.into()).unwrap(), Address::from(local));
+        assert!(normalize(&Address::from_text("fi_shm://x")).is_err());
+    }
+}

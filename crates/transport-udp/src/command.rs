@@ -1,0 +1,138 @@
+//! What the records of a session say (`docs/protocol.md`, "Commands"). All numbers are in network byte order.
+
+use ofi_api::RemotePiece;
+
+/// Kinds of records on the stream of commands.
+pub mod kind {
+    /// A short message: op if `CONFIRM`, tag, data, payload.
+    pub const MESSAGE: u8 = 1;
+    /// A long one, whose payload stays with the sender: op, length, tag, data.
+    pub const ANNOUNCE: u8 = 2;
+    /// A short remote write: op, pieces, data, payload.
+    pub const WRITE: u8 = 3;
+    /// A long one: op, pieces, data; its payload follows as `WRITE_PART`s.
+    pub const WRITE_LONG: u8 = 4;
+    /// A part of the last long write: op, offset, bytes.
+    pub const WRITE_PART: u8 = 5;
+    /// A remote read: op, pieces.
+    pub const READ: u8 = 6;
+
+    // On the stream of answers and payloads:
+    /// An operation of the receiver has ended: op, errno.
+    pub const DONE: u8 = 16;
+    /// The announced payload is wanted: op, where to, bytes of it.
+    pub const SEND: u8 = 17;
+    /// A part of a payload that was wanted: where to, offset, bytes.
+    pub const MESSAGE_PART: u8 = 18;
+    /// A part of what is read: op, offset, bytes.
+    pub const READ_PART: u8 = 19;
+    /// 1: the sender of this wants payloads announced. 0: no longer.
+    pub const KEEP: u8 = 20;
+}
+
+/// Flags of records.
+pub mod flag {
+    /// There is a tag.
+    pub const TAGGED: u8 = 1;
+    /// There is remote CQ data.
+    pub const DATA: u8 = 2;
+    /// The sender wants to know when the message has been delivered.
+    pub const CONFIRM: u8 = 4;
+    /// The operation's number is one of a message that the sending library keeps.
+    pub const KEPT: u8 = 8;
+}
+
+/// Most remote pieces in one operation (`rma_iov_limit`).
+pub const RMA_IOV_LIMIT: usize = 8;
+
+/// Collects the fixed fields of a record.
+pub struct Fields {
+    bytes: [u8; Self::MOST],
+    len: usize,
+}
+
+impl Fields {
+    const MOST: usize = 8 * (3 + 3 * RMA_IOV_LIMIT);
+
+    /// None yet.
+    pub fn new() -> Self {
+        Self { bytes: [0; Self::MOST], len: 0 }
+    }
+
+    /// Appends a word.
+    pub fn word(&mut self, word: u64) -> &mut Self {
+        self.bytes[self.len..self.len + 8].copy_from_slice(&word.to_be_bytes());
+        self.len += 8;
+        self
+    }
+
+    /// Appends remote pieces: their number, then address, length and key of each. At most [`RMA_IOV_LIMIT`].
+    pub fn pieces(&mut self, pieces: &[RemotePiece]) -> &mut Self {
+        self.word(pieces.len() as u64);
+        for piece in pieces {
+            self.word(piece.addr).word(piece.len as u64).word(piece.key);
+        }
+        self
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A record breaks the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Takes words off the front of a record's body.
+pub struct Words<'a>(pub &'a [u8]);
+
+impl Words<'_> {
+    /// The next one.
+    pub fn next(&mut self) -> Result<u64, Broken> {
+        let (word, rest) = self.0.split_first_chunk::<8>().ok_or(Broken)?;
+        self.0 = rest;
+        Ok(u64::from_be_bytes(*word))
+    }
+
+    /// The next one, if `there`.
+    pub fn next_if(&mut self, there: bool) -> Result<Option<u64>, Broken> {
+        there.then(|| self.next()).transpose()
+    }
+
+    /// Remote pieces: 1 to [`RMA_IOV_LIMIT`].
+    pub fn pieces(&mut self) -> Result<Vec<RemotePiece>, Broken> {
+        let count = self.next()?;
+        if count == 0 || count > RMA_IOV_LIMIT as u64 {
+            return Err(Broken);
+        }
+        (0..count)
+            .map(|_| {
+                let (addr, len, key) = (self.next()?, self.next()?, self.next()?);
+                let len = usize::try_from(len).map_err(|_| Broken)?;
+                Ok(RemotePiece { addr, len, key })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back_and_bad_counts_are_refused() {
+        let pieces = [RemotePiece { addr: 1, len: 2, key: u64::MAX }; RMA_IOV_LIMIT];
+        let mut fields = Fields::new();
+        fields.word(7).pieces(&pieces).word(9);
+        let mut words = Words(fields.bytes());
+        assert_eq!((words.next(), words.pieces()), (Ok(7), Ok(pieces.to_vec())));
+        assert_eq!((words.next(), words.next()), (Ok(9), Err(Broken)));
+        for count in [0, RMA_IOV_LIMIT as u64 + 1, u64::MAX] {
+            let mut fields = Fields::new();
+            fields.word(count).word(1).word(1).word(1);
+            assert_eq!(Words(fields.bytes()).pieces(), Err(Broken));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What `rdm-proto` says and asks, and who answers.
+
+use std::net::SocketAddr;
+
+use ofi_api::{Address, Errno};
+use ofi_core::slots::SlotId;
+use ofi_core::transport::Host;
+use rdm_proto::wire::Record;
+use rdm_proto::{Driver, Flow, Lost, Sender, Stream};
+
+use crate::Udp;
+use crate::command::{Broken, Words, flag, kind};
+use crate::lane::{Common, DETACHED, Lane};
+use crate::message::Op;
+
+/// See the module.
+pub struct Glue<'a, H> {
+    pub common: &'a mut Common,
+    pub lanes: &'a mut Vec<Lane>,
+    pub host: &'a mut H,
+}
+
+impl<H: Host<Udp>> Glue<'_, H> {
+    fn take(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        record: Record<'_>,
+    ) -> Result<Flow, Broken> {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Broken) };
+        let (common, host) = (&mut *self.common, &mut *self.host);
+        let (flags, body) = (record.flags, record.body);
+        if stream == Stream::Commands {
+            if !lane.reads.is_empty() || !host.hungry() {
+                return Ok(Flow::Stop);
+            }
+            // A long write's parts follow it.
+            if lane.write.is_some() != (record.kind == kind::WRITE_PART) {
+                return Err(Broken);
+            }
+            return match record.kind {
+                kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
+                kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
+                kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
+                kind::WRITE_LONG => lane.take_long_write(common, flags, body),
+                kind::WRITE_PART => lane.take_write_part(common, sender, host, peer, body),
+                kind::READ => lane.take_read(common, sender, peer, body),
+                _ => Err(Broken),
+            };
+        }
+        match record.kind {
+            kind::DONE => self.take_done(peer, flags, body)?,
+            kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
+            kind::MESSAGE_PART => lane.take_message_part(common, sender, host, peer, body)?,
+            kind::READ_PART => lane.take_read_part(common, host, peer, body)?,
+            kind::KEEP => lane.peer_wishes = Words(body).next()? != 0,
+            _ => return Err(Broken),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// An operation of this end has ended at the peer.
+    fn take_done(&mut self, peer: u32, flags: u8, body: &[u8]) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, errno) = (words.next()?, words.next()?);
+        let id = SlotId::from_wire(op);
+        let lane = self.lanes.get_mut(peer as usize).ok_or(Broken)?;
+        if flags & flag::KEPT != 0 {
+            if let Some(bytes) = lane.kept.remove(id) {
+                self.common.kept -= bytes.len();
+            }
+            return Ok(());
+        }
+        let errno = i32::try_from(errno).map_err(|_| Broken)?;
+        let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno)) };
+        // Unknown ones have ended before: a message that was discarded, for one.
+        lane.finish(self.common, self.host, peer, id, result);
+        Ok(())
+    }
+}
+
+impl<H: Host<Udp>> Driver for Glue<'_, H> {
+    fn introduce(&mut self, peer: u32, address: SocketAddr) {
+        debug_assert_eq!(
+            peer as usize,
+            self.lanes.len(),
+            "peers are introduced in the order of their numbers"
+        );
+        self.lanes.push(Lane::default());
+        self.host.introduce(peer, &Address::from(address));
+    }
+
+    fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
+        self.take(peer, sender, stream, record).unwrap_or(Flow::Broken)
+    }
+
+    fn lost(&mut self, peer: u32, reason: Lost) {
+        let errno = match reason {
+            Lost::Silent => Errno::ETIMEDOUT,
+            Lost::Closed | Lost::Reset => Errno::ECONNRESET,
+            Lost::Broken => Errno::EIO,
+            Lost::Version => Errno::ENOPROTOOPT,
+        };
+        if reason == Lost::Broken {
+            tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
+        }
+        if let Some(lane) = self.lanes.get_mut(peer as usize) {
+            lane.lose(self.common, self.host, peer, errno);
+        }
+    }
+
+    fn acked(&mut self, peer: u32, mark: u64) {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        if mark == DETACHED {
+            lane.detached = lane.detached.saturating_sub(1);
+            self.common.detached = self.common.detached.saturating_sub(1);
+            return;
+        }
+        let id = SlotId::from_wire(mark);
+        if let Some(Op::Sent | Op::Message { confirm: false, .. }) = self.host.op(peer, id) {
+            lane.finish(self.common, self.host, peer, id, Ok(()));
+        }
+    }
+
+    fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => payload.gather(at as usize, to),
+            // The peer said that it had ended, which it had not.
+            _ => to.fill(0),
+        }
+    }
+}
+
+/// Stands in for the application while an endpoint closes.
+pub struct Closing<'a> {
+    pub common: &'a mut Common,
+}
+
+impl Driver for Closing<'_> {
+    fn introduce(&mut self, _peer: u32, _address: SocketAddr) {}
+
+    fn record(&mut self, _peer: u32, _sender: &mut Sender, _stream: Stream, _record: Record<'_>) -> Flow {
+        Flow::Stop
+    }
+
+    fn lost(&mut self, _peer: u32, _reason: Lost) {}
+
+    fn acked(&mut self, _peer: u32, mark: u64) {
+        if mark == DETACHED {
+            self.common.detached = self.common.detached.saturating_sub(1);
+        }
+    }
+
+    fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
+        to.fill(0); // peers that need payloads are muted
+    }
+}

@@ -1,0 +1,130 @@
+//! One peer of an endpoint, as far as it is not `rdm-proto`'s: what is under way with it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ofi_api::{Caps, Errno};
+use ofi_core::domain::DomainCore;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::{Host, Peer};
+use rdm_proto::Sender;
+use rustc_hash::FxHashMap;
+
+use crate::Udp;
+use crate::command::{Fields, kind};
+use crate::message::Pull;
+use crate::rma::{ServedRead, ServedWrite};
+
+/// What all lanes of an endpoint have in common.
+pub struct Common {
+    pub domain: Arc<DomainCore<Udp>>,
+    pub caps: Caps,
+    /// Longest payload that travels inside a command.
+    pub eager: usize,
+    /// Bytes kept for receivers that are out of room, and how many may be.
+    pub kept: usize,
+    pub kept_limit: usize,
+    /// Messages that were reported as sent and have not arrived.
+    pub detached: usize,
+    /// Peers that were asked to keep their payloads.
+    pub wishing: Vec<Peer>,
+    /// Peers whose reads are being served.
+    pub serving: Vec<Peer>,
+    /// Peers of which it changed whether something is expected.
+    pub changed: Vec<Peer>,
+    pub counts: Counts,
+}
+
+/// What people may read about the lanes.
+#[derive(Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub announced: u64,
+    pub kept: u64,
+    pub received: u64,
+    pub sent: u64,
+    pub send_full: u64,
+}
+
+impl Common {
+    /// Whether the endpoint lets peers do what capability `needs` says.
+    pub fn serves(&self, needs: Caps) -> bool {
+        let directions = self.caps & Caps::RMA_DIRECTIONS;
+        self.caps.contains(Caps::RMA) && (directions.is_empty() || directions.contains(needs))
+    }
+}
+
+/// The mark of messages that were reported as sent before they arrived.
+pub const DETACHED: u64 = u64::MAX;
+
+/// See the module.
+#[derive(Default)]
+pub struct Lane {
+    /// This end's operations that have not ended.
+    pub outstanding: usize,
+    /// Messages that were reported as sent and have not arrived.
+    pub detached: usize,
+    /// Payloads that are being pulled, by the receives that they go to.
+    pub pulls: FxHashMap<u64, Pull>,
+    /// Reads of the peer, being served. Its later commands wait.
+    pub reads: VecDeque<ServedRead>,
+    /// The peer's long write, being served.
+    pub write: Option<ServedWrite>,
+    /// Short messages that count as sent, but wait for the peer to want them.
+    pub kept: Slots<Box<[u8]>>,
+    /// The peer was asked to keep its payloads.
+    pub wished: bool,
+    /// The peer asked this end to keep its payloads.
+    pub peer_wishes: bool,
+}
+
+impl Lane {
+    /// Whether the peer has to do something yet.
+    pub fn expects(&self) -> bool {
+        self.outstanding > 0 || !self.pulls.is_empty()
+    }
+
+    /// An operation of this end has begun.
+    pub fn begin(&mut self, common: &mut Common, peer: Peer) {
+        if !self.expects() {
+            common.changed.push(peer);
+        }
+        self.outstanding += 1;
+    }
+
+    /// An operation of this end has ended.
+    pub fn finish<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: SlotId,
+        result: Result<(), Errno>,
+    ) {
+        if host.finish(peer, id, result).is_some() {
+            self.outstanding = self.outstanding.saturating_sub(1);
+            if !self.expects() {
+                common.changed.push(peer);
+            }
+        }
+    }
+
+    /// Tells the peer how its operation ended.
+    pub fn done(sender: &mut Sender, flags: u8, op: u64, result: Result<(), Errno>) {
+        let errno = result.err().map_or(0, |errno| errno.get() as u64);
+        sender.bulk.record(kind::DONE, flags, Fields::new().word(op).word(errno).bytes(), 0, None);
+    }
+
+    /// The session is over: nothing of it is left here.
+    pub fn lose<H: Host<Udp>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
+        for id in self.kept.ids(|_| true) {
+            common.kept -= self.kept.remove(id).map_or(0, |bytes| bytes.len());
+        }
+        common.detached -= self.detached;
+        common.wishing.retain(|&other| other != peer);
+        common.serving.retain(|&other| other != peer);
+        *self = Self::default();
+        common.changed.push(peer);
+        host.fail_peer(peer, errno);
+    }
+}

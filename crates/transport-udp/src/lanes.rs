@@ -1,0 +1,458 @@
+//! All lanes of an endpoint over its socket.
+//!
+//! A message to a peer that nothing is under way to leaves at once; others gather in the session's stream until the next
+//! poll, or until everything under way has been acknowledged.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_core::domain::DomainCore;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+use rdm_proto::congestion::Congestion;
+use rdm_proto::wire::Params;
+use rdm_proto::wire::handshake::param;
+use rdm_proto::{Config, Endpoint, LONGEST_PACKET};
+
+use crate::Udp;
+use crate::address;
+use crate::glue::{Closing, Glue};
+use crate::lane::{Common, Counts, Lane};
+use crate::liveness::Alive;
+use crate::message::{Token, wish};
+use crate::settings;
+use crate::socket::{Sent, Socket, now};
+
+/// Longest payload that travels inside a command.
+const EAGER: usize = 16 << 10;
+/// Payload bytes that one endpoint keeps for receivers that are out of room.
+const KEPT_LIMIT: usize = 256 << 20;
+/// Batches received, and sent, by one poll.
+const ROUNDS: usize = 4;
+/// Peers that strangers may make an endpoint remember.
+const MAX_PEERS: usize = 1 << 20;
+
+/// The lanes of one endpoint.
+pub struct UdpLanes {
+    common: Common,
+    endpoint: Endpoint,
+    lanes: Vec<Lane>,
+    socket: Socket,
+    /// Something waits to be sent that no poll has looked at.
+    dirty: bool,
+    _alive: Alive,
+}
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    Closed { domain: Arc<DomainCore<Udp>>, info: Box<Info> },
+    Open(Box<UdpLanes>),
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainCore<Udp>>, info: &Info) -> Self {
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut UdpLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+fn secret() -> Result<[u64; 2]> {
+    let random = || getrandom::u64().map_err(|_| Error::new(Errno::EIO));
+    Ok([random()?, random()?])
+}
+
+impl UdpLanes {
+    fn new(domain: &Arc<DomainCore<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let mut wanted: SocketAddr = match name {
+            Some(name) => address::socket(name)?,
+            None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
+        };
+        if wanted.ip().is_unspecified() {
+            wanted.set_ip(address::own_ip(wanted.is_ipv6()));
+        }
+        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get())?;
+        let mut alive = Alive::new(wanted.ip())?;
+        // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
+        let params = Params {
+            window: (socket.granted as u64).clamp(128 << 10, 4 << 20),
+            in_flight: socket.granted as u64 / 2,
+            max_packet: (socket.granted / 8).clamp(1232, LONGEST_PACKET as usize) as u32,
+            liveness_port: alive.port,
+            flags: if settings::CHECKSUM.get() { param::CHECKED } else { 0 },
+        };
+        let config = Config {
+            params,
+            congestion: if settings::CONGESTION.get() { Congestion::Reno } else { Congestion::Fixed },
+            patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
+            ack_delay: Duration::from_micros(50),
+            max_peers: MAX_PEERS,
+        };
+        let endpoint = Endpoint::new(config, secret()?);
+        alive.set_epoch(endpoint.epoch());
+        let common = Common {
+            domain: Arc::clone(domain),
+            caps: info.caps,
+            eager: EAGER,
+            kept: 0,
+            kept_limit: KEPT_LIMIT,
+            detached: 0,
+            wishing: Vec::new(),
+            serving: Vec::new(),
+            changed: Vec::new(),
+            counts: Counts::default(),
+        };
+        Ok(Self { common, endpoint, lanes: Vec::new(), socket, dirty: false, _alive: alive })
+    }
+
+    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+        let (peer, new) = self.endpoint.peer(socket);
+        if new {
+            self.lanes.push(Lane::default());
+            host.introduce(peer, &Address::from(socket));
+        }
+        peer
+    }
+
+    /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
+    fn posted<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, flags: OpFlags) {
+        self.dirty = true;
+        if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.endpoint.is_idle(peer) {
+            return;
+        }
+        let Some(buffer) = self.socket.next() else { return };
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+        if let Some(transmit) = self.endpoint.poll_transmit_to(now(), peer, buffer, &mut glue) {
+            self.socket.push(&transmit);
+            self.common.counts.sent += 1;
+            self.flush();
+        }
+    }
+
+    /// Sends what waits in the batch. Whether there is room for more.
+    fn flush(&mut self) -> bool {
+        loop {
+            match self.socket.flush() {
+                Sent::All => return true,
+                Sent::Full => {
+                    self.common.counts.send_full += 1;
+                    return false;
+                }
+                Sent::TooLong(peer, len) => {
+                    if let Some(peer) = peer {
+                        self.endpoint.too_long(peer, len);
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        if self.endpoint.is_stopped() {
+            self.resume(host);
+        }
+        for _ in 0..ROUNDS {
+            if !host.hungry() {
+                break;
+            }
+            let (got, more) = self.socket.receive();
+            self.common.counts.received += got as u64;
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+            for index in 0..got {
+                let (bytes, from) = self.socket.incoming.received(index);
+                if let Some(from) = from {
+                    self.endpoint.handle(time, address::canonical(from), bytes, &mut glue);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        if !self.common.serving.is_empty() {
+            self.serve(host);
+        }
+        if !self.common.wishing.is_empty() {
+            self.lift_wishes(host);
+        }
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+        self.endpoint.handle_time(time, &mut glue);
+        for peer in std::mem::take(&mut self.common.changed) {
+            self.endpoint.expect(time, peer, self.lanes[peer as usize].expects());
+        }
+        self.transmit(host, ROUNDS);
+    }
+
+    fn transmit<H: Host<Udp>>(&mut self, host: &mut H, rounds: usize) {
+        let time = now();
+        self.dirty = false;
+        for _ in 0..rounds {
+            if self.socket.has_waiting() && !self.flush() {
+                self.dirty = true;
+                return;
+            }
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+            let mut all = false;
+            while let Some(buffer) = self.socket.next() {
+                match self.endpoint.poll_transmit(time, buffer, &mut glue) {
+                    Some(transmit) => {
+                        self.socket.push(&transmit);
+                        glue.common.counts.sent += 1;
+                    }
+                    None => {
+                        all = true;
+                        break;
+                    }
+                }
+            }
+            if !self.flush() {
+                self.dirty = true;
+                return;
+            }
+            if all {
+                return;
+            }
+        }
+        self.dirty = true; // there may be more
+    }
+
+    /// Offers what was turned away before.
+    #[cold]
+    fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
+        if host.hungry() {
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+            self.endpoint.resume(&mut glue);
+        }
+    }
+
+    /// Goes on with reads of peers, and with what these sent after them.
+    #[cold]
+    fn serve<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        let mut still = Vec::new();
+        for peer in std::mem::take(&mut self.common.serving) {
+            let lane = &mut self.lanes[peer as usize];
+            if let Some(sender) = self.endpoint.sender(time, peer) {
+                lane.serve_reads(&self.common, sender);
+            }
+            if !lane.reads.is_empty() {
+                still.push(peer);
+            }
+        }
+        self.common.serving = still;
+        self.resume(host);
+    }
+
+    /// Tells peers that payloads may come again.
+    #[cold]
+    fn lift_wishes<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        let eager = self.common.eager;
+        self.common.wishing.retain(|&peer| {
+            if !host.may_hold(peer, eager) {
+                return true;
+            }
+            self.lanes[peer as usize].wished = false;
+            if let Some(sender) = self.endpoint.sender(time, peer) {
+                wish(sender, false);
+            }
+            false
+        });
+    }
+
+    fn arm(&mut self) -> Arm {
+        // Acknowledgements do not wait for company while nobody looks.
+        let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
+        if self.dirty || stopped || self.endpoint.hasten() || !self.common.changed.is_empty() {
+            return Arm::Ready;
+        }
+        let (time, next) = (now(), self.endpoint.poll_timeout());
+        if next.is_some_and(|next| next <= time) {
+            return Arm::Ready;
+        }
+        self.socket.wake_at(time, next);
+        Arm::Armed
+    }
+
+    /// Sends everything that needs no application.
+    fn send_rest(&mut self) {
+        let time = now();
+        let mut closing = Closing { common: &mut self.common };
+        loop {
+            let Some(buffer) = self.socket.next() else {
+                if !matches!(self.socket.flush(), Sent::All) {
+                    return;
+                }
+                continue;
+            };
+            match self.endpoint.poll_transmit(time, buffer, &mut closing) {
+                Some(transmit) => self.socket.push(&transmit),
+                None => break,
+            }
+        }
+        self.flush();
+    }
+
+    /// Waits a little for what was reported as sent, and says goodbye.
+    fn close(&mut self) {
+        self.endpoint.mute_payloads();
+        self.send_rest();
+        let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        while self.common.detached > 0 && !self.endpoint.is_drained() && now() < end {
+            let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
+            self.socket.wait(wait);
+            let (got, _) = self.socket.receive();
+            let mut closing = Closing { common: &mut self.common };
+            for index in 0..got {
+                let (bytes, from) = self.socket.incoming.received(index);
+                if let Some(from) = from {
+                    self.endpoint.handle(now(), address::canonical(from), bytes, &mut closing);
+                }
+            }
+            self.endpoint.handle_time(now(), &mut closing);
+            self.send_rest();
+        }
+        for peer in 0..self.endpoint.peers() as u32 {
+            if let Some(buffer) = self.socket.next()
+                && let Some(transmit) = self.endpoint.close(peer, buffer)
+            {
+                self.socket.push(&transmit);
+            }
+            self.flush();
+        }
+    }
+}
+
+impl Drop for UdpLanes {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Lanes<Udp> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, info } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        let lanes = UdpLanes::new(domain, info, name)?;
+        let address = Address::from(address::canonical(lanes.socket.address));
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        let lanes = self.open()?;
+        let socket = address::socket(address)?;
+        if socket.is_ipv4() != lanes.socket.address.is_ipv4() || socket.port() == 0 {
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!("{socket}, from {}", lanes.socket.address),
+            ));
+        }
+        Ok(lanes.meet(host, socket))
+    }
+
+    #[inline]
+    fn send<H: Host<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let posted = lane.send(&mut lanes.common, sender, host, out)?;
+        lanes.posted(host, out.peer, out.flags);
+        Ok(posted)
+    }
+
+    fn rma<H: Host<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let posted = lane.rma(&mut lanes.common, sender, host, out)?;
+        lanes.posted(host, out.peer, out.flags);
+        Ok(posted)
+    }
+
+    fn pull<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        let Ok(lanes) = self.open() else { return };
+        if let Some(sender) = lanes.endpoint.sender(now(), peer) {
+            lanes.lanes[peer as usize].pull(&mut lanes.common, sender, host, peer, token, into);
+            lanes.posted(host, peer, OpFlags::empty());
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        let Ok(lanes) = self.open() else { return };
+        if let Some(sender) = lanes.endpoint.sender(now(), peer) {
+            Lane::discard(sender, token);
+            lanes.dirty = true;
+        }
+    }
+
+    fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        self.open().map_or(Arm::Armed, UdpLanes::arm)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.socket.fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let (counts, proto) = (&lanes.common.counts, lanes.endpoint.statistics());
+        let mut sums = [0u64; 6];
+        for peer in 0..lanes.endpoint.peers() as u32 {
+            let Some(stats) = lanes.endpoint.peer_statistics(peer) else { continue };
+            let all = [
+                stats.lost,
+                stats.duplicates,
+                stats.probes,
+                stats.stalls[0],
+                stats.stalls[1],
+                u64::from(lanes.endpoint.is_open(peer)),
+            ];
+            sums.iter_mut().zip(all).for_each(|(sum, value)| *sum += value);
+        }
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_peers", lanes.lanes.len() as u64, "peers met");
+        add("udp_sessions", sums[5], "peers with a session now");
+        add("udp_sessions_begun", proto.sessions, "sessions begun");
+        add("udp_sessions_lost", proto.lost, "sessions lost");
+        add("udp_tx_datagrams", counts.sent, "datagrams sent");
+        add("udp_rx_datagrams", counts.received, "datagrams received");
+        add("udp_eager", counts.eager, "messages sent inside a command");
+        add("udp_announced", counts.announced, "messages announced first");
+        add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
+        add("udp_lost", sums[0], "datagrams found lost, and sent again");
+        add("udp_duplicates", sums[1], "datagrams that came more than once");
+        add("udp_probes", sums[2], "probes of peers that were silent");
+        add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");
+        add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
+        add("udp_send_full", counts.send_full, "times that the socket took no more");
+        add("udp_unsendable", lanes.socket.unsendable, "datagrams that the system would not send");
+        add("udp_malformed", proto.malformed, "datagrams dropped: malformed");
+        add("udp_versions", proto.versions, "datagrams dropped: another version");
+        add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
+        add("udp_stale", proto.stale, "handshakes dropped: echoes and forgeries");
+        add("udp_retries", proto.retries, "handshakes sent back for a cookie");
+        add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
+        add("udp_receive_buffer", lanes.socket.granted as u64, "bytes that the kernel lets the socket hold");
+    }
+}

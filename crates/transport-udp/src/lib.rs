@@ -1,0 +1,72 @@
+//! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
+//!
+//! `rdm-proto` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
+//! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`,
+//! `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
+//! again, and the core. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
+
+mod address;
+mod command;
+mod glue;
+mod lane;
+mod lanes;
+mod liveness;
+mod memory;
+mod message;
+mod provider;
+mod rma;
+mod settings;
+mod socket;
+mod sys;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::DomainCore;
+use ofi_core::transport::Transport;
+
+pub use provider::UdpProvider;
+pub use settings::SETTINGS;
+
+/// The transport.
+pub struct Udp;
+
+impl Transport for Udp {
+    type Domain = ();
+    type Region = ();
+    type Lanes = lanes::State;
+    type Op = message::Op;
+    type Token = message::Token;
+
+    fn open_domain(_info: &Info) -> Result<Self::Domain> {
+        Ok(())
+    }
+
+    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(lanes::State::new(domain, info))
+    }
+
+    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(())
+    }
+
+    fn deregister(_domain: &DomainCore<Self>, _region: &Self::Region) -> Result<()> {
+        Ok(()) // every access is checked when its bytes are copied, by the owner
+    }
+
+    fn alloc(
+        _domain: &Arc<DomainCore<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        memory::alloc(len, placement)
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        address::resolve(node, service, None)
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        address::normalize(address)
+    }
+}

@@ -1,0 +1,118 @@
+//! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
+//! answers questions after endpoints (`docs/protocol.md`, "Liveness").
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Errno, Error, Result};
+use ofi_core::sys::{WaitSet, os_error, wait_readable};
+
+/// What endpoints and the thread share.
+#[derive(Default)]
+struct Known {
+    /// Epochs of the endpoints that are open.
+    live: HashSet<u64>,
+    /// A socket for each address that endpoints have, so that answers come from where questions went.
+    sockets: HashMap<IpAddr, (Arc<UdpSocket>, u16)>,
+}
+
+struct Helper {
+    known: Mutex<Known>,
+    set: WaitSet,
+    process: u32,
+}
+
+/// The helper of this process. After fork, the child has none until it opens an endpoint.
+static HELPER: Mutex<Option<Arc<Helper>>> = Mutex::new(None);
+
+/// Keeps an endpoint known as alive.
+pub struct Alive {
+    helper: Arc<Helper>,
+    epoch: u64,
+    /// Where it is answered for.
+    pub port: u16,
+}
+
+impl Helper {
+    fn get() -> Result<Arc<Self>> {
+        let mut helper = HELPER.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(helper) = helper.as_ref().filter(|helper| helper.process == std::process::id()) {
+            return Ok(Arc::clone(helper));
+        }
+        let fresh =
+            Arc::new(Self { known: Mutex::default(), set: WaitSet::new()?, process: std::process::id() });
+        let thread = Arc::clone(&fresh);
+        std::thread::Builder::new()
+            .name("ofi-udp-alive".into())
+            .stack_size(128 << 10)
+            .spawn(move || thread.run())
+            .map_err(|error| Error::with(Errno::EAGAIN, format!("starting the liveness thread: {error}")))?;
+        *helper = Some(Arc::clone(&fresh));
+        Ok(fresh)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut buffer = [0u8; 256];
+        loop {
+            wait_readable(&[self.set.fd()], None);
+            let sockets: Vec<Arc<UdpSocket>> =
+                self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
+            for socket in sockets {
+                // A few of each: a flood at one does not keep the others waiting.
+                for _ in 0..64 {
+                    let Ok((len, from)) = socket.recv_from(&mut buffer) else { break };
+                    let answer = rdm_proto::answer_liveness(&buffer[..len], |epoch| {
+                        self.known().live.contains(&epoch)
+                    });
+                    if let Some(answer) = answer {
+                        let _ = socket.send_to(&answer, from);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Alive {
+    /// Finds the port on which endpoints of address `ip` are answered for.
+    ///
+    /// # Errors
+    /// `FI_EMFILE`, `FI_EAGAIN`.
+    pub fn new(ip: IpAddr) -> Result<Self> {
+        let helper = Helper::get()?;
+        let mut known = helper.known();
+        let port = match known.sockets.get(&ip) {
+            Some(&(_, port)) => port,
+            None => {
+                let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).map_err(|_| os_error("bind"))?;
+                socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
+                let port = socket.local_addr().map_err(|_| os_error("getsockname"))?.port();
+                helper.set.add(socket.as_raw_fd())?;
+                known.sockets.insert(ip, (Arc::new(socket), port));
+                port
+            }
+        };
+        drop(known);
+        Ok(Self { helper, epoch: 0, port })
+    }
+
+    /// Answers for this endpoint from now on.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        let mut known = self.helper.known();
+        known.live.remove(&self.epoch);
+        known.live.insert(epoch);
+        self.epoch = epoch;
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.helper.known().live.remove(&self.epoch);
+    }
+}

@@ -1,0 +1,372 @@
+//! Messages: short ones inside a command, long ones announced and then pulled by the receiver.
+
+use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use rdm_proto::{Flow, Sender};
+
+use crate::Udp;
+use crate::command::{Broken, Fields, Words, flag, kind};
+use crate::lane::{Common, DETACHED, Lane};
+
+/// What this transport keeps of an operation that has not ended.
+pub enum Op {
+    /// A short message that waits for its arrival.
+    Sent,
+    /// A short message or write that waits for word from the peer.
+    Confirm,
+    /// An announced message.
+    Message {
+        /// Its payload.
+        payload: Payload,
+        /// It ends only when the peer says so.
+        confirm: bool,
+        /// Bytes in all.
+        len: usize,
+    },
+    /// A long remote write.
+    Write(Payload),
+    /// A remote read.
+    Read {
+        /// Where it goes.
+        pieces: Box<[Piece]>,
+        /// Bytes that have arrived.
+        got: usize,
+        /// Bytes in all.
+        len: usize,
+    },
+}
+
+/// Bytes to be sent later.
+pub enum Payload {
+    /// In the application's memory, lent until the operation ends.
+    Lent(Box<[Piece]>),
+    /// A copy: the operation was injected.
+    Owned(Box<[u8]>),
+}
+
+impl Payload {
+    /// Borrows or copies, as `flags` allow.
+    pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
+        if flags.contains(OpFlags::INJECT) {
+            Self::Owned(copied(pieces, len))
+        } else {
+            Self::Lent(pieces.into())
+        }
+    }
+
+    /// Copies bytes from byte `skip` on to `to`; what there is not becomes zero.
+    pub fn gather(&self, skip: usize, to: &mut [u8]) {
+        let got = match self {
+            // SAFETY: the pieces are lent until the operation ends, and it has not; `to` is as long as it says.
+            Self::Lent(pieces) => unsafe { copy::gather(pieces, skip, to.as_mut_ptr(), to.len()) },
+            Self::Owned(bytes) => {
+                let part = bytes.get(skip..).unwrap_or_default();
+                let len = part.len().min(to.len());
+                to[..len].copy_from_slice(&part[..len]);
+                len
+            }
+        };
+        to[got..].fill(0);
+    }
+}
+
+/// A copy of lent memory.
+pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
+    let mut bytes = vec![0u8; len];
+    // SAFETY: the pieces are lent during the call that posts the operation, and the vector has `len` bytes.
+    unsafe { copy::gather(pieces, 0, bytes.as_mut_ptr(), len) };
+    bytes.into()
+}
+
+/// Names a payload at its sender (`Transport::Token`).
+#[derive(Clone, Copy, Debug)]
+pub struct Token {
+    /// The sender's operation.
+    op: u64,
+    /// Flags of the announcement.
+    flags: u8,
+}
+
+/// A payload that is being pulled.
+pub struct Pull {
+    token: Token,
+    got: usize,
+    len: usize,
+}
+
+/// Bytes that may wait in the stream to a peer, past which it takes no more.
+pub const STREAM_LIMIT: usize = 1 << 20;
+
+impl Lane {
+    /// Sends a message.
+    pub fn send<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
+            || sender.commands.buffered() > STREAM_LIMIT
+        {
+            return Err(Error::AGAIN);
+        }
+        if out.len > common.eager || self.peer_wishes {
+            return self.announce(common, sender, host, out);
+        }
+        const ENDS_LATER: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
+        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
+            && !out.flags.intersects(ENDS_LATER);
+        let mut fields = Fields::new();
+        let mut flags = 0;
+        let mark = if detached {
+            (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
+            Some(DETACHED)
+        } else {
+            self.begin(common, out.peer);
+            let id = host.open(out.peer, out.ticket, if confirm { Op::Confirm } else { Op::Sent });
+            if confirm {
+                flags |= flag::CONFIRM;
+                fields.word(id.to_wire());
+            }
+            (!confirm).then(|| id.to_wire())
+        };
+        flags |= envelope(&mut fields, out);
+        let body = sender.commands.record(kind::MESSAGE, flags, fields.bytes(), out.len, mark);
+        // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+        unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
+        common.counts.eager += 1;
+        Ok(if detached { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Tells the peer of a message whose payload stays here for now.
+    #[cold]
+    fn announce<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
+        let keep = out.len <= common.eager && !confirm;
+        if keep && common.kept + out.len > common.kept_limit {
+            return Err(Error::AGAIN);
+        }
+        let (id, mut flags) = if keep {
+            common.counts.kept += 1;
+            common.kept += out.len;
+            (self.kept.insert(copied(out.pieces, out.len)), flag::KEPT)
+        } else {
+            self.begin(common, out.peer);
+            let payload = Payload::new(out.pieces, out.len, out.flags);
+            let flags = if confirm { flag::CONFIRM } else { 0 };
+            (host.open(out.peer, out.ticket, Op::Message { payload, confirm, len: out.len }), flags)
+        };
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).word(out.len as u64);
+        flags |= envelope(&mut fields, out);
+        sender.commands.record(kind::ANNOUNCE, flags, fields.bytes(), 0, None);
+        common.counts.announced += 1;
+        Ok(if keep { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Takes a message.
+    pub fn take_message<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let confirm = words.next_if(flags & flag::CONFIRM != 0)?;
+        let mut arrived = arrived(peer, flags, &mut words)?;
+        arrived.len = words.0.len();
+        // SAFETY: the payload is readable for its length during the call.
+        let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
+        match delivery {
+            Delivery::Taken => {}
+            Delivery::Stopped => return Ok(Flow::Stop),
+            Delivery::Kept => {
+                if !self.wished && !host.may_hold(peer, common.eager) {
+                    self.wished = true;
+                    common.wishing.push(peer);
+                    wish(sender, true);
+                }
+            }
+        }
+        if let Some(op) = confirm {
+            Self::done(sender, 0, op, Ok(()));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Takes an announcement.
+    pub fn take_announcement<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, len) = (words.next()?, words.next()?);
+        let mut arrived = arrived(peer, flags, &mut words)?;
+        arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
+        let token = Token { op, flags };
+        match host.announce(&arrived, token) {
+            Announced::Pull(into) => self.pull(common, sender, host, peer, token, into),
+            Announced::Kept => {}
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Asks for an announced payload, to go into the open receive `into`.
+    pub fn pull<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        token: Token,
+        into: SlotId,
+    ) {
+        let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
+        let mut fields = Fields::new();
+        fields.word(token.op).word(into.to_wire()).word(len as u64);
+        sender.bulk.record(kind::SEND, token.flags & flag::KEPT, fields.bytes(), 0, None);
+        if len == 0 {
+            host.received(into, Ok(()));
+            if token.flags & flag::CONFIRM != 0 {
+                Self::done(sender, 0, token.op, Ok(()));
+            }
+            return;
+        }
+        if !self.expects() {
+            common.changed.push(peer);
+        }
+        self.pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+    }
+
+    /// Tells the sender that its payload is not wanted.
+    pub fn discard(sender: &mut Sender, token: Token) {
+        Self::done(sender, token.flags & flag::KEPT, token.op, Ok(()));
+    }
+
+    /// The peer asks for a payload.
+    pub fn start_payload<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, into, wanted) = (words.next()?, words.next()?, words.next()?);
+        let id = SlotId::from_wire(op);
+        if flags & flag::KEPT != 0 {
+            let Some(bytes) = self.kept.remove(id) else { return Ok(()) };
+            common.kept -= bytes.len();
+            let len = usize::try_from(wanted).map_or(bytes.len(), |wanted| wanted.min(bytes.len()));
+            if len > 0 {
+                let mut fields = Fields::new();
+                fields.word(into).word(0);
+                sender
+                    .bulk
+                    .record(kind::MESSAGE_PART, 0, fields.bytes(), len, None)
+                    .copy_from_slice(&bytes[..len]);
+            }
+            return Ok(());
+        }
+        match host.op(peer, id) {
+            Some(Op::Message { confirm, len, .. }) => {
+                if wanted > *len as u64 {
+                    return Err(Broken);
+                }
+                if wanted > 0 {
+                    sender.bulk.payload(kind::MESSAGE_PART, 0, into, op, wanted);
+                } else if !*confirm {
+                    self.finish(common, host, peer, id, Ok(()));
+                }
+                Ok(())
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    /// A part of a pulled payload has come.
+    pub fn take_message_part<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (id, offset) = (words.next()?, words.next()?);
+        let bytes = words.0;
+        let into = SlotId::from_wire(id);
+        let pull = self.pulls.get_mut(&id).ok_or(Broken)?;
+        if offset != pull.got as u64 || bytes.len() > pull.len - pull.got {
+            return Err(Broken);
+        }
+        if let Some(receiving) = host.receiving(into) {
+            // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within the
+            // length that they were found to have.
+            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, pull.got) };
+        }
+        pull.got += bytes.len();
+        if pull.got == pull.len {
+            let token = pull.token;
+            self.pulls.remove(&id);
+            if !self.expects() {
+                common.changed.push(peer);
+            }
+            host.received(into, Ok(()));
+            if token.flags & flag::CONFIRM != 0 {
+                Self::done(sender, 0, token.op, Ok(()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells the peer whether to keep its payloads.
+pub fn wish(sender: &mut Sender, keep: bool) {
+    sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
+}
+
+/// Appends tag and data; answers the flags that say so.
+fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
+    let mut flags = 0;
+    if out.tagged {
+        fields.word(out.tag);
+        flags |= flag::TAGGED;
+    }
+    if out.flags.contains(OpFlags::REMOTE_CQ_DATA) {
+        fields.word(out.data);
+        flags |= flag::DATA;
+    }
+    flags
+}
+
+/// The envelope of a message, its length aside.
+fn arrived(peer: Peer, flags: u8, words: &mut Words<'_>) -> Result<Arrived, Broken> {
+    let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
+    let tag = words.next_if(tagged)?.unwrap_or(0);
+    let data = words.next_if(has_data)?.unwrap_or(0);
+    Ok(Arrived { peer, tagged, has_data, tag, data, len: 0 })
+}

@@ -1,0 +1,309 @@
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutRma, Peer, Posted};
+use rdm_proto::{Flow, Sender};
+
+use crate::Udp;
+use crate::command::{Broken, Fields, Words, flag, kind};
+use crate::lane::{Common, Lane};
+use crate::message::{Op, Payload, STREAM_LIMIT};
+
+/// A long write of the peer, being executed here.
+pub struct ServedWrite {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    got: usize,
+    len: usize,
+    data: Option<u64>,
+    failed: Option<Errno>,
+}
+
+/// A read of the peer, being executed here.
+pub struct ServedRead {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    done: usize,
+    len: usize,
+}
+
+/// Bytes of one record of an answer to a read.
+const READ_PART: usize = 16 << 10;
+/// Bytes of answers that may wait in the stream.
+const READ_AHEAD: usize = 512 << 10;
+
+impl Lane {
+    /// Reads or writes the peer's memory.
+    pub fn rma<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Posted> {
+        if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
+            || sender.commands.buffered() > STREAM_LIMIT
+        {
+            return Err(Error::AGAIN);
+        }
+        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
+        let short = out.write && out.len <= common.eager;
+        let op = match (out.write, short) {
+            (true, true) => Op::Confirm,
+            (true, false) => Op::Write(Payload::new(out.pieces, out.len, out.flags)),
+            (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+        };
+        self.begin(common, out.peer);
+        let id = host.open(out.peer, out.ticket, op).to_wire();
+        let mut fields = Fields::new();
+        fields.word(id).pieces(out.remote);
+        let mut flags = 0;
+        if let Some(data) = data {
+            fields.word(data);
+            flags |= flag::DATA;
+        }
+        let fields = fields.bytes();
+        if short {
+            let body = sender.commands.record(kind::WRITE, flags, fields, out.len, None);
+            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+            unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
+        } else if out.write {
+            sender.commands.record(kind::WRITE_LONG, flags, fields, 0, None);
+            sender.commands.payload(kind::WRITE_PART, 0, id, id, out.len as u64);
+        } else {
+            sender.commands.record(kind::READ, flags, fields, 0, None);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// The length of an access, if all of it is allowed.
+    fn check(common: &Common, remote: &[RemotePiece], access: MrAccess) -> Result<usize, Errno> {
+        // What the endpoint was not opened for is refused like a right that the region does not have.
+        let needs = if access == MrAccess::REMOTE_WRITE { Caps::REMOTE_WRITE } else { Caps::REMOTE_READ };
+        if !common.serves(needs) {
+            return Err(Errno::EACCES);
+        }
+        let mut total = 0usize;
+        for piece in remote {
+            let checked = common.domain.regions.check(piece.key, piece.addr, piece.len as u64, access);
+            checked.map_err(|violation| violation.errno())?;
+            total = total.checked_add(piece.len).ok_or(Errno::EINVAL)?;
+        }
+        Ok(total)
+    }
+
+    /// Executes a short write of the peer.
+    pub fn take_write<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        let data = words.next_if(flags & flag::DATA != 0)?;
+        let bytes = words.0;
+        let result = match Self::check(common, &remote, MrAccess::REMOTE_WRITE) {
+            Ok(total) if total != bytes.len() => return Err(Broken),
+            Ok(_) => {
+                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                if let Some(data) = data
+                    && !host.remote_write(peer, data, bytes.len())
+                {
+                    return Ok(Flow::Stop);
+                }
+                write_here(common, &remote, 0, bytes)
+            }
+            Err(errno) => Err(errno),
+        };
+        Self::done(sender, 0, op, result);
+        Ok(Flow::Next)
+    }
+
+    /// Starts a long write of the peer.
+    pub fn take_long_write(&mut self, common: &Common, flags: u8, body: &[u8]) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        let data = words.next_if(flags & flag::DATA != 0)?;
+        let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
+        if len == 0 || self.write.is_some() {
+            return Err(Broken);
+        }
+        let failed = Self::check(common, &remote, MrAccess::REMOTE_WRITE).err();
+        self.write = Some(ServedWrite { op, remote, got: 0, len, data, failed });
+        Ok(Flow::Next)
+    }
+
+    /// Executes a part of a long write.
+    pub fn take_write_part<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, offset) = (words.next()?, words.next()?);
+        let bytes = words.0;
+        let write = self.write.as_mut().ok_or(Broken)?;
+        if op != write.op || offset != write.got as u64 || bytes.len() > write.len - write.got {
+            return Err(Broken);
+        }
+        let last = write.got + bytes.len() == write.len;
+        if last
+            && write.failed.is_none()
+            && let Some(data) = write.data
+        {
+            // Whether the last bytes may be written is looked at first: what is reported must have happened.
+            if let Err(errno) = Self::check(common, &write.remote, MrAccess::REMOTE_WRITE) {
+                write.failed = Some(errno);
+            } else if !host.remote_write(peer, data, write.len) {
+                return Ok(Flow::Stop);
+            }
+        }
+        if write.failed.is_none() {
+            write.failed = write_here(common, &write.remote, write.got, bytes).err();
+        }
+        write.got += bytes.len();
+        if last {
+            let result = write.failed.map_or(Ok(()), Err);
+            self.write = None;
+            Self::done(sender, 0, op, result);
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Starts a read of the peer.
+    pub fn take_read(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        match Self::check(common, &remote, MrAccess::REMOTE_READ) {
+            Err(errno) => Self::done(sender, 0, op, Err(errno)),
+            Ok(0) => Self::done(sender, 0, op, Ok(())),
+            Ok(len) => {
+                self.reads.push_back(ServedRead { op, remote, done: 0, len });
+                self.serve_reads(common, sender);
+                if !self.reads.is_empty() && !common.serving.contains(&peer) {
+                    common.serving.push(peer);
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Answers reads as far as there is room in the stream. The bytes are copied now: later commands of the peer may
+    /// change the memory.
+    pub fn serve_reads(&mut self, common: &Common, sender: &mut Sender) {
+        while let Some(read) = self.reads.front_mut() {
+            if sender.bulk.buffered() > READ_AHEAD {
+                return;
+            }
+            let part = READ_PART.min(read.len - read.done);
+            // Checked before anything is promised, as a region may have been closed meanwhile.
+            let allowed = Self::check(common, &read.remote, MrAccess::REMOTE_READ);
+            let result = allowed.and_then(|_| {
+                let mut fields = Fields::new();
+                fields.word(read.op).word(read.done as u64);
+                let mut bytes = vec![0u8; part];
+                read_here(common, &read.remote, read.done, &mut bytes)?;
+                sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None).copy_from_slice(&bytes);
+                Ok(())
+            });
+            read.done += part;
+            if let Err(errno) = result {
+                Self::done(sender, 0, read.op, Err(errno));
+                self.reads.pop_front();
+            } else if read.done == read.len {
+                self.reads.pop_front();
+            }
+        }
+    }
+
+    /// Takes the bytes of a read of this end.
+    pub fn take_read_part<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, offset) = (words.next()?, words.next()?);
+        let bytes = words.0;
+        let id = SlotId::from_wire(op);
+        let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
+        if offset != *got as u64 || bytes.len() > *len - *got {
+            return Err(Broken);
+        }
+        // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
+        unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, *got) };
+        *got += bytes.len();
+        if got == len {
+            self.finish(common, host, peer, id, Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
+fn runs(
+    remote: &[RemotePiece],
+    mut skip: usize,
+    mut len: usize,
+) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
+    remote.iter().filter_map(move |piece| {
+        if skip >= piece.len {
+            skip -= piece.len;
+            return None;
+        }
+        let run = (piece.len - skip).min(len);
+        let addr = piece.addr.wrapping_add(skip as u64);
+        skip = 0;
+        len -= run;
+        (run > 0).then_some((addr, piece.key, run))
+    })
+}
+
+/// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
+fn write_here(common: &Common, remote: &[RemotePiece], skip: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    for (addr, key, run) in runs(remote, skip, bytes.len()) {
+        let checked = common.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let granted = checked.map_err(|violation| violation.errno())?;
+        for piece in granted.pieces() {
+            let part = &bytes[done..done + piece.len];
+            // SAFETY: the grant holds the registered memory while it is written; `part` is as long.
+            unsafe { copy::bytes(part.as_ptr(), piece.addr, piece.len) };
+            done += piece.len;
+        }
+    }
+    Ok(())
+}
+
+/// Reads registered memory here, from byte `skip` of `remote` on.
+fn read_here(common: &Common, remote: &[RemotePiece], skip: usize, to: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    for (addr, key, run) in runs(remote, skip, to.len()) {
+        let checked = common.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_READ);
+        let granted = checked.map_err(|violation| violation.errno())?;
+        for piece in granted.pieces() {
+            let part = &mut to[done..done + piece.len];
+            // SAFETY: the grant holds the registered memory while it is read; `part` is as long.
+            unsafe { copy::bytes(piece.addr, part.as_mut_ptr(), piece.len) };
+            done += piece.len;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! The provider's settings.
+
+use ofi_core::config::{AnySetting, Setting};
+
+/// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
+pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
+    "udp",
+    "peer_timeout_ms",
+    5000,
+    "Milliseconds after which operations fail whose peer answers nothing, nor its process for it",
+)
+.range(100, 3_600_000);
+
+/// How much a socket's buffers are asked to hold. The kernel may grant less (net.core.rmem_max), and senders are told
+/// what it granted.
+pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
+    "udp",
+    "socket_buffer",
+    8 << 20,
+    "Bytes that an endpoint's socket is asked to hold in each direction; the kernel may grant less",
+)
+.range(1 << 16, 1 << 30);
+
+/// Whether packets carry a checksum of their own beside UDP's.
+pub static CHECKSUM: Setting<bool> = Setting::new(
+    "udp",
+    "checksum",
+    false,
+    "Protect every packet with a CRC-32C besides the 16 bits of UDP; either end of a session may ask for it",
+);
+
+/// Whether a share of the link is enough.
+pub static CONGESTION: Setting<bool> = Setting::new(
+    "udp",
+    "congestion_control",
+    true,
+    "Share links with others as TCP does; without it only the receiver's credit bounds a sender",
+);
+
+/// How long closing an endpoint may wait for injected messages to arrive.
+pub static LINGER_MS: Setting<usize> = Setting::new(
+    "udp",
+    "linger_ms",
+    100,
+    "Milliseconds that closing an endpoint waits at most until messages that were reported as sent have arrived",
+)
+.range(0, 60_000);
+
+/// Everything here.
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS];
