@@ -488,10 +488,11 @@ impl Endpoint {
         None
     }
 
-    /// Whether nothing is on its way to `peer`: a small record may leave at once, as no other will come along that
-    /// it could wait for.
-    pub fn is_idle(&self, peer: u32) -> bool {
-        self.peers.get(peer as usize).is_some_and(Connection::is_idle)
+    /// Whether what waits for `peer` had better leave now: nothing is on its way to it but what was sent more than `gap`
+    /// ago, or a whole packet waits. Otherwise more may come along, or an acknowledgement.
+    pub fn is_ready(&self, now: Instant, peer: u32, gap: Duration) -> bool {
+        let since = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
+        self.peers.get(peer as usize).is_some_and(|connection| connection.is_ready(since))
     }
 
     /// As [`Endpoint::poll_transmit`], for one peer.

@@ -16,6 +16,8 @@ pub mod kind {
     pub const WRITE_PART: u8 = 5;
     /// A remote read: op, pieces.
     pub const READ: u8 = 6;
+    /// An atomic operation: op, what it does, pieces, operands, comparands. Answered like a read, or by `DONE`.
+    pub const ATOMIC: u8 = 7;
 
     // On the stream of answers and payloads:
     /// An operation of the receiver has ended: op, errno.
@@ -52,7 +54,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    const MOST: usize = 8 * (3 + 3 * RMA_IOV_LIMIT);
+    const MOST: usize = 8 * (4 + 3 * RMA_IOV_LIMIT);
 
     /// None yet.
     pub fn new() -> Self {

@@ -45,7 +45,8 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
                 kind::WRITE_LONG => lane.take_long_write(common, flags, body),
                 kind::WRITE_PART => lane.take_write_part(common, sender, host, peer, body),
-                kind::READ => lane.take_read(common, sender, peer, body),
+                kind::READ => lane.take_read(common, sender, host, peer, body),
+                kind::ATOMIC => lane.take_atomic(common, sender, host, body),
                 _ => Err(Broken),
             };
         }

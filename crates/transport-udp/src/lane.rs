@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ofi_api::{Caps, Errno};
+use ofi_api::{Caps, Errno, MrAccess};
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
@@ -47,10 +47,15 @@ pub struct Counts {
 }
 
 impl Common {
-    /// Whether the endpoint lets peers do what capability `needs` says.
-    pub fn serves(&self, needs: Caps) -> bool {
+    /// Whether the endpoint lets peers access its memory in this way, by operations of capability `kind`.
+    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
         let directions = self.caps & Caps::RMA_DIRECTIONS;
-        self.caps.contains(Caps::RMA) && (directions.is_empty() || directions.contains(needs))
+        let serves = |right, direction| {
+            !access.contains(right) || directions.is_empty() || directions.contains(direction)
+        };
+        self.caps.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
     }
 }
 

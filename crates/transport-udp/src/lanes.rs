@@ -1,7 +1,7 @@
 //! All lanes of an endpoint over its socket.
 //!
-//! A message to a peer that nothing is under way to leaves at once; others gather in the session's stream until the next
-//! poll, or until everything under way has been acknowledged.
+//! A message to a peer that nothing was sent to just now leaves at once; others gather in the session's stream until
+//! they fill a packet, or the next poll.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::domain::DomainCore;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutRma, Peer, Posted};
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::Params;
 use rdm_proto::wire::handshake::param;
@@ -32,6 +32,8 @@ const EAGER: usize = 16 << 10;
 const KEPT_LIMIT: usize = 256 << 20;
 /// Batches received, and sent, by one poll.
 const ROUNDS: usize = 4;
+/// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
+const GATHER: Duration = Duration::from_micros(20);
 /// Peers that strangers may make an endpoint remember.
 const MAX_PEERS: usize = 1 << 20;
 
@@ -127,12 +129,16 @@ impl UdpLanes {
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
     fn posted<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, flags: OpFlags) {
         self.dirty = true;
-        if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.endpoint.is_idle(peer) {
+        let time = now();
+        if flags.contains(OpFlags::MORE)
+            || self.socket.has_waiting()
+            || !self.endpoint.is_ready(time, peer, GATHER)
+        {
             return;
         }
         let Some(buffer) = self.socket.next() else { return };
         let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
-        if let Some(transmit) = self.endpoint.poll_transmit_to(now(), peer, buffer, &mut glue) {
+        if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
             self.socket.push(&transmit);
             self.common.counts.sent += 1;
             self.flush();
@@ -243,7 +249,7 @@ impl UdpLanes {
         for peer in std::mem::take(&mut self.common.serving) {
             let lane = &mut self.lanes[peer as usize];
             if let Some(sender) = self.endpoint.sender(time, peer) {
-                lane.serve_reads(&self.common, sender);
+                lane.serve_reads(&self.common, sender, host);
             }
             if !lane.reads.is_empty() {
                 still.push(peer);
@@ -377,6 +383,15 @@ impl Lanes<Udp> for State {
         let lane = &mut lanes.lanes[out.peer as usize];
         let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
         let posted = lane.rma(&mut lanes.common, sender, host, out)?;
+        lanes.posted(host, out.peer, out.flags);
+        Ok(posted)
+    }
+
+    fn atomic<H: Host<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let posted = lane.atomic(&mut lanes.common, sender, host, out)?;
         lanes.posted(host, out.peer, out.flags);
         Ok(posted)
     }

@@ -6,6 +6,7 @@
 //! again, and the core. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
 
 mod address;
+mod atomic;
 mod command;
 mod glue;
 mod lane;
@@ -60,6 +61,10 @@ impl Transport for Udp {
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
         memory::alloc(len, placement)
+    }
+
+    fn atomic_size() -> usize {
+        atomic::MOST
     }
 
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {

@@ -79,10 +79,14 @@ impl Lane {
     }
 
     /// The length of an access, if all of it is allowed.
-    fn check(common: &Common, remote: &[RemotePiece], access: MrAccess) -> Result<usize, Errno> {
+    pub fn check(
+        common: &Common,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
         // What the endpoint was not opened for is refused like a right that the region does not have.
-        let needs = if access == MrAccess::REMOTE_WRITE { Caps::REMOTE_WRITE } else { Caps::REMOTE_READ };
-        if !common.serves(needs) {
+        if !common.serves(kind, access) {
             return Err(Errno::EACCES);
         }
         let mut total = 0usize;
@@ -108,7 +112,7 @@ impl Lane {
         let (op, remote) = (words.next()?, words.pieces()?);
         let data = words.next_if(flags & flag::DATA != 0)?;
         let bytes = words.0;
-        let result = match Self::check(common, &remote, MrAccess::REMOTE_WRITE) {
+        let result = match Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
             Ok(total) if total != bytes.len() => return Err(Broken),
             Ok(_) => {
                 // The report first, as it may have to wait; the application cannot see it before the bytes.
@@ -117,7 +121,11 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                write_here(common, &remote, 0, bytes)
+                let written = write_here(common, &remote, 0, bytes);
+                if written.is_ok() {
+                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                }
+                written
             }
             Err(errno) => Err(errno),
         };
@@ -134,7 +142,7 @@ impl Lane {
         if len == 0 || self.write.is_some() {
             return Err(Broken);
         }
-        let failed = Self::check(common, &remote, MrAccess::REMOTE_WRITE).err();
+        let failed = Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
         self.write = Some(ServedWrite { op, remote, got: 0, len, data, failed });
         Ok(Flow::Next)
     }
@@ -161,7 +169,7 @@ impl Lane {
             && let Some(data) = write.data
         {
             // Whether the last bytes may be written is looked at first: what is reported must have happened.
-            if let Err(errno) = Self::check(common, &write.remote, MrAccess::REMOTE_WRITE) {
+            if let Err(errno) = Self::check(common, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
             } else if !host.remote_write(peer, data, write.len) {
                 return Ok(Flow::Stop);
@@ -171,30 +179,35 @@ impl Lane {
             write.failed = write_here(common, &write.remote, write.got, bytes).err();
         }
         write.got += bytes.len();
-        if last {
-            let result = write.failed.map_or(Ok(()), Err);
-            self.write = None;
-            Self::done(sender, 0, op, result);
+        if last && let Some(write) = self.write.take() {
+            if write.failed.is_none() {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+            }
+            Self::done(sender, 0, op, write.failed.map_or(Ok(()), Err));
         }
         Ok(Flow::Next)
     }
 
     /// Starts a read of the peer.
-    pub fn take_read(
+    pub fn take_read<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
+        host: &mut H,
         peer: Peer,
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.next()?, words.pieces()?);
-        match Self::check(common, &remote, MrAccess::REMOTE_READ) {
+        match Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => Self::done(sender, 0, op, Err(errno)),
-            Ok(0) => Self::done(sender, 0, op, Ok(())),
+            Ok(0) => {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
+                Self::done(sender, 0, op, Ok(()));
+            }
             Ok(len) => {
                 self.reads.push_back(ServedRead { op, remote, done: 0, len });
-                self.serve_reads(common, sender);
+                self.serve_reads(common, sender, host);
                 if !self.reads.is_empty() && !common.serving.contains(&peer) {
                     common.serving.push(peer);
                 }
@@ -205,14 +218,14 @@ impl Lane {
 
     /// Answers reads as far as there is room in the stream. The bytes are copied now: later commands of the peer may
     /// change the memory.
-    pub fn serve_reads(&mut self, common: &Common, sender: &mut Sender) {
+    pub fn serve_reads<H: Host<Udp>>(&mut self, common: &Common, sender: &mut Sender, host: &mut H) {
         while let Some(read) = self.reads.front_mut() {
             if sender.bulk.buffered() > READ_AHEAD {
                 return;
             }
             let part = READ_PART.min(read.len - read.done);
             // Checked before anything is promised, as a region may have been closed meanwhile.
-            let allowed = Self::check(common, &read.remote, MrAccess::REMOTE_READ);
+            let allowed = Self::check(common, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
             let result = allowed.and_then(|_| {
                 let mut fields = Fields::new();
                 fields.word(read.op).word(read.done as u64);
@@ -226,6 +239,7 @@ impl Lane {
                 Self::done(sender, 0, read.op, Err(errno));
                 self.reads.pop_front();
             } else if read.done == read.len {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
                 self.reads.pop_front();
             }
         }

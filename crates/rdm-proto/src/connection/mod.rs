@@ -128,6 +128,8 @@ struct Session {
     unacked: u32,
     ack_by: Option<Instant>,
     ack_now: bool,
+    /// Acknowledgements do not wait: the last one that did found no company.
+    quick: bool,
     tell_credit: bool,
     bulk_first: bool,
     ask: bool,
@@ -208,9 +210,14 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether there is a session, and nothing under way in it.
-    pub fn is_idle(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.in_flight_packets == 0)
+    /// Whether there is a session, and nothing was sent in it since `since` that is still under way; or a whole packet
+    /// waits.
+    pub fn is_ready(&self, since: Instant) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            session.in_flight_packets == 0
+                || session.last_eliciting <= since
+                || self.sender.commands.unsent() as u64 >= session.size.packet()
+        })
     }
 
     pub fn is_connecting(&self) -> bool {
@@ -339,6 +346,7 @@ impl Connection {
             unacked: 0,
             ack_by: None,
             ack_now: false,
+            quick: true,
             tell_credit: false,
             bulk_first: false,
             ask: false,
@@ -451,7 +459,8 @@ impl Connection {
         }
         if eliciting {
             session.unacked += 1;
-            session.ack_now |= head.number != expected
+            session.ack_now |= session.quick
+                || head.number != expected
                 || session.unacked >= ACK_EVERY
                 || head.flags & header::flag::URGENT != 0;
             let by = now + config.ack_delay;

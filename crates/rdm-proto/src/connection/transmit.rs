@@ -84,6 +84,9 @@ impl Connection {
         let due = session.ack_now || session.ack_by.is_some_and(|by| by <= now);
         let new_limit = session.tell_credit || session.receive.iter().any(|s| s.new_limit().is_some());
         let data = wants && may_send;
+        if data && now.since(session.largest_at) <= config.ack_delay {
+            session.quick = false; // an answer: it would have had company
+        }
         if session.unacked > 0 || session.ack_now {
             let goes_along = data || new_limit || session.probes > 0;
             if (due || goes_along)
@@ -95,6 +98,7 @@ impl Connection {
                 )
             {
                 at += len;
+                session.quick |= !goes_along && !session.ack_now;
                 (session.unacked, session.ack_now, session.ack_by) = (0, false, None);
             }
         }

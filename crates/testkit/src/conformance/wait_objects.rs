@@ -411,6 +411,8 @@ pub fn an_endpoint_that_comes_later_wakes_a_sleeper_too(kit: &dyn Kit) {
         let to = sender.insert(&late);
         late.receive(()).context(5).post().unwrap();
         wait::drive(&[&sender], "room", || sender.out(to, ()).inject().send().ok());
+        // A first message may need more than one turn of its sender.
+        wait::drive(&[&sender], "the sleeper", || waiter.is_finished().then_some(()));
         assert_eq!(waiter.join().unwrap(), Context(5));
     });
 }
