@@ -48,7 +48,26 @@ impl Kit for UdpPair {
 
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
-testkit::conformance!(udp: UdpPair);
+testkit::conformance!(udp: UdpPair, skip = [
+    a_connection_carries_data_both_ways_and_then_messages: "no connected endpoints over UDP yet",
+    a_connected_endpoint_reads_and_writes_its_peer_s_memory: "no connected endpoints over UDP yet",
+    connection_data_is_cut_to_the_size_that_is_told: "no connected endpoints over UDP yet",
+    a_rejection_is_an_error_with_its_data: "no connected endpoints over UDP yet",
+    a_request_that_is_dropped_is_refused: "no connected endpoints over UDP yet",
+    requests_over_the_backlog_are_refused: "no connected endpoints over UDP yet",
+    nobody_listening_refuses: "no connected endpoints over UDP yet",
+    a_listener_that_closes_refuses_what_waits: "no connected endpoints over UDP yet",
+    nothing_is_sent_before_the_connection_but_receives_are_posted: "no connected endpoints over UDP yet",
+    shutdown_follows_all_that_was_sent: "no connected endpoints over UDP yet",
+    shutdown_ends_what_is_outstanding: "no connected endpoints over UDP yet",
+    closing_an_endpoint_shuts_its_peer_down: "no connected endpoints over UDP yet",
+    a_caller_that_closes_while_it_waits_fails_the_acceptance: "no connected endpoints over UDP yet",
+    one_listener_serves_many_callers_in_any_domain: "no connected endpoints over UDP yet",
+    a_passive_endpoint_needs_its_queue_and_has_its_name: "no connected endpoints over UDP yet",
+    a_connected_endpoint_needs_an_event_queue_and_no_address_vector: "no connected endpoints over UDP yet",
+    a_blocked_reader_of_events_wakes_for_a_connection: "no connected endpoints over UDP yet",
+    connections_come_and_go: "no connected endpoints over UDP yet",
+]);
 testkit::conformance!(shm_msg: ShmConnected, skip = [
     one_vector_serves_many_endpoints: "no address vector",
     sending_to_a_removed_address_is_invalid: "no address vector",

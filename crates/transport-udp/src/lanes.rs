@@ -287,7 +287,7 @@ impl UdpLanes {
             return Arm::Ready;
         }
         self.socket.wake_at(time, next);
-        Arm::Armed
+        if self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
     }
 
     /// Sends everything that needs no application.

@@ -145,6 +145,11 @@ impl Socket {
         self.set.fd()
     }
 
+    /// Whether datagrams wait to be received.
+    pub fn is_readable(&self) -> bool {
+        ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(std::time::Instant::now()))
+    }
+
     /// Blocks until something may have come, for at most `time`.
     pub fn wait(&self, time: Duration) {
         let deadline = std::time::Instant::now() + time;
