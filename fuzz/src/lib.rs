@@ -2,11 +2,13 @@
 //! replays the committed corpus with it on the stable toolchain.
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
-//! the protocol. `hints`: what applications ask for.
+//! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
 
 mod lane;
+mod protocol;
 
 pub use lane::lane;
+pub use protocol::protocol;
 
 use ofi::raw::{
     AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags,

@@ -36,3 +36,8 @@ fn lane() {
 fn record() {
     replay("record", targets::record);
 }
+
+#[test]
+fn protocol() {
+    replay("protocol", targets::protocol);
+}

@@ -234,6 +234,7 @@ pub struct Net {
     queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
     sequence: u64,
     burst: u32,
+    buffer: Vec<u8>,
     /// Datagrams put on the wire.
     pub datagrams: u64,
 }
@@ -269,6 +270,7 @@ impl Net {
             queue: BinaryHeap::new(),
             sequence: 0,
             burst: 0,
+            buffer: Vec::new(),
             datagrams: 0,
         };
         for number in 0..hosts {
@@ -473,7 +475,8 @@ impl Net {
         }
         endpoint.resume(&mut here.application);
         endpoint.handle_time(now, &mut here.application);
-        let mut buf = vec![0u8; 65_536];
+        let mut buf = std::mem::take(&mut self.buffer);
+        buf.resize(65_536, 0);
         let mut out = Vec::new();
         while let Some(transmit) = endpoint.poll_transmit(now, &mut buf, &mut here.application) {
             if transmit.len > self.link.refused
@@ -485,6 +488,7 @@ impl Net {
             out.push((transmit.to, buf[..transmit.len].to_vec()));
             assert!(out.len() < 100_000, "an endpoint that never stops sending");
         }
+        self.buffer = buf;
         let mut wake = endpoint.poll_timeout();
         if endpoint.is_stopped() {
             // Applications make room in time.
