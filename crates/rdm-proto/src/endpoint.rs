@@ -523,7 +523,11 @@ impl Endpoint {
     /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to
     /// sleep. Whether there are any.
     pub fn hasten(&mut self) -> bool {
-        self.active.iter().fold(false, |any, &peer| self.peers[peer as usize].hasten() || any)
+        let mut any = false;
+        for &peer in &self.active {
+            any |= self.peers[peer as usize].hasten();
+        }
+        any
     }
 
     /// Whether everything that was to be sent has arrived, where there is a session.

@@ -191,7 +191,7 @@ impl Batch {
     pub fn buffer(&mut self, index: usize) -> &mut [u8] {
         assert!(index < self.count);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.base().add(index * DATAGRAM), DATAGRAM) }
+        unsafe { std::slice::from_raw_parts_mut(self.pages.base().wrapping_add(index * DATAGRAM), DATAGRAM) }
     }
 
     /// The bytes of received datagram `index`, and its sender.
@@ -199,7 +199,8 @@ impl Batch {
         assert!(index < self.count);
         let len = (self.headers[index].msg_len as usize).min(DATAGRAM);
         // SAFETY: inside the mapping, which is borrowed along with `self`.
-        let bytes = unsafe { std::slice::from_raw_parts(self.pages.base().add(index * DATAGRAM), len) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.pages.base().wrapping_add(index * DATAGRAM), len) };
         (bytes, from_storage(&self.addresses[index]))
     }
 

@@ -200,7 +200,7 @@ mod tests {
         let mut bytes = [0u8; 30];
         Writer::new(&mut bytes).u8(2).u8(2).u64(5).u32(0).u32(4).u32(9).u32(7).u32(0);
         let Ok(Some((Frame::Ack(ack), _))) = Frame::parse(&bytes) else { panic!() };
-        assert_eq!(ack.runs().collect::<Vec<_>>(), [2..6]);
+        assert!(ack.runs().eq(core::iter::once(2..6)));
     }
 
     #[test]

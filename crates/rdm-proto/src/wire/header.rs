@@ -135,7 +135,7 @@ mod tests {
             assert!(Header::parse(&bad).is_err(), "bit {bit}");
         }
         for len in 0..LEN {
-            assert_eq!(Header::parse(&packet[..len]).is_err(), true, "{len}");
+            assert!(Header::parse(&packet[..len]).is_err(), "{len}");
         }
     }
 }
