@@ -18,7 +18,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +28,7 @@ impl Random {
 
     /// A number below `below`, which is not 0.
     pub fn below(&mut self, below: u64) -> u64 {
-        self.next() % below
+        self.bits() % below
     }
 
     /// True in `per_mille` of 1,000 cases.
@@ -299,7 +299,7 @@ impl Net {
 
     /// Starts a host that is dead, with nothing but its address.
     pub fn start(&mut self, host: usize) {
-        let secret = [self.random.next(), self.random.next()];
+        let secret = [self.random.bits(), self.random.bits()];
         let stops = self.hosts[host].application.stops;
         let endpoint = Endpoint::new(self.config, secret);
         let here = &mut self.hosts[host];
@@ -309,7 +309,7 @@ impl Net {
         here.application = Application {
             peers: Vec::new(),
             incarnation: here.incarnation,
-            random: Random(self.random.next()),
+            random: Random(self.random.bits()),
             stops,
         };
     }
@@ -391,7 +391,7 @@ impl Net {
     pub fn payload(&mut self, host: usize, to: usize, stream: Stream, len: u64) -> u64 {
         let Some(peer) = self.peer(host, to) else { return 0 };
         let now = self.now;
-        let token = (self.random.next() >> 1) | (stream as u64) << 63;
+        let token = (self.random.bits() >> 1) | (stream as u64) << 63;
         let here = &mut self.hosts[host];
         here.application.peers[peer as usize].1.marked[stream as usize].push(token);
         if let Some(sender) = here.endpoint.as_mut().and_then(|endpoint| endpoint.sender(now, peer)) {
