@@ -39,6 +39,8 @@ impl Transport for Udp {
     type Op = message::Op;
     type Token = message::Token;
 
+    const MATCHES: bool = true;
+
     fn open_domain(_info: &Info) -> Result<Self::Domain> {
         Ok(())
     }

@@ -113,7 +113,8 @@ impl Lane {
         {
             return Err(Error::AGAIN);
         }
-        if out.len > common.eager || self.peer_wishes {
+        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        if out.len > common.eager || self.peer_wishes || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, sender, host, out);
         }
         const ENDS_LATER: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
@@ -151,7 +152,7 @@ impl Lane {
         host: &mut H,
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
-        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
         // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
         let keep = out.len <= common.eager && !confirm;
         if keep && common.kept + out.len > common.kept_limit {

@@ -124,7 +124,8 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         | OpFlags::INJECT
         | OpFlags::INJECT_COMPLETE
         | OpFlags::TRANSMIT_COMPLETE
-        | OpFlags::DELIVERY_COMPLETE;
+        | OpFlags::DELIVERY_COMPLETE
+        | OpFlags::MATCH_COMPLETE;
     (tx.msg_order, tx.inject_size, tx.size) = (variant.order, INJECT, variant.size);
     (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, RMA_IOV_LIMIT);
     let rx = &mut info.rx_attr;
