@@ -49,6 +49,7 @@ impl Kit for UdpPair {
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
 testkit::conformance!(udp: UdpPair, skip = [
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
     a_datagram_has_a_bounded_size: "no FI_EP_DGRAM over UDP yet",
     a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM over UDP yet",
     a_datagram_to_nobody_completes: "no FI_EP_DGRAM over UDP yet",
