@@ -8,7 +8,7 @@ use ofi::raw::{
     CqTaggedEntry, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode,
     OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
 };
-use transport_shm::fuzz::{Hostile, KINDS, Ring};
+use transport_shm::fuzz::{Hostile, KINDS, Place, Ring};
 
 use super::Input;
 
@@ -40,7 +40,7 @@ fn memory() -> &'static [Piece; 2] {
 
 impl Victim {
     fn open() -> ofi::raw::Result<Self> {
-        let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
+        let caps = Caps::MSG | Caps::TAGGED | Caps::RMA | Caps::ATOMIC;
         let hints = Hints::new().caps(caps).provider("shm").mr_mode(MrMode::empty());
         let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
         let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0], Serialization::LIBRARY)?;
@@ -127,9 +127,15 @@ fn attack(victim: &mut Victim, mut input: Input<'_>) {
                 let (offset, len) = (input.short(), input.byte());
                 victim.hostile.scribble(ring, offset, input.bytes(len.into()));
             }
+            // Anything that it may write, the victim's doorbell among it.
+            2 => {
+                let place = Place::ALL[usize::from(input.byte()) % Place::ALL.len()];
+                let (offset, len) = (input.short(), input.byte());
+                victim.hostile.deface(place, offset, input.bytes(len.into()));
+            }
             _ => {
                 let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
-                let high = kind | u32::from(input.byte()) << 8;
+                let high = kind | (input.short() as u32) << 8;
                 let len = input.byte();
                 victim.hostile.record(ring, high, input.bytes(len.into()));
             }

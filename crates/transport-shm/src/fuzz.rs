@@ -30,7 +30,7 @@ pub fn control_datagram(bytes: &[u8]) {
 }
 
 /// Every kind of record that there is.
-pub const KINDS: [u32; 12] = [
+pub const KINDS: [u32; 13] = [
     kind::MESSAGE,
     kind::ANNOUNCE,
     kind::WRITE,
@@ -43,6 +43,7 @@ pub const KINDS: [u32; 12] = [
     kind::MESSAGE_PART,
     kind::WRITE_PART,
     kind::READ_PART,
+    kind::ATOMIC,
 ];
 
 /// Which of its rings a hostile peer writes to.
@@ -54,6 +55,26 @@ pub enum Ring {
     Replies,
     /// Parts of large payloads.
     Bulk,
+}
+
+/// Where a hostile peer may write.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// Its words and rings for the victim.
+    Pair,
+    /// Its ring for large payloads.
+    Bulk,
+    /// Its endpoint memory: whether it sleeps, which grants hold.
+    Endpoint,
+    /// The victim's doorbell memory.
+    Doorbell,
+    /// Memory that the victim has granted.
+    Granted,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Pair, Self::Bulk, Self::Endpoint, Self::Doorbell, Self::Granted];
 }
 
 /// A peer that greets as it should and then writes into its own memory what it likes.
@@ -73,6 +94,10 @@ struct Rings {
     bulk: Producer,
     pair: Mapping,
     bulk_memory: Mapping,
+    endpoint: Mapping,
+    doorbell: Option<Mapping>,
+    granted: Option<Mapping>,
+    incarnation: u64,
 }
 
 fn memory(len: usize) -> Result<(OwnedFd, Mapping)> {
@@ -105,7 +130,7 @@ impl Hostile {
     pub fn greet(&mut self) -> Result<()> {
         let incarnation = sys::random();
         let (pair_fd, pair) = memory(pair::size(LINES))?;
-        let (endpoint_fd, _endpoint) = memory(endpoint::SIZE)?;
+        let (endpoint_fd, endpoint) = memory(endpoint::SIZE)?;
         let (doorbell_fd, _doorbell) = memory(doorbell::SIZE)?;
         let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE)?;
         let who = Introduction { incarnation, command_lines: LINES as u32, hint: 0, wakes: false };
@@ -116,7 +141,7 @@ impl Hostile {
         // The answer to this comes after what was sent before has been taken in.
         let last = Message::Request { incarnation, key: u64::MAX, write: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
-        self.await_grant()?;
+        let (_, doorbell) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
         let lines = |memory: &Mapping, offset, count| crate::pair::lines(memory, offset, count);
         // SAFETY: the lines lie in mappings that stay beside the producers, and there is no other producer.
@@ -125,7 +150,18 @@ impl Hostile {
         let replies = unsafe { Producer::new(lines(&pair, pair::REPLIES, pair::REPLY_LINES)?, head) };
         // SAFETY: as above.
         let bulk = unsafe { Producer::new(lines(&bulk_memory, 0, 4 * LINES)?, head) };
-        self.rings = Some(Rings { commands, replies, bulk, pair, bulk_memory });
+        let granted = None;
+        self.rings = Some(Rings {
+            commands,
+            replies,
+            bulk,
+            pair,
+            bulk_memory,
+            endpoint,
+            doorbell,
+            granted,
+            incarnation,
+        });
         Ok(())
     }
 
@@ -140,21 +176,51 @@ impl Hostile {
         while self.socket.receive(&mut buffer).is_some() {}
     }
 
-    fn await_grant(&self) -> Result<()> {
+    /// Asks for the memory behind `key`, for writing. Whether it was granted.
+    ///
+    /// # Errors
+    /// As [`Hostile::greet`].
+    pub fn seize(&mut self, key: u64) -> Result<bool> {
+        let Some(incarnation) = self.rings.as_ref().map(|rings| rings.incarnation) else { return Ok(false) };
+        let request = Message::Request { incarnation, key, write: true };
+        self.socket.send(&self.victim, &request.encode(), &[])?;
+        let (granted, _) = self.await_grant()?;
+        let Some(rings) = &mut self.rings else { return Ok(false) };
+        rings.granted = granted;
+        Ok(rings.granted.is_some())
+    }
+
+    /// Waits for the answer to a request: granted memory, and the victim's doorbell memory if it came on the way.
+    fn await_grant(&self) -> Result<(Option<Mapping>, Option<Mapping>)> {
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut buffer = [0; control::MAX_BYTES];
+        let mut doorbell = None;
         loop {
             match self.socket.receive(&mut buffer) {
-                Some(datagram) => {
+                Some(mut datagram) => {
                     let bytes = &buffer[..datagram.len.min(control::MAX_BYTES)];
-                    if let Some(Message::Grant { .. }) = Message::parse(bytes) {
-                        return Ok(());
+                    match Message::parse(bytes) {
+                        Some(Message::Grant { grant, .. }) => {
+                            let map =
+                                |fd: OwnedFd| Mapping::new(fd.as_fd(), grant.len as usize, grant.write).ok();
+                            let granted = datagram.fds.pop().filter(|_| grant.write).and_then(map);
+                            return Ok((granted, doorbell));
+                        }
+                        Some(Message::Welcome(_)) if datagram.fds.len() > 2 => {
+                            doorbell = Mapping::new(datagram.fds[2].as_fd(), doorbell::SIZE, true).ok();
+                        }
+                        _ => {}
                     }
                 }
                 None if Instant::now() < deadline => std::thread::yield_now(),
                 None => return Err(ofi_api::Error::AGAIN),
             }
         }
+    }
+
+    /// Sends the victim a control datagram of any bytes. Whether its socket took it.
+    pub fn datagram(&self, bytes: &[u8]) -> bool {
+        self.socket.send(&self.victim, bytes, &[]).is_ok()
     }
 
     /// Publishes a record, if it fits.
@@ -174,8 +240,21 @@ impl Hostile {
 
     /// Writes anything anywhere into the memory behind a ring.
     pub fn scribble(&mut self, ring: Ring, offset: usize, bytes: &[u8]) {
+        let place = if matches!(ring, Ring::Bulk) { Place::Bulk } else { Place::Pair };
+        self.deface(place, offset, bytes);
+    }
+
+    /// Writes anything anywhere that it may write.
+    pub fn deface(&mut self, place: Place, offset: usize, bytes: &[u8]) {
         let Some(rings) = &self.rings else { return };
-        let memory = if matches!(ring, Ring::Bulk) { &rings.bulk_memory } else { &rings.pair };
+        let memory = match place {
+            Place::Pair => Some(&rings.pair),
+            Place::Bulk => Some(&rings.bulk_memory),
+            Place::Endpoint => Some(&rings.endpoint),
+            Place::Doorbell => rings.doorbell.as_ref(),
+            Place::Granted => rings.granted.as_ref(),
+        };
+        let Some(memory) = memory else { return };
         for (index, &byte) in bytes.iter().enumerate() {
             let at: *const std::sync::atomic::AtomicU8 = memory.word((offset + index) % memory.len());
             // SAFETY: inside the mapping; the victim may be reading it, as it may with a real peer.

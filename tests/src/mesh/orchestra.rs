@@ -59,6 +59,14 @@ impl Seat {
         Report { done: next(), resident: next(), files: next(), unexplained: next() }
     }
 
+    /// Its address.
+    ///
+    /// # Panics
+    /// If it died before it had one.
+    pub fn address(&self) -> ofi::raw::Address {
+        crate::parse(self.card.split('|').next().expect("a card"))
+    }
+
     /// Closes everything, in order.
     pub fn end(&mut self) {
         self.child.line.try_say("end");

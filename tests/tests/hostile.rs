@@ -1,0 +1,134 @@
+//! A process that greets as it should and then writes what it likes wherever it may, while its victims work.
+
+use std::time::{Duration, Instant};
+
+use ofi_tests::mesh::{Mesh, member};
+use ofi_tests::{Naming, open, parse};
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+use transport_shm::fuzz::{Hostile, KINDS, Place, Ring};
+
+testkit::roles!(member, vandal);
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % below
+    }
+
+    /// Words of a kind that protocols are made of: small ones, all ones, and anything.
+    fn words(&mut self, count: usize) -> Vec<u8> {
+        let word = |random: &mut Self| match random.below(5) {
+            0 => 0,
+            1 => random.below(64) as u64,
+            2 => u64::MAX - random.below(64) as u64,
+            3 => (random.below(4) as u64) << 32 | random.below(8) as u64, // a slot
+            _ => random.0,
+        };
+        (0..count).flat_map(|_| word(self).to_ne_bytes()).collect()
+    }
+}
+
+/// One thing that no peer should do.
+fn vandalise(hostile: &mut Hostile, random: &mut Random) {
+    match random.below(8) {
+        0..3 => {
+            let ring = [Ring::Commands, Ring::Replies, Ring::Bulk][random.below(3)];
+            let high = KINDS[random.below(KINDS.len())] | (random.below(1 << 16) as u32) << 8;
+            let count = random.below(20);
+            let body = random.words(count);
+            hostile.record(ring, high, &body);
+        }
+        3 => {
+            let count = random.below(10);
+            hostile.datagram(&random.words(count));
+        }
+        _ => {
+            let place = Place::ALL[random.below(Place::ALL.len())];
+            // Most of what matters lies in front.
+            let offset = if random.below(2) == 0 { random.below(160) * 4 } else { random.below(1 << 16) };
+            let count = 1 + random.below(9);
+            let bytes = random.words(count);
+            hostile.deface(place, offset, &bytes);
+        }
+    }
+}
+
+/// Vandalises everybody whose address it is given until it is told to end. With a key, the memory behind it too.
+fn vandal(line: &mut Line, arguments: &[String]) {
+    let mut random = Random(0x1234_5678_9ABC_DEF1 ^ u64::from(std::process::id()) << 32);
+    let key: u64 = arguments[0].parse().unwrap();
+    let addresses: Vec<Address> = arguments[1..].iter().map(|text| parse(text)).collect();
+    let mut visits = 0_u64;
+    while !line.has_news() {
+        for address in &addresses {
+            let Ok(mut hostile) = Hostile::new(address) else { continue };
+            if hostile.greet().is_err() {
+                continue; // the victim did not get a core for a second
+            }
+            let _ = hostile.seize(key);
+            for _ in 0..3_000 {
+                vandalise(&mut hostile, &mut random);
+            }
+            hostile.drain();
+            visits += 1;
+        }
+    }
+    line.say(visits);
+}
+
+#[test]
+fn processes_work_on_while_another_scribbles_over_all_that_it_may_write() {
+    let mut mesh = Mesh::start(3, &[]);
+    mesh.seats.iter_mut().for_each(|seat| seat.child.line.say("beware"));
+    let names: Vec<String> = mesh.seats.iter().map(|seat| seat.address().to_string()).collect();
+    let arguments: Vec<&str> = std::iter::once("7").chain(names.iter().map(String::as_str)).collect();
+    let mut vandal = Child::start("vandal", &arguments);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(6) {
+        mesh.expect_progress();
+    }
+    vandal.line.say("end");
+    let visits: u64 = vandal.line.hear().parse().unwrap();
+    assert!(visits > 0, "nobody was vandalised");
+    vandal.finish();
+    mesh.expect_progress();
+    mesh.end();
+}
+
+#[test]
+fn memory_granted_to_a_vandal_is_all_that_it_changes() {
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    // Granted, with memory of the same kind beside it that is not.
+    let [left, granted, right] = [0; 3].map(|_| Memory::library(&pair.b.domain, 65_536));
+    let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+    let region = pair.b.register(&granted, rights).unwrap();
+    for memory in [&left, &right] {
+        memory.fill(9);
+    }
+    let mut vandal = Child::start("vandal", &[&region.key().to_string(), &pair.b.name().to_string()]);
+    let (from, into) = (Memory::patterned(20_000, 5), Memory::new(20_000));
+    let start = Instant::now();
+    let mut rounds = 0;
+    while start.elapsed() < Duration::from_secs(2) || rounds < 10 {
+        pair.b.receive(&into).context(2).from(pair.to_a).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
+        pair.drive("a message", || pair.b.next_of(2)).done();
+        pair.drive("the send", || pair.a.next_of(1)).done();
+        into.check(20_000, 5);
+        into.fill(0);
+        rounds += 1;
+    }
+    assert!(granted.bytes().iter().any(|&byte| byte != 0), "the vandal never came to it");
+    vandal.line.say("end");
+    assert!(vandal.line.hear().parse::<u64>().unwrap() > 0);
+    vandal.finish();
+    left.check(65_536, 9);
+    right.check(65_536, 9);
+    region.close().unwrap();
+}
