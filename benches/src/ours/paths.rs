@@ -2,9 +2,10 @@
 
 use std::os::unix::net::UnixStream;
 
+use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
-    Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, DeferredOp, Lent, MrAccess,
-    MrAttr, OpFlags, Piece, RemotePiece, RmaOp, Threshold, WaitObj,
+    Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, DeferredOp, Endpoint as _,
+    FiAddr, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, SendOp, Threshold, WaitObj,
 };
 
 use super::node::Node;
@@ -25,6 +26,7 @@ pub const PATHS: &[Path] = &[
         name: "triggered write 64 B, counter added to, completion read",
         function: "*paths*write_and_complete_triggered*",
     },
+    Path { name: "direct send 64 B, completion read", function: "*paths*direct_send*" },
     Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
 ];
 
@@ -80,6 +82,22 @@ fn tagged_send_and_complete(node: &Node, piece: Piece) -> Result<()> {
 fn tagged_receive_and_post(node: &Node, piece: Piece) -> Result<()> {
     read_one(node, &node.rx)?;
     node.receive(piece, Some(7), 0)
+}
+
+/// The same as `send_and_complete`, through the types of `ofi::direct`.
+#[inline(never)]
+fn direct_send(
+    endpoint: &Endpoint<Shm>,
+    queue: &CompletionQueueOf,
+    piece: Piece,
+    peer: FiAddr,
+) -> Result<()> {
+    let pieces = [piece];
+    // SAFETY: as for `Node::send`.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    endpoint.send(&SendOp::new(buf, peer, Context(1))).map_err(stack)?;
+    let mut entry = [CqTaggedEntry::EMPTY];
+    queue.read(&mut CqBuffer::new(&mut entry)).map_err(stack).map(drop)
 }
 
 #[inline(never)]
@@ -151,8 +169,17 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     sender.wait_one(&sender.tx)?;
     receiver.wait_one(&receiver.rx)?;
     receiver.receive(into, tagged.then_some(7), 0)?;
+    let direct = (
+        Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
+        CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,
+    );
     for _ in 0..count {
         match (name.contains("send"), tagged) {
+            _ if name.starts_with("direct") => {
+                direct_send(&direct.0, &direct.1, out, sender.peer)?;
+                receiver.wait_one(&receiver.rx)?;
+                receiver.receive(into, None, 0)?;
+            }
             _ if name.starts_with("poll") => {
                 empty_poll(receiver)?;
             }

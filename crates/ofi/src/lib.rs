@@ -15,6 +15,7 @@ mod asynchronous;
 mod buffer;
 mod completion;
 mod connection;
+pub mod direct;
 mod domain;
 mod element;
 mod memory;
