@@ -40,7 +40,7 @@ pub use domain::Domain;
 pub use element::Element;
 pub use memory::Memory;
 pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
-pub use node::{Node, NodeBuilder};
+pub use node::{Group, Node, NodeBuilder};
 pub use operations::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{explain, getinfo, open_fabric, provider_names, register_provider};

@@ -55,7 +55,7 @@ pub(crate) struct Part(u64, Option<u64>);
 impl Part {
     pub const ALL: Self = Self(0, None);
 
-    fn new(range: &impl RangeBounds<usize>) -> Self {
+    pub fn new(range: &impl RangeBounds<usize>) -> Self {
         use std::ops::Bound::{Excluded, Included, Unbounded};
         let start = match range.start_bound() {
             Included(&start) => start as u64,

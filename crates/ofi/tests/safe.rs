@@ -3,6 +3,7 @@
 
 mod safe {
     pub mod atomics;
+    pub mod collectives;
     pub mod connections;
     pub mod ending;
     pub mod messages;

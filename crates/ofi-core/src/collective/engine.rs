@@ -4,7 +4,7 @@
 //! and then streamed. What comes before its operation was posted here is kept: at most [`CREDITS`] notes of each peer,
 //! as a sender waits for credit beyond that; so a rank that runs ahead is slowed down, and memory stays bounded.
 //!
-//! A group fails as a whole: when a member is gone, leaves while something runs, or says something else than the others.
+//! A group fails as a whole: when a member is gone of which something is wanted, leaves while something runs, or says something else than the others.
 //! Whoever notices tells the others. Nothing here waits or locks; [`Collectives::advance`] is called after each poll
 //! while there is something to do.
 
@@ -57,10 +57,13 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    fn new(input: Piece, result: Piece, scratch: usize) -> Self {
-        let mut scratch: Box<[u8]> = vec![0; scratch].into();
+    fn new(input: Piece, result: Piece, len: usize) -> Result<Self> {
+        let mut scratch = Vec::new();
+        scratch.try_reserve_exact(len).map_err(|_| Error::new(Errno::ENOMEM))?;
+        scratch.resize(len, 0);
+        let mut scratch: Box<[u8]> = scratch.into();
         let third = (scratch.as_mut_ptr(), scratch.len());
-        Self { places: [(input.addr, input.len), (result.addr, result.len), third], _scratch: scratch }
+        Ok(Self { places: [(input.addr, input.len), (result.addr, result.len), third], _scratch: scratch })
     }
 
     /// Where a part lies.
@@ -158,7 +161,13 @@ impl Receiving {
 }
 
 /// Something that came before its operation.
-enum Early {
+struct Early {
+    what: Content,
+    /// [`Flow::epoch`] of its sender.
+    epoch: u64,
+}
+
+enum Content {
     Eager(Box<[u8]>),
     Ask(u64),
 }
@@ -172,6 +181,9 @@ struct Group {
     members: Vec<Peer>,
     next: u64,
     failed: Option<Errno>,
+    /// Members that are gone, and why. What they sent before still counts, so only an operation that wants more of one
+    /// fails: a member may end when its part in the last operation is done, though others still have theirs to do.
+    gone: Vec<(Peer, Errno)>,
 }
 
 /// Notes between this end and one peer.
@@ -182,6 +194,8 @@ struct Flow {
     held: u32,
     /// How many were done with since the peer was told.
     taken: u32,
+    /// Tells this peer from one that had its number before.
+    epoch: u64,
 }
 
 /// The collectives of one endpoint.
@@ -194,6 +208,7 @@ pub struct Collectives {
     running: Vec<Running>,
     early: FxHashMap<Key, Early>,
     flows: FxHashMap<Peer, Flow>,
+    epochs: u64,
     outbox: VecDeque<(Peer, Note)>,
     /// How often each list of members was joined.
     joins: FxHashMap<u64, u64>,
@@ -210,6 +225,7 @@ impl Collectives {
             running: Vec::new(),
             early: FxHashMap::default(),
             flows: FxHashMap::default(),
+            epochs: 0,
             outbox: VecDeque::new(),
             joins: FxHashMap::default(),
         }
@@ -228,7 +244,7 @@ impl Collectives {
         *times += 1;
         let id = hash(names, &times.to_le_bytes());
         let failed = self.aborted.remove(&id);
-        self.groups.insert(id, Group { members, next: 0, failed });
+        self.groups.insert(id, Group { members, next: 0, failed, gone: Vec::new() });
         id
     }
 
@@ -254,7 +270,7 @@ impl Collectives {
     /// Starts an operation.
     ///
     /// # Errors
-    /// As [`Collectives::shape`].
+    /// As [`Collectives::shape`]; `FI_ENOMEM` for the operation's own memory.
     ///
     /// # Safety
     /// Input and result are lent for as much as `schedule` uses of them until the operation ends.
@@ -267,10 +283,10 @@ impl Collectives {
         report: Report,
     ) -> Result<()> {
         self.shape(group)?;
+        let memory = Memory::new(memory[0], memory[1], schedule.scratch)?;
         let found = self.groups.get_mut(&group).ok_or_else(no_group)?;
         let operation = found.next;
         found.next += 1;
-        let memory = Memory::new(memory[0], memory[1], schedule.scratch);
         let mut running = Running {
             group,
             operation,
@@ -317,18 +333,23 @@ impl Collectives {
     fn forget_early(&mut self, group: u64) {
         let keys: Vec<Key> = self.early.keys().filter(|key| key.0 == group).copied().collect();
         for key in keys {
-            self.early.remove(&key);
-            self.taken(key.3);
+            if let Some(early) = self.early.remove(&key) {
+                self.taken(key.3, early.epoch);
+            }
         }
     }
 
     fn flow(&mut self, peer: Peer) -> &mut Flow {
-        self.flows.entry(peer).or_insert(Flow { credits: CREDITS, held: 0, taken: 0 })
+        let epochs = &mut self.epochs;
+        self.flows.entry(peer).or_insert_with(|| {
+            *epochs += 1;
+            Flow { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
+        })
     }
 
     /// An eager note or a question of a peer is done with.
-    fn taken(&mut self, peer: Peer) {
-        let flow = self.flow(peer);
+    fn taken(&mut self, peer: Peer, epoch: u64) {
+        let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
         flow.held = flow.held.saturating_sub(1);
         flow.taken += 1;
         if flow.taken >= CREDITS / 2 {
@@ -338,18 +359,28 @@ impl Collectives {
         }
     }
 
-    /// A peer is gone, and so are the groups that it was in.
+    /// A peer is gone, after all that it sent was taken. Operations that want more of it fail at the next
+    /// [`Collectives::advance`].
     pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
-        self.outbox.retain(|(to, _)| *to != peer);
-        let lost = |group: &Group| group.members.contains(&peer);
-        let groups: Vec<u64> =
-            self.groups.iter().filter(|(_, group)| lost(group)).map(|(&id, _)| id).collect();
-        for group in groups {
-            self.fail(group, errno);
+        for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
+            if group.gone.iter().all(|&(gone, _)| gone != peer) {
+                group.gone.push((peer, errno));
+            }
         }
-        self.early.retain(|key, _| key.3 != peer);
+        let groups = &self.groups;
+        self.early.retain(|key, _| key.3 != peer || groups.contains_key(&key.0));
         self.outbox.retain(|(to, _)| *to != peer);
         self.flows.remove(&peer);
+    }
+
+    /// Why an operation cannot go on: it wants something of a member that is gone.
+    fn lost(&self, running: &Running) -> Option<Errno> {
+        let gone = &self.groups.get(&running.group)?.gone;
+        let wants = |peer: Peer| {
+            running.sends.iter().any(|send| send.peer == peer && send.state != State::Done)
+                || running.receives.iter().any(|receive| receive.peer == peer && !receive.is_done)
+        };
+        gone.iter().find(|&&(peer, _)| wants(peer)).map(|&(_, errno)| errno)
     }
 
     /// Whether notes about a group are of no interest any more.
@@ -376,11 +407,12 @@ impl Collectives {
             Kind::Eager | Kind::Ask => {
                 let flow = self.flow(peer);
                 flow.held += 1;
+                let epoch = flow.epoch;
                 if flow.held > CREDITS {
                     return Err(Errno::EPROTO);
                 }
                 if self.is_over(note.group) {
-                    self.taken(peer);
+                    self.taken(peer, epoch);
                     return Ok(());
                 }
                 // The common case: its receive waits.
@@ -394,21 +426,21 @@ impl Collectives {
                     if let Some(receive) = running.receives.iter_mut().find(wanted) {
                         // SAFETY: the caller's promise; the pieces are lent while the operation runs.
                         unsafe { receive.take(body, len, executor) };
-                        self.taken(peer);
+                        self.taken(peer, epoch);
                         return Ok(());
                     }
                 }
-                let early = if note.kind == Kind::Ask {
-                    Early::Ask(note.value)
+                let what = if note.kind == Kind::Ask {
+                    Content::Ask(note.value)
                 } else {
                     let mut bytes = Box::<[u8]>::new_uninit_slice(len);
                     // SAFETY: the caller's promise, and the box is as long.
                     unsafe { copy::bytes(body, bytes.as_mut_ptr().cast(), len) };
                     // SAFETY: every byte was just written.
-                    Early::Eager(unsafe { bytes.assume_init() })
+                    Content::Eager(unsafe { bytes.assume_init() })
                 };
                 let key = (note.group, note.operation, note.round, peer);
-                if self.early.insert(key, early).is_some() {
+                if self.early.insert(key, Early { what, epoch }).is_some() {
                     return Err(Errno::EPROTO);
                 }
                 // Where its receive waits already, it goes on at once.
@@ -495,24 +527,27 @@ impl Collectives {
             }
             let peer = receive.peer;
             let Some(early) = self.early.remove(&(group, operation, round, peer)) else { continue };
-            let len = match &early {
-                Early::Eager(bytes) => bytes.len() as u64,
-                Early::Ask(len) => *len,
+            let len = match &early.what {
+                Content::Eager(bytes) => bytes.len() as u64,
+                Content::Ask(len) => *len,
             };
+            let epoch = early.epoch;
             if len != receive.len as u64 {
-                self.taken(peer);
+                self.taken(peer, epoch);
                 return self.fail(group, Errno::EINVAL); // the ranks mean different operations
             }
-            match early {
+            match early.what {
                 // SAFETY: the box has as many bytes as the receive wants, and the pieces are lent.
-                Early::Eager(bytes) => unsafe { receive.take(bytes.as_ptr(), bytes.len(), running.executor) },
-                Early::Ask(_) => {
+                Content::Eager(bytes) => unsafe {
+                    receive.take(bytes.as_ptr(), bytes.len(), running.executor)
+                },
+                Content::Ask(_) => {
                     receive.is_asked = true;
                     let note = Note { kind: Kind::Go, group, operation, round, value: 0 };
                     self.outbox.push_back((peer, note));
                 }
             }
-            self.taken(peer);
+            self.taken(peer, epoch);
         }
     }
 
@@ -556,6 +591,10 @@ impl Collectives {
             if !running.has_entered {
                 self.enter(running);
                 continue; // what came early may have failed the group
+            }
+            if let Some(errno) = self.lost(running) {
+                self.fail(running.group, errno);
+                return Some(Err(errno));
             }
             for index in 0..running.sends.len() {
                 if let Err(errno) = self.push(running, index, wire) {

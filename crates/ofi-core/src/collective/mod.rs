@@ -11,4 +11,6 @@ pub mod schedule;
 pub mod set;
 
 #[cfg(test)]
+mod engine_tests;
+#[cfg(test)]
 mod tests;

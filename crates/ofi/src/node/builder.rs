@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
-    Address, AvAttr, BindFlags, CqAttr, CqFormat, Errno, Error, EventQueue, GetinfoFlags, Hints, Info,
-    MrMode, Result, WaitObj,
+    Address, AvAttr, BindFlags, Caps, CqAttr, CqFormat, EqAttr, Errno, Error, EventQueue, GetinfoFlags,
+    Hints, Info, MrMode, Result, WaitObj,
 };
 use ofi_core::lock::PolicyLock;
 
 use super::Node;
+use super::collective::Joins;
 use crate::asynchronous::AsyncNode;
 use crate::domain::Domain;
 use crate::operations::Operations;
@@ -147,10 +148,18 @@ impl<L: Level> NodeBuilder<L> {
         if let Some(name) = &self.name {
             endpoint.set_name(name)?;
         }
+        let joins = if eq.is_none() && info.caps.contains(Caps::COLLECTIVE) {
+            let queue = opened.fabric().open_eq(&EqAttr::default())?;
+            endpoint.bind_eq(&queue)?;
+            Some(Joins::new(queue))
+        } else {
+            None
+        };
         Ok(Node {
             endpoint,
             cq,
             av,
+            joins,
             reading: PolicyLock::new(L::serialization(), ()),
             operations: PolicyLock::new(L::serialization(), Operations::new()),
             domain,

@@ -5,6 +5,7 @@
 
 mod atomic;
 mod builder;
+mod collective;
 mod message;
 mod post;
 mod queue;
@@ -23,6 +24,7 @@ use ofi_api::{
 use ofi_core::lock::PolicyLock;
 
 pub use builder::NodeBuilder;
+pub use collective::Group;
 
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
@@ -103,6 +105,8 @@ pub struct Node<L: Level = Safe> {
     endpoint: Arc<dyn Endpoint>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
+    /// There with `FI_COLLECTIVE`.
+    joins: Option<collective::Joins>,
     domain: Domain<L>,
     /// Held while the queue is read and what was read is looked up, so that completions of one operation are looked
     /// up in their order.

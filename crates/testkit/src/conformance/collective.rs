@@ -473,6 +473,29 @@ pub fn a_member_that_leaves_or_ends_fails_the_others(kit: &dyn Kit) {
     }
 }
 
+pub fn a_member_may_end_when_its_part_is_done(kit: &dyn Kit) {
+    for count in [1, 1_000] {
+        let Some(mut circle) = Circle::open(kit, 3) else { return };
+        // The root sends to both others, and is done before they have come.
+        let work = Work::new(CollectiveKind::Broadcast, 3, 2, count);
+        circle.post(2, &work).unwrap();
+        wait::drive(&circle.all(), "the root", || circle.sides[2].next_of(3)).done();
+        drop(circle.groups.pop());
+        drop(circle.sides.pop());
+        wait::drive_through(Duration::from_millis(50), &circle.all());
+        for rank in 0..2 {
+            circle.post(rank, &work).unwrap();
+        }
+        circle.done();
+        work.check();
+        // What wants something of it fails.
+        let work = Work::new(CollectiveKind::Barrier, 3, 0, 0);
+        circle.post(0, &work).unwrap();
+        let error = wait::drive(&circle.all(), "the failure", || circle.sides[0].next_of(1)).failed();
+        assert_eq!(error.err, Errno::ECONNRESET);
+    }
+}
+
 pub fn ranks_that_disagree_are_told(kit: &dyn Kit) {
     let Some(circle) = Circle::open(kit, 2) else { return };
     let (one, other) =

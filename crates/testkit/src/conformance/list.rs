@@ -263,6 +263,7 @@ macro_rules! for_each_case {
                 sets_are_ordered_and_combine
                 joins_and_collectives_are_checked
                 a_member_that_leaves_or_ends_fails_the_others
+                a_member_may_end_when_its_part_is_done
                 ranks_that_disagree_are_told
             }
             regions {

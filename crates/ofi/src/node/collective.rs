@@ -1,0 +1,274 @@
+//! Groups of nodes, and what they do together.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ofi_api::{
+    AvSetAttr, CollectiveGroup, CollectiveKind, CollectiveOp, Context, Errno, Error, EventKind, EventQueue,
+    FiAddr, FiOp, Fid, Lent, Piece, Result,
+};
+
+use super::Node;
+use crate::buffer::BufferMut;
+use crate::element::{Element, bytes_of};
+use crate::operations::Op;
+use crate::request::{Part, Rejected};
+use crate::threading::Level;
+
+/// Where joins are reported.
+pub(super) struct Joins {
+    pub queue: Arc<dyn EventQueue>,
+    /// Ends that were read while another join was waited for.
+    ended: Mutex<Vec<(Fid, Result<()>)>>,
+}
+
+impl Joins {
+    pub fn new(queue: Arc<dyn EventQueue>) -> Self {
+        Self { queue, ended: Mutex::default() }
+    }
+
+    /// The end of a join, if it has come.
+    fn end_of(&self, fid: Fid) -> Option<Result<()>> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.queue.read() {
+            Ok(event) if event.kind == EventKind::JoinComplete => ended.push((event.fid, Ok(()))),
+            Err(error) if error == Errno::EAVAIL => {
+                if let Ok(entry) = self.queue.read_error() {
+                    ended.push((entry.fid, Err(Error::new(entry.err))));
+                }
+            }
+            _ => {}
+        }
+        let at = ended.iter().position(|(other, _)| *other == fid)?;
+        Some(ended.swap_remove(at).1)
+    }
+}
+
+/// A group of nodes that a node has joined with [`Node::join`]. Dropping it leaves the group, which fails what still runs
+/// in it, here and at the others.
+pub struct Group {
+    raw: Arc<dyn CollectiveGroup>,
+    members: Vec<FiAddr>,
+}
+
+impl Group {
+    /// This node's place among the members.
+    pub fn rank(&self) -> usize {
+        self.raw.rank()
+    }
+
+    /// How many members there are.
+    pub fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    /// A member's address.
+    pub fn member(&self, rank: usize) -> Option<FiAddr> {
+        self.members.get(rank).copied()
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group(rank {} of {})", self.rank(), self.ranks())
+    }
+}
+
+/// A collective on numbers, and how much comes out of it at this rank.
+struct Together<'a, T> {
+    kind: CollectiveKind,
+    group: &'a Group,
+    op: FiOp,
+    root: usize,
+    count: usize,
+    input: &'a [T],
+    outcome: usize,
+}
+
+impl<L: Level> Node<L> {
+    /// Joins a group whose ranks are `members`, this node among them. All members call this, with the same nodes in the
+    /// same order; it comes back when all have, or after `limit`. The node was opened with `FI_COLLECTIVE`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ofi::{Caps, FiOp, Hints, Node};
+    ///
+    /// let limit = Duration::from_secs(10);
+    /// let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::COLLECTIVE);
+    /// let nodes = [Node::open(&hints)?, Node::open(&hints)?, Node::open(&hints)?];
+    /// let names = [nodes[0].name()?, nodes[1].name()?, nodes[2].name()?];
+    /// std::thread::scope(|scope| {
+    ///     for node in &nodes {
+    ///         scope.spawn(|| {
+    ///             let members: Vec<_> = names.iter().map(|name| node.insert(name).unwrap()).collect();
+    ///             let group = node.join(&members, limit).unwrap();
+    ///             node.allreduce(&group, FiOp::Sum, &[1u64, group.rank() as u64]).unwrap();
+    ///             let sum = node.wait(limit).unwrap().unwrap().ok().unwrap();
+    ///             assert_eq!(sum.values::<u64>().collect::<Vec<_>>(), [3, 0 + 1 + 2]);
+    ///             node.barrier(&group).unwrap(); // so that nobody leaves while others still calculate
+    ///             node.wait(limit).unwrap().unwrap().ok().unwrap();
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` without the capability; `FI_EINVAL` for members without this node, or that are not in its address
+    /// vector; `FI_ETIMEDOUT`; why a member failed.
+    pub fn join(&self, members: &[FiAddr], limit: Duration) -> Result<Group> {
+        let set = Arc::clone(&self.av).set(&AvSetAttr::default())?;
+        set.replace(members)?;
+        let raw = self.endpoint.join_collective(set.addr(), &*set, Context::NULL)?;
+        let Some(joins) = &self.joins else { return Err(Error::new(Errno::ENOEQ)) };
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            if let Some(end) = joins.end_of(raw.fid()) {
+                return end.map(|()| Group { raw, members: members.to_vec() });
+            }
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(Error::wanted(
+                    Errno::ETIMEDOUT,
+                    "joining a group",
+                    format!("all {} members within {limit:?}", members.len()),
+                    "some that did not join",
+                    "give the same members in the same order everywhere",
+                ));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Completes when all members of the group have called it (`fi_barrier`).
+    ///
+    /// # Errors
+    /// As [`Node::send`]; for a group that has failed, why it did.
+    pub fn barrier(&self, group: &Group) -> Result<Op> {
+        let op = |context| CollectiveOp::new(CollectiveKind::Barrier, group.raw.addr(), context);
+        self.search(false, |endpoint, context| endpoint.collective(&op(context)))
+    }
+
+    /// Sends the root's buffer to all (`fi_broadcast`): at the others it receives, and is as long.
+    ///
+    /// # Errors
+    /// As [`Node::barrier`]; `FI_EINVAL` for a root that is no rank.
+    pub fn broadcast<B: BufferMut>(&self, group: &Group, root: usize, buffer: B) -> Result<Op, Rejected<B>> {
+        let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
+        // SAFETY: one broadcast from or into the memory of a `BufferMut`, with one completion.
+        unsafe {
+            self.transfer(buffer, Part::ALL, |endpoint, lent, context| {
+                let mut op = CollectiveOp::new(CollectiveKind::Broadcast, group.raw.addr(), context);
+                (op.buf, op.count, op.root) = (lent, lent.len(), address);
+                endpoint.collective(&op)
+            })
+        }
+    }
+
+    /// Combines all ranks' numbers, one by one (`fi_allreduce`): the completion has them as its
+    /// [values](crate::Completion::values).
+    ///
+    /// # Errors
+    /// As [`Node::barrier`]; `FI_EOPNOTSUPP` for an operation that does not combine numbers of this type.
+    pub fn allreduce<T: Element>(&self, group: &Group, op: FiOp, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::Allreduce, numbers.len());
+        self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
+    }
+
+    /// As [`Node::allreduce`], but only the root gets the outcome (`fi_reduce`).
+    ///
+    /// # Errors
+    /// As there; `FI_EINVAL` for a root that is no rank.
+    pub fn reduce<T: Element>(&self, group: &Group, root: usize, op: FiOp, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::Reduce, numbers.len());
+        let outcome = if group.rank() == root { count } else { 0 };
+        self.together(Together { kind, group, op, root, count, input: numbers, outcome })
+    }
+
+    /// As [`Node::allreduce`], but each rank gets its part of the outcome (`fi_reduce_scatter`): there are as many
+    /// numbers for each rank.
+    ///
+    /// # Errors
+    /// As there; `FI_EINVAL` for numbers that are no multiple of the ranks.
+    pub fn reduce_scatter<T: Element>(&self, group: &Group, op: FiOp, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::ReduceScatter, part(group, numbers.len())?);
+        self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
+    }
+
+    /// Gives every rank the numbers of all, by rank (`fi_allgather`).
+    ///
+    /// # Errors
+    /// As [`Node::barrier`].
+    pub fn allgather<T: Element>(&self, group: &Group, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::Allgather, numbers.len());
+        let outcome = count * group.ranks();
+        self.together(Together { kind, group, op: FiOp::Noop, root: 0, count, input: numbers, outcome })
+    }
+
+    /// As [`Node::allgather`], but only the root gets them (`fi_gather`).
+    ///
+    /// # Errors
+    /// As there; `FI_EINVAL` for a root that is no rank.
+    pub fn gather<T: Element>(&self, group: &Group, root: usize, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::Gather, numbers.len());
+        let outcome = if group.rank() == root { count * group.ranks() } else { 0 };
+        self.together(Together { kind, group, op: FiOp::Noop, root, count, input: numbers, outcome })
+    }
+
+    /// Gives each rank its part of the root's numbers, `count` of them (`fi_scatter`). The others' `numbers` are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`Node::gather`]; `FI_EINVAL` if the root does not have `count` for each rank.
+    pub fn scatter<T: Element>(&self, group: &Group, root: usize, count: usize, numbers: &[T]) -> Result<Op> {
+        let kind = CollectiveKind::Scatter;
+        let input = if group.rank() == root { numbers } else { &[] };
+        self.together(Together { kind, group, op: FiOp::Noop, root, count, input, outcome: count })
+    }
+
+    /// Gives rank `i` the part `i` of every rank's numbers, by rank (`fi_alltoall`).
+    ///
+    /// # Errors
+    /// As [`Node::reduce_scatter`].
+    pub fn alltoall<T: Element>(&self, group: &Group, numbers: &[T]) -> Result<Op> {
+        let (kind, count) = (CollectiveKind::Alltoall, part(group, numbers.len())?);
+        let outcome = numbers.len();
+        self.together(Together { kind, group, op: FiOp::Noop, root: 0, count, input: numbers, outcome })
+    }
+
+    fn together<T: Element>(&self, what: Together<'_, T>) -> Result<Op> {
+        let Together { kind, group, op, root, count, input, outcome } = what;
+        let outcome = outcome * size_of::<T>();
+        let input = bytes_of(input);
+        // One buffer for both: the outcome in front, which the completion shows, and the numbers behind.
+        let mut buffer = vec![0; outcome];
+        buffer.extend_from_slice(input);
+        let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
+        let post = |endpoint: &dyn ofi_api::Endpoint, lent: Lent<'_>, context: Context| {
+            let first = lent.pieces().first().map_or(std::ptr::null_mut(), |piece| piece.addr);
+            let behind = [Piece::new(first.wrapping_add(outcome), input.len())];
+            // SAFETY: the vector goes on as far, and is kept until the operation ends.
+            let numbers = unsafe { Lent::new(&behind, &[]) };
+            let mut together = CollectiveOp::new(kind, group.raw.addr(), context);
+            together = together.data(T::DATATYPE, count, numbers, lent);
+            (together.op, together.root) = (op, address);
+            endpoint.collective(&together)
+        };
+        // SAFETY: one collective that writes the first part of a vector and reads the second, with one completion.
+        let posted = unsafe { self.transfer(buffer, Part::new(&(..outcome)), post) };
+        Ok(posted?)
+    }
+}
+
+/// How many numbers are each rank's.
+fn part(group: &Group, all: usize) -> Result<usize> {
+    if all.is_multiple_of(group.ranks()) {
+        return Ok(all / group.ranks());
+    }
+    Err(Error::wanted(
+        Errno::EINVAL,
+        "the numbers for a group",
+        format!("as many for each of {} ranks", group.ranks()),
+        format!("{all} in all"),
+        "fill up the last part",
+    ))
+}
