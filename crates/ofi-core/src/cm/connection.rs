@@ -1,7 +1,7 @@
 //! The state of one connected endpoint's connection.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result};
 
@@ -10,6 +10,9 @@ use super::{Request, cookie, cut};
 use crate::eq::EqCore;
 use crate::transport::{Peer, Reaction};
 
+/// How long other requests wait for the confirmation of one: longer than a peer takes that runs at all.
+const SETTLING: Duration = Duration::from_millis(200);
+
 /// How far the connection is.
 enum Phase {
     /// Nothing was asked for.
@@ -17,7 +20,7 @@ enum Phase {
     /// A request is on its way.
     Connecting { deadline: Instant },
     /// This end has accepted, and waits for the confirmation.
-    Accepted { deadline: Instant },
+    Accepted { deadline: Instant, since: Instant },
     /// It is there.
     Connected,
     /// It is over, or never came to be.
@@ -102,6 +105,11 @@ impl Connection {
         }
     }
 
+    /// Whether the confirmation of an acceptance may come at any moment: for a while after it.
+    pub fn is_settling(&self) -> bool {
+        matches!(self.phase, Phase::Accepted { since, .. } if since.elapsed() < SETTLING)
+    }
+
     /// Whether there is, or may come, a connection.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Ended)
@@ -168,7 +176,7 @@ impl Connection {
         self.cookie = request.cookie();
         self.other = Some(to.clone());
         self.joined = true;
-        self.phase = Phase::Accepted { deadline };
+        self.phase = Phase::Accepted { deadline, since: Instant::now() };
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
@@ -267,7 +275,7 @@ impl Connection {
     /// When to call [`Connection::tick`].
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Connecting { deadline } | Phase::Accepted { deadline } => Some(deadline),
+            Phase::Connecting { deadline } | Phase::Accepted { deadline, .. } => Some(deadline),
             _ => None,
         }
     }

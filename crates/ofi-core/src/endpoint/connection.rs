@@ -204,6 +204,10 @@ impl<T: Transport> Driven for EpCore<T> {
         self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
     }
 
+    fn is_settling(&self) -> bool {
+        self.state.lock().ends.connection.as_ref().is_some_and(|connection| connection.is_settling())
+    }
+
     fn deadline(&self) -> Option<Instant> {
         self.state.lock().ends.connection.as_ref().and_then(|connection| connection.deadline())
     }

@@ -29,6 +29,10 @@ pub trait Driven: Send + Sync {
     fn arm(&self) -> Arm;
     /// What to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
+    /// Whether what it will report next belongs before requests of others, and comes at once.
+    fn is_settling(&self) -> bool {
+        false
+    }
     /// When to drive it next, even if nothing comes.
     fn deadline(&self) -> Option<Instant> {
         None
@@ -158,15 +162,20 @@ impl EqCore {
     }
 
     fn take(&self, consume: bool) -> Result<Event> {
-        self.sources().iter().for_each(|source| source.drive());
+        let sources = self.sources();
+        sources.iter().for_each(|source| source.drive());
+        let settling = sources.iter().any(|source| source.is_settling());
         let mut events = lock(&self.events);
         if !events.bad.is_empty() {
             return Err(Error::AVAIL);
         }
         // Programs that set up one connection after the other expect to hear of one before the next is asked for. The
-        // request comes in by another way, and may be here first.
+        // request comes in by another way, and may be here first: then it waits, for a moment.
         let is_request = |event: &Event| event.kind == EventKind::ConnReq;
         let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
+        if settling && events.good.get(at).is_some_and(is_request) {
+            return Err(Error::AGAIN);
+        }
         if !consume {
             return events.good.get(at).cloned().ok_or(Error::AGAIN);
         }
