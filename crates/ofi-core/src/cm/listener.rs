@@ -13,6 +13,7 @@ use ofi_api::{
 use super::packet::{Kind, Packet};
 use super::{DATA_SIZE, cut};
 use crate::eq::{Driven, EqCore};
+use crate::fork::Born;
 use crate::transport::{Arm, Port, Transport};
 
 /// How soon an answer is tried again that its receiver had no room for.
@@ -72,6 +73,7 @@ struct State {
 
 /// What the event queue and the requests hold of a passive endpoint.
 struct Listener {
+    born: Born,
     fid: Fid,
     info: Info,
     state: Mutex<State>,
@@ -85,6 +87,9 @@ impl Listener {
     }
 
     fn refuse(&self, to: &Address, cookie: u64, data: &[u8]) {
+        if !self.born.is_here() {
+            return; // a forked child drops what its parent still has
+        }
         let errno = Errno::ECONNREFUSED.get() as u32;
         let packet = Packet { kind: Kind::Reject, cookie, errno, data: cut(data) }.encode();
         let mut state = self.state();
@@ -140,6 +145,9 @@ struct Pump(Arc<Listener>);
 
 impl Driven for Pump {
     fn drive(&self) {
+        if !self.0.born.is_here() {
+            return;
+        }
         let port = {
             let mut state = self.0.state();
             if !state.late.is_empty() {
@@ -189,6 +197,7 @@ pub fn open_passive<T: Transport>(info: &Info) -> Result<Arc<dyn PassiveEndpoint
     }
     let name = info.src_addr.clone();
     let listener = Arc::new(Listener {
+        born: Born::here(),
         fid: Fid::next(),
         info: info.clone(),
         state: Mutex::new(State { name, eq: None, port: None, late: VecDeque::new() }),
@@ -205,6 +214,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
+        self.listener.born.check()?;
         let eq = EqCore::of(eq)?;
         let mut state = self.listener.state();
         if state.eq.is_some() {
@@ -258,6 +268,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn listen(&self) -> Result<()> {
+        self.listener.born.check()?;
         let eq = {
             let mut state = self.listener.state();
             if state.port.is_some() {
@@ -279,6 +290,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()> {
+        self.listener.born.check()?;
         let request = handle
             .downcast::<Request>()
             .filter(|request| Weak::as_ptr(&request.listener) == Arc::as_ptr(&self.listener));
@@ -305,6 +317,9 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
 
 impl<T: Transport> Drop for Passive<T> {
     fn drop(&mut self) {
+        if !self.listener.born.is_here() {
+            return; // the parent listens on
+        }
         let eq = self.listener.state().eq.clone();
         if let Some(eq) = eq {
             eq.remove(&self.pump);
