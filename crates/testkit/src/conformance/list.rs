@@ -216,8 +216,8 @@ macro_rules! for_each_case {
             }
             rma {
                 every_size_on_application_memory
-                every_size_on_library_memory
                 huge_library_memory_is_written_read_and_sent_from
+                every_size_on_library_memory
                 every_size_with_offsets_and_requested_keys
                 every_size_with_offsets_and_provider_keys
                 local_and_remote_pieces_need_not_match
