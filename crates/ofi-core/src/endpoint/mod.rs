@@ -11,7 +11,9 @@ mod ends;
 mod outboxes;
 mod peers;
 mod post;
+mod post_receive;
 mod receive;
+mod search;
 mod transmit;
 mod trigger;
 

@@ -1,0 +1,152 @@
+//! Posting a receive, and what happens if its message is there already.
+
+use ofi_api::{Call, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, TagMatch};
+
+use super::State;
+use super::post::not_enabled;
+use super::receive::{self, Filling, Held, MultiBuffer, Special, SpecialKind};
+use super::search::SEARCH_FLAGS;
+use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
+use crate::copy;
+use crate::cq::Credit;
+use crate::matching::{self, Source as From, Want};
+use crate::transport::{Lanes, Route, Transport};
+
+/// What a receive may be flagged with.
+const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
+
+impl<T: Transport> State<T> {
+    /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says that
+    /// nothing happened, and that [`State::receive`] knows why or does what else it takes.
+    #[inline(always)]
+    pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
+        let rx = &mut self.ends.rx;
+        let [piece] = op.buf.pieces() else { return false };
+        let any = op.source == FiAddr::UNSPEC || !rx.tagged_directed;
+        if !rx.quick[usize::from(TAGGED)] || !any || op.call != Call::Plain || !op.flags.is_empty() {
+            return false;
+        }
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if piece.addr.is_null() || *credit == 0 || (TAGGED && tag.ignore != 0) {
+            return false;
+        }
+        let posted = rx.of_one(op.context, *piece, rx.reports(OpFlags::empty()));
+        let queued = rx.matcher.queue::<TAGGED>(tag.tag, posted);
+        *credit -= usize::from(queued);
+        queued
+    }
+
+    #[inline(never)]
+    pub(super) fn receive<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        if self.lanes.is_none() {
+            return Err(not_enabled());
+        }
+        if !self.ends.rx.may_receive[usize::from(TAGGED)] {
+            if let Some(late) = self.late_receive::<TAGGED>(op, tag) {
+                return late;
+            }
+            let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
+            return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
+        }
+        let flags = if op.call == Call::Msg { op.flags } else { self.ends.rx.op_flags | op.flags };
+        let directed = if TAGGED { self.ends.rx.tagged_directed } else { self.ends.rx.directed };
+        let source = if directed && op.source != FiAddr::UNSPEC {
+            From::From(matching::Peer(self.peer(op.source)?))
+        } else {
+            From::Any
+        };
+        let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
+        if !RECEIVE_FLAGS.contains(flags) {
+            let search = flags & SEARCH_FLAGS;
+            if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
+                return Err(bad_flags(flags - RECEIVE_FLAGS));
+            }
+            return self.search(op, &want, flags);
+        }
+        match op.buf.pieces() {
+            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
+            [_] => {}
+            _ => drop(many_len(&op.buf, self.ends.rx.iov_limit)?),
+        }
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(self.no_credit());
+        }
+        *credit -= 1;
+        let signal = self.ends.rx.reports(flags);
+        if flags.contains(OpFlags::MULTI_RECV) {
+            return self.post_multi(op, want, signal);
+        }
+        let posted = self.ends.rx.posted(op.context, &op.buf, signal);
+        match self.ends.rx.matcher.post(want, posted) {
+            matching::Posted::Queued(_) => {}
+            matching::Posted::Matched { recv, message } => {
+                let arrived = receive::arrived(&message.envelope);
+                let filling = self.ends.rx.fill(recv, &arrived);
+                self.settle(filling, message.content);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Finishes a receive whose message was there before it.
+    #[cold]
+    pub(super) fn settle(&mut self, filling: Filling, content: Held<T>) {
+        match content {
+            Held::Bytes(bytes) => {
+                // SAFETY: the pieces were lent for writing until the completion that is made below is read.
+                unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
+                self.ends.rx.complete(&mut self.ends.boxes, &mut self.ends.peers, &filling);
+            }
+            Held::AtSender(token) => {
+                let peer = filling.arrived.peer;
+                let into = self.ends.rx.filling.insert(filling);
+                if let Some((lanes, host)) = self.split() {
+                    lanes.pull(host, peer, token, into);
+                }
+            }
+            Held::Lost(errno) => {
+                self.ends.rx.fail(&mut self.ends.boxes, &mut self.ends.peers, &filling, errno, 0)
+            }
+        }
+    }
+
+    /// Posts a multi-receive buffer, after the messages that already wait for it.
+    #[cold]
+    fn post_multi(&mut self, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
+        let [piece] = op.buf.pieces() else {
+            self.ends.boxes.credits[Credit::Receive as usize] += 1;
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "a receive with FI_MULTI_RECV",
+                "one contiguous buffer",
+                format!("{} pieces", op.buf.pieces().len()),
+                "post one piece",
+            ));
+        };
+        let multi =
+            MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
+        let id = self.ends.rx.multis.insert(multi);
+        loop {
+            let special = Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
+            let posted = self.ends.rx.posted_special(op.context, special);
+            let message = match self.ends.rx.matcher.post(want, posted) {
+                matching::Posted::Queued(_) => return Ok(()),
+                matching::Posted::Matched { message, recv } => {
+                    self.ends.rx.forget(&recv);
+                    message
+                }
+            };
+            let arrived = receive::arrived(&message.envelope);
+            let Some((filling, exhausted)) = self.ends.rx.fill_multi(op.context, signal, id, &arrived) else {
+                return Ok(());
+            };
+            self.settle(filling, message.content);
+            if exhausted {
+                return Ok(());
+            }
+        }
+    }
+}

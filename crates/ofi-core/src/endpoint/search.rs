@@ -1,0 +1,108 @@
+//! Searching the messages that wait: peek, claim, discard.
+
+use ofi_api::{
+    CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result,
+};
+
+use super::State;
+use super::receive::{self, Held};
+use super::transmit::bad_flags;
+use crate::cq::Credit;
+use crate::matching::{self, Unexpected, Want};
+use crate::transport::{Lanes, Transport};
+
+/// What a tagged receive may be flagged with to search.
+pub const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
+
+impl<T: Transport> State<T> {
+    /// Peek, claim, discard, and receiving what was claimed.
+    #[cold]
+    pub(super) fn search(&mut self, op: &ReceiveOp<'_>, want: &Want, flags: OpFlags) -> Result<()> {
+        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        if *credit == 0 {
+            return Err(self.no_credit());
+        }
+        *credit -= 1;
+        self.drive();
+        let has = |flag| flags.contains(flag);
+        let context = op.context.0;
+        match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
+            (true, true, false) => {
+                let found = self.ends.rx.matcher.claim(want, context).map(|message| message.envelope);
+                self.found(op, want, found);
+            }
+            (true, false, false) => {
+                let found = self.ends.rx.matcher.peek(want).map(|message| message.envelope);
+                self.found(op, want, found);
+            }
+            (true, false, true) => {
+                let message = self.ends.rx.matcher.discard(want);
+                self.discarded(op, want, message);
+            }
+            (false, true, true) => {
+                let message = self.ends.rx.matcher.take_claimed(context);
+                self.discarded(op, want, message);
+            }
+            (false, true, false) => match self.ends.rx.matcher.take_claimed(context) {
+                Some(message) => {
+                    let signal = self.ends.rx.reports(flags);
+                    let posted = self.ends.rx.posted(op.context, &op.buf, signal);
+                    let arrived = receive::arrived(&message.envelope);
+                    let filling = self.ends.rx.fill(posted, &arrived);
+                    self.settle(filling, message.content);
+                }
+                None => {
+                    self.ends.boxes.credits[Credit::Receive as usize] += 1;
+                    return Err(Error::wanted(
+                        Errno::EINVAL,
+                        "fi_trecvmsg with FI_CLAIM",
+                        "the context of an earlier FI_PEEK | FI_CLAIM that found a message",
+                        format!("{context:#x}, for which none is claimed"),
+                        "claim first, with the same context",
+                    ));
+                }
+            },
+            _ => {
+                self.ends.boxes.credits[Credit::Receive as usize] += 1;
+                return Err(bad_flags(flags & SEARCH_FLAGS));
+            }
+        }
+        Ok(())
+    }
+
+    fn discarded(&mut self, op: &ReceiveOp<'_>, want: &Want, message: Option<Unexpected<Held<T>>>) {
+        let found = message.as_ref().map(|message| message.envelope);
+        if let Some(Unexpected { envelope, content: Held::AtSender(token), .. }) = message
+            && let Some((lanes, _)) = self.split()
+        {
+            lanes.discard(envelope.peer.0, token);
+        }
+        self.found(op, want, found);
+    }
+
+    /// Reports what a search found.
+    fn found(&mut self, op: &ReceiveOp<'_>, want: &Want, found: Option<matching::Envelope>) {
+        let Some(envelope) = found else {
+            let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
+            let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
+            error.tag = want.tag;
+            return self.ends.boxes.not_found(error, Credit::Receive);
+        };
+        if !self.ends.rx.bound {
+            self.ends.boxes.credits[Credit::Receive as usize] += 1;
+            return;
+        }
+        let arrived = receive::arrived(&envelope);
+        let source =
+            if self.ends.rx.report_source { self.ends.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
+        let body = CqTaggedEntry {
+            op_context: op.context,
+            flags: receive::arrived_flags(&arrived),
+            len: arrived.len,
+            buf: std::ptr::null_mut(),
+            data: arrived.data,
+            tag: arrived.tag,
+        };
+        self.ends.boxes.received(body, source, Credit::Receive);
+    }
+}
