@@ -367,10 +367,15 @@ impl Helper {
                     }
                 }
             }
-            Message::Bye { incarnation } if known(incarnation) => {
+            Message::Bye { incarnation } => {
                 crash_point!("bye.taken");
-                endpoint.forget(&peer, Some(incarnation));
-                endpoint.tell(Event::Gone { peer, incarnation });
+                if known(incarnation) {
+                    endpoint.forget(&peer, Some(incarnation));
+                    endpoint.tell(Event::Gone { peer, incarnation });
+                } else {
+                    // Most often the word in the peer's memory was seen before its datagram.
+                    endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Message::Wake => ofi_core::sys::signal_eventfd(endpoint.event.as_raw_fd()),
             Message::Bulk { incarnation, lines } if known(incarnation) => {
