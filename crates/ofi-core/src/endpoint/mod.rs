@@ -8,6 +8,7 @@ pub(crate) mod collective;
 mod connection;
 mod datagram;
 mod ends;
+mod options;
 mod outboxes;
 mod peers;
 mod post;
@@ -35,7 +36,7 @@ use self::peers::Peers;
 use self::receive::RxSide;
 use self::transmit::{Limits, TxSide, not_opened_for};
 use crate::av::Av;
-use crate::cm::{self, Connection};
+use crate::cm::Connection;
 use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
@@ -602,105 +603,16 @@ impl<T: Transport> Endpoint for Ep<T> {
     }
 
     fn option(&self, option: EpOption) -> Result<usize> {
-        self.core.born.check()?;
-        let guard = self.core.state.lock();
-        let limits = &guard.ends.tx.limits;
-        Ok(match option {
-            EpOption::MinMultiRecv => guard.ends.rx.min_multi_recv,
-            EpOption::CmDataSize => cm::DATA_SIZE,
-            EpOption::MaxMsgSize => limits.message,
-            EpOption::MaxTaggedSize => limits.tagged,
-            EpOption::MaxRmaSize => limits.rma,
-            EpOption::InjectMsgSize => limits.inject_message,
-            EpOption::InjectTaggedSize => limits.inject_tagged,
-            EpOption::InjectRmaSize => limits.inject_rma,
-            EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
-            EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
-            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
-        })
+        self.core.option(option)
     }
 
     fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
-        self.core.born.check()?;
-        let mut guard = self.core.state.lock();
-        let info = &self.core.info;
-        let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
-        let tx = &mut guard.ends.tx;
-        let (limits, atomics) = (&mut tx.limits, &mut tx.atomics);
-        let (field, max) = match option {
-            EpOption::MinMultiRecv => {
-                guard.ends.rx.min_multi_recv = value;
-                return Ok(());
-            }
-            EpOption::MaxMsgSize => (&mut limits.message, max_size),
-            EpOption::MaxTaggedSize => (&mut limits.tagged, max_size),
-            EpOption::MaxRmaSize => (&mut limits.rma, max_size),
-            EpOption::InjectMsgSize => (&mut limits.inject_message, max_inject),
-            EpOption::InjectTaggedSize => (&mut limits.inject_tagged, max_inject),
-            EpOption::InjectRmaSize => (&mut limits.inject_rma, max_inject),
-            EpOption::MaxAtomicSize => (&mut atomics.size, T::atomic_size()),
-            EpOption::InjectAtomicSize => (&mut atomics.inject, max_inject.min(T::atomic_size())),
-            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
-        };
-        if value > max {
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                format!("{option:?}"),
-                format!("at most {max}"),
-                value.to_string(),
-                "ask getinfo for a larger limit",
-            ));
-        }
-        *field = value;
-        guard.ends.tx.decide();
-        Ok(())
+        self.core.set_option(option, value)
     }
 
     fn statistics(&self) -> Vec<Statistic> {
-        if !self.core.born.is_here() {
-            return Vec::new();
-        }
-        let guard = self.core.state.lock();
-        let (tx, rx) = (&guard.ends.tx.counts, &guard.ends.rx.counts);
-        let mut all = vec![
-            stat("tx_messages", tx.messages, "messages sent"),
-            stat("tx_bytes", tx.bytes, "bytes of messages sent"),
-            stat("tx_writes", tx.writes, "remote writes posted"),
-            stat("tx_atomics", guard.ends.tx.atomics.posted, "atomic operations posted"),
-            stat("tx_reads", tx.reads, "remote reads posted"),
-            stat("tx_again", tx.again, "posts refused with FI_EAGAIN"),
-            stat("tx_failed", tx.failed, "operations that ended with an error"),
-            stat("tx_outstanding", guard.ends.tx.ops.len() as u64, "operations that have not ended"),
-            stat("rx_messages", rx.messages, "messages received"),
-            stat("rx_bytes", rx.bytes, "bytes of messages received"),
-            stat("rx_posted", guard.ends.rx.matcher.posted_len() as u64, "receives that wait"),
-            stat("rx_unexpected", rx.unexpected, "messages that came before their receive"),
-            stat(
-                "rx_unexpected_now",
-                guard.ends.rx.matcher.unexpected_len() as u64,
-                "of those, still waiting",
-            ),
-            stat("rx_unexpected_bytes", guard.ends.rx.matcher.bytes_held() as u64, "bytes that they hold"),
-            stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
-            stat("rx_truncated", rx.truncated, "messages longer than their receive"),
-            stat("rx_failed", rx.failed, "receives that ended with an error"),
-            stat(
-                "tx_dropped",
-                tx.dropped,
-                "datagrams dropped, as their receiver had no room or was not there",
-            ),
-            stat("rx_dropped", rx.dropped, "datagrams dropped, as no receive was posted for them in time"),
-            stat("rx_stopped", rx.stopped, "times that a peer had to wait for room"),
-        ];
-        if let Some(lanes) = &guard.lanes {
-            lanes.statistics(&mut all);
-        }
-        all
+        self.core.statistics()
     }
-}
-
-fn stat(name: &'static str, value: u64, help: &'static str) -> Statistic {
-    Statistic { name, value, help }
 }
 
 /// Whether capabilities need a transmit queue and a receive queue.
