@@ -11,6 +11,9 @@ pub struct AvAttr {
     pub av_type: AvType,
     /// How many addresses to expect; 0 for unknown.
     pub count: usize,
+    /// How many of a number's upper bits name one of the peer's receive contexts ([`FiAddr::with_rx_index`]); 0 for none:
+    /// then peers choose among theirs. At most 32.
+    pub rx_ctx_bits: u32,
 }
 
 /// An address vector (`fid_av`).

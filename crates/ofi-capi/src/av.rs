@@ -58,12 +58,13 @@ pub(crate) unsafe extern "C" fn open(
         if let Some(attr) = attr {
             wanted.av_type = AvType::try_from(attr.r#type)?;
             wanted.count = attr.count;
-            if !attr.name.is_null() || attr.flags & !flag::SYMMETRIC != 0 || attr.rx_ctx_bits != 0 {
+            wanted.rx_ctx_bits = u32::try_from(attr.rx_ctx_bits).unwrap_or(u32::MAX); // refused below
+            if !attr.name.is_null() || attr.flags & !flag::SYMMETRIC != 0 {
                 return Err(Error::wanted(
                     Errno::ENOSYS,
                     "fi_av_attr",
-                    "a vector without name, flags but FI_SYMMETRIC, and rx_ctx_bits",
-                    format!("flags {:#x}, rx_ctx_bits {}", attr.flags, attr.rx_ctx_bits),
+                    "a vector without name and flags but FI_SYMMETRIC",
+                    format!("flags {:#x}", attr.flags),
                     "leave them out",
                 ));
             }

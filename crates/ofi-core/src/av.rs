@@ -13,7 +13,10 @@ use crate::collective::set::Set;
 use crate::domain::DomainId;
 use crate::fork::Born;
 use crate::peers::{AddressTable, Removed, UserIds, names};
-use crate::transport::Transport;
+use crate::transport::{RxName, Transport};
+
+/// The most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
+const MAX_RX_BITS: u32 = 32;
 
 /// The core's address vector.
 pub struct Av {
@@ -23,23 +26,64 @@ pub struct Av {
     format: AddrFormat,
     removals: AtomicU32,
     insertions: AtomicU32,
+    /// Upper bits of a number that name a receive context.
+    rx_bits: u32,
     normalize: fn(&Address) -> Result<Address>,
     resolve: fn(Option<&str>, Option<&str>) -> Result<Address>,
 }
 
 impl Av {
     /// Opens a vector of addresses of transport `T`, in `format`.
-    pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat, domain: DomainId) -> Arc<Self> {
-        Arc::new(Self {
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for more bits of receive contexts than there may be.
+    pub fn open<T: Transport>(attr: &AvAttr, format: AddrFormat, domain: DomainId) -> Result<Arc<Self>> {
+        if attr.rx_ctx_bits > MAX_RX_BITS {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "fi_av_attr.rx_ctx_bits",
+                format!("at most {MAX_RX_BITS}"),
+                attr.rx_ctx_bits.to_string(),
+                "as many bits as the largest index of a receive context takes",
+            ));
+        }
+        Ok(Arc::new(Self {
             domain,
             born: Born::here(),
             table: RwLock::new(AddressTable::new(format, attr.count, UserIds::default())),
             format,
             removals: AtomicU32::new(0),
             insertions: AtomicU32::new(0),
+            rx_bits: attr.rx_ctx_bits,
             normalize: T::normalize,
             resolve: T::resolve,
-        })
+        }))
+    }
+
+    /// Whether numbers name receive contexts.
+    pub fn names_contexts(&self) -> bool {
+        self.rx_bits > 0
+    }
+
+    /// The number of a peer, and the receive context that its upper bits name.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a context that no endpoint has.
+    pub fn split(&self, number: FiAddr) -> Result<(FiAddr, RxName)> {
+        if self.rx_bits == 0 || number == FiAddr::UNSPEC {
+            return Ok((number, RxName::ANY));
+        }
+        let shift = u64::BITS - self.rx_bits;
+        let rx = RxName::of(number.0 >> shift).ok_or_else(|| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the receive context in an address",
+                "an index below 65,535",
+                (number.0 >> shift).to_string(),
+                "make it with fi_rx_addr",
+            )
+        })?;
+        Ok((FiAddr(number.0 & (u64::MAX >> self.rx_bits)), rx))
     }
 
     /// The domain that it was opened in.

@@ -20,6 +20,53 @@ use crate::slots::SlotId;
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
 pub type Peer = u32;
 
+/// Which receive context of a peer something is for (scalable endpoints; `fi_rx_addr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxName(u16);
+
+impl RxName {
+    /// The one that the peer chooses.
+    pub const ANY: Self = Self(0);
+
+    /// The context `index`, up to 65,534; `None` beyond.
+    pub fn of(index: u64) -> Option<Self> {
+        u16::try_from(index).ok()?.checked_add(1).map(Self)
+    }
+
+    /// The context's index, unless it is [`RxName::ANY`].
+    #[inline]
+    pub fn index(self) -> Option<usize> {
+        usize::from(self.0).checked_sub(1)
+    }
+
+    /// Whether an endpoint with one receive context has it.
+    #[inline(always)]
+    pub const fn is_of_one(self) -> bool {
+        self.0 <= 1
+    }
+
+    /// As it goes over the wire; 0 for [`RxName::ANY`], which a transport may as well not send.
+    #[inline]
+    pub const fn to_wire(self) -> u16 {
+        self.0
+    }
+
+    /// As it came over the wire.
+    #[inline]
+    pub const fn from_wire(bits: u16) -> Self {
+        Self(bits)
+    }
+}
+
+/// Remote CQ data of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteData {
+    /// The data.
+    pub value: u64,
+    /// Which receive context reports it.
+    pub rx: RxName,
+}
+
 /// One way of moving messages.
 pub trait Transport: Sized + Send + Sync + 'static {
     /// What a domain has of this transport.
@@ -143,6 +190,8 @@ pub struct OutMessage<'a> {
     pub len: usize,
     /// To whom.
     pub peer: Peer,
+    /// To which of its receive contexts.
+    pub rx: RxName,
     /// Whether `tag` counts.
     pub tagged: bool,
     /// The tag.
@@ -170,10 +219,21 @@ pub struct OutRma<'a> {
     pub peer: Peer,
     /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
+    /// Which of the peer's receive contexts reports `data`.
+    pub rx: RxName,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
     /// What [`Host::open`] needs.
     pub ticket: Ticket,
+}
+
+impl OutRma<'_> {
+    /// What the peer is told of it, if anything.
+    #[inline]
+    pub fn remote_data(&self) -> Option<RemoteData> {
+        let told = self.flags.contains(OpFlags::REMOTE_CQ_DATA);
+        told.then_some(RemoteData { value: self.data, rx: self.rx })
+    }
 }
 
 /// An atomic operation on its way out. All lengths are those of the target.
@@ -252,6 +312,8 @@ pub enum Posted {
 pub struct Arrived {
     /// From whom.
     pub peer: Peer,
+    /// For which receive context.
+    pub rx: RxName,
     /// Whether `tag` counts.
     pub tagged: bool,
     /// Whether `data` counts.
@@ -283,6 +345,8 @@ pub enum Announced<T: Transport> {
     Kept,
     /// As [`Delivery::Stopped`]; the token comes back.
     Stopped(T::Token),
+    /// Nobody will ever receive it: tell the sender, as [`Lanes::discard`] does.
+    Unwanted(T::Token),
 }
 
 /// How a receive that the transport fills stands.
@@ -316,7 +380,7 @@ pub trait Host<T: Transport> {
 
     /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
     #[must_use]
-    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool;
+    fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool;
 
     /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
     /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.

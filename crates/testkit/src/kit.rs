@@ -97,6 +97,7 @@ pub struct Opening {
     /// The hints.
     pub hints: Hints,
     cq: CqAttr,
+    av: AvAttr,
     two_queues: bool,
     given: Option<Arc<dyn CompletionQueue>>,
     selective: BindFlags,
@@ -114,6 +115,7 @@ impl Opening {
         Self {
             hints,
             cq: CqAttr::default(),
+            av: AvAttr::default(),
             two_queues: false,
             given: None,
             selective: BindFlags::empty(),
@@ -147,6 +149,12 @@ impl Opening {
     /// The size of its queues.
     pub fn cq_size(mut self, size: usize) -> Self {
         self.cq.size = size;
+        self
+    }
+
+    /// The bits of its address vector's numbers that name receive contexts.
+    pub fn rx_ctx_bits(mut self, bits: u32) -> Self {
+        self.av.rx_ctx_bits = bits;
         self
     }
 
@@ -270,7 +278,7 @@ impl Opening {
             ep.bind_counter(&counter, *flags)?;
             counters.push(counter);
         }
-        let av = domain.open_av(&AvAttr::default())?;
+        let av = domain.open_av(&self.av)?;
         let mut eq = None;
         if crate::connect::is_connected(&info) {
             let queue = crate::connect::open_eq(&fabric)?;

@@ -15,6 +15,10 @@
 //!           Data      op payload                          a short read, or what an atomic found
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
+//!
+//! `Message`, `Announce`, `Notice` and writes with data carry from bit 16 on which receive context they are for.
+
+use ofi_core::transport::RxName;
 
 /// Kinds of record.
 pub mod kind {
@@ -48,6 +52,21 @@ pub mod flag {
     pub const CONFIRM: u32 = 1 << 10;
     /// The payload is kept by the sender's library; its operation is over.
     pub const KEPT: u32 = 1 << 11;
+}
+
+/// Where the number of a receive context begins.
+const RX: u32 = 16;
+
+/// `high` with the number of a receive context.
+#[inline]
+pub const fn rx_bits(high: u32, rx: RxName) -> u32 {
+    high | (rx.to_wire() as u32) << RX
+}
+
+/// The receive context that a command is for.
+#[inline]
+pub const fn rx_of(high: u32) -> RxName {
+    RxName::from_wire((high >> RX) as u16)
 }
 
 /// Bytes before the payload of a part, so that the payload starts on a cache line.

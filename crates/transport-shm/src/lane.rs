@@ -565,7 +565,7 @@ impl Lane {
             kind::READ => self.take_read(common, host, words),
             kind::NOTE => self.take_note(host, words),
             kind::ATOMIC => self.take_atomic(common, host, record.high, words),
-            kind::NOTICE => self.take_notice(host, words),
+            kind::NOTICE => self.take_notice(host, record.high, words),
             _ => Err(Broken),
         }
     }

@@ -3,13 +3,13 @@
 use ofi_api::{Errno, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted, RxName};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 
 use crate::Shm;
 use crate::bulk::Stream;
-use crate::command::{Words, Writer, flag, kind};
+use crate::command::{Words, Writer, flag, kind, rx_bits, rx_of};
 use crate::grants::{self, Grant};
 use crate::lane::{Broken, Common, Flow, Lane, Link, full};
 use crate::layout::wish;
@@ -121,7 +121,7 @@ pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
 ) -> Result<Delivery, Broken> {
     let tag = if TAGGED { words.next().ok_or(Broken)? } else { 0 };
     let (body, len) = words.rest();
-    let arrived = Arrived { peer, tagged: TAGGED, has_data: false, tag, data: 0, len };
+    let arrived = Arrived { peer, rx: RxName::ANY, tagged: TAGGED, has_data: false, tag, data: 0, len };
     // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
     Ok(unsafe { host.deliver(&arrived, body) })
 }
@@ -201,7 +201,7 @@ impl Lane {
         };
         // SAFETY: `words` words and the payload were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
-        high |= kind::MESSAGE;
+        high = rx_bits(high | kind::MESSAGE, out.rx);
         if let Some(op) = op {
             body.word(op.to_wire());
         }
@@ -292,7 +292,7 @@ impl Lane {
             }
             _ => (0, 0),
         };
-        let mut high = kind::ANNOUNCE;
+        let mut high = rx_bits(kind::ANNOUNCE, out.rx);
         let id = if keep {
             high |= flag::KEPT;
             self.kept.insert(copied(out.pieces, out.len))
@@ -369,7 +369,7 @@ impl Lane {
         let (tagged, has_data) = (high & flag::TAGGED != 0, high & flag::DATA != 0);
         let tag = if tagged { words.next().ok_or(Broken)? } else { 0 };
         let data = if has_data { words.next().ok_or(Broken)? } else { 0 };
-        Ok(Arrived { peer: self.peer, tagged, has_data, tag, data, len: 0 })
+        Ok(Arrived { peer: self.peer, rx: rx_of(high), tagged, has_data, tag, data, len: 0 })
     }
 
     /// Takes an announcement.
@@ -389,6 +389,7 @@ impl Lane {
             Announced::Pull(into) => self.pull(common, host, Token { op, high, key, offset }, into),
             Announced::Kept => {}
             Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => self.discard(common, token),
         }
         Ok(Flow::Next)
     }

@@ -6,13 +6,13 @@
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Posted};
+use ofi_core::transport::{Host, OutRma, Posted, RemoteData};
 use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::atomic::Waiting;
 use crate::bulk::{Stream, remote_runs};
-use crate::command::{Words, Writer, flag, kind};
+use crate::command::{Words, Writer, flag, kind, rx_bits, rx_of};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Flow, Lane, full};
 use crate::layout::{LINE, pair, wish};
@@ -39,7 +39,7 @@ pub struct Access {
     payload: Payload,
     remote: Box<[RemotePiece]>,
     len: usize,
-    data: Option<u64>,
+    data: Option<RemoteData>,
 }
 
 /// A long write of the peer, being executed here.
@@ -48,7 +48,7 @@ pub struct ServedWrite {
     remote: Box<[RemotePiece]>,
     got: usize,
     len: usize,
-    data: Option<u64>,
+    data: Option<RemoteData>,
     failed: Option<Errno>,
 }
 
@@ -62,6 +62,14 @@ pub enum Way {
     Command,
 }
 
+/// The remote CQ data of a command, if it carries any.
+fn remote_data(high: u32, words: &mut Words) -> Result<Option<RemoteData>, Broken> {
+    if high & flag::DATA == 0 {
+        return Ok(None);
+    }
+    Ok(Some(RemoteData { value: words.next().ok_or(Broken)?, rx: rx_of(high) }))
+}
+
 impl Lane {
     /// Reads or writes the peer's memory.
     pub fn rma<H: Host<Shm>>(
@@ -71,7 +79,7 @@ impl Lane {
         out: &OutRma<'_>,
     ) -> Result<Posted> {
         self.ready_for_access(common, out.flags)?;
-        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
+        let data = out.remote_data();
         if self.parked.is_empty() {
             match self.way(common, out.remote, out.write) {
                 Way::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
@@ -176,7 +184,7 @@ impl Lane {
         write: bool,
         pieces: &[Piece],
         remote: &[RemotePiece],
-        data: Option<u64>,
+        data: Option<RemoteData>,
     ) -> Result<bool, Errno> {
         let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
         let mut len = 0;
@@ -217,7 +225,7 @@ impl Lane {
         crash_point!("access.copied");
         common.counts.direct_bytes += len as u64;
         if let Some(data) = data {
-            let sent = self.command(common, kind::NOTICE, &[data, len as u64]);
+            let sent = self.command(common, rx_bits(kind::NOTICE, data.rx), &[data.value, len as u64]);
             crash_point!("notice.sent");
             debug_assert!(sent.is_ok(), "room was reserved");
         }
@@ -236,7 +244,7 @@ impl Lane {
         pieces: &[Piece],
         remote: &[RemotePiece],
         len: usize,
-        data: Option<u64>,
+        data: Option<RemoteData>,
         id: SlotId,
     ) -> Result<bool> {
         let words = 2 + 3 * remote.len() + usize::from(data.is_some());
@@ -265,8 +273,8 @@ impl Lane {
             (false, _) => kind::READ,
         };
         if let Some(data) = data {
-            body.word(data);
-            high |= flag::DATA;
+            body.word(data.value);
+            high = rx_bits(high | flag::DATA, data.rx);
         }
         if inside {
             // SAFETY: the pieces are lent, and `len` bytes were reserved behind the words.
@@ -354,8 +362,14 @@ impl Lane {
     }
 
     /// Takes a notice that the peer has written here directly.
-    pub fn take_notice<H: Host<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<Flow, Broken> {
-        let (data, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+    pub fn take_notice<H: Host<Shm>>(
+        &mut self,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let (value, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+        let data = RemoteData { value, rx: rx_of(high) };
         crash_point!("notice.taken");
         Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
     }
@@ -401,7 +415,7 @@ impl Lane {
         mut words: Words,
     ) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
-        let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
+        let data = remote_data(high, &mut words)?;
         let (body, len) = words.rest();
         let result = match checked {
             Ok((_, total)) if total != len => return Err(Broken),
@@ -433,7 +447,7 @@ impl Lane {
         mut words: Words,
     ) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
-        let data = if high & flag::DATA != 0 { Some(words.next().ok_or(Broken)?) } else { None };
+        let data = remote_data(high, &mut words)?;
         match checked {
             Ok((_, 0)) => return Err(Broken), // a short one
             Ok((remote, len)) => {

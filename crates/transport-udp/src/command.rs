@@ -1,6 +1,7 @@
 //! What the records of a session say (`docs/protocol.md`, "Commands"). All numbers are in network byte order.
 
 use ofi_api::RemotePiece;
+use ofi_core::transport::{RemoteData, RxName};
 
 /// Kinds of records on the stream of commands.
 pub mod kind {
@@ -42,6 +43,8 @@ pub mod flag {
     pub const CONFIRM: u8 = 4;
     /// The operation's number is one of a message that the sending library keeps.
     pub const KEPT: u8 = 8;
+    /// A receive context of the receiver is named.
+    pub const NAMED: u8 = 16;
 }
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
@@ -77,6 +80,15 @@ impl Fields {
         self
     }
 
+    /// Appends which receive context is meant, if that is said; answers the flag that says so.
+    pub fn rx(&mut self, rx: RxName) -> u8 {
+        if rx == RxName::ANY {
+            return 0;
+        }
+        self.word(rx.to_wire().into());
+        flag::NAMED
+    }
+
     /// All of them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -101,6 +113,19 @@ impl Words<'_> {
     /// The next one, if `there`.
     pub fn next_if(&mut self, there: bool) -> Result<Option<u64>, Broken> {
         there.then(|| self.next()).transpose()
+    }
+
+    /// The receive context that the record's `flags` say is named.
+    pub fn rx(&mut self, flags: u8) -> Result<RxName, Broken> {
+        let named = self.next_if(flags & flag::NAMED != 0)?.unwrap_or(0);
+        u16::try_from(named).map(RxName::from_wire).map_err(|_| Broken)
+    }
+
+    /// Remote CQ data, where `flags` say that there is some.
+    pub fn remote_data(&mut self, flags: u8) -> Result<Option<RemoteData>, Broken> {
+        let value = self.next_if(flags & flag::DATA != 0)?;
+        let rx = self.rx(flags)?;
+        Ok(value.map(|value| RemoteData { value, rx }))
     }
 
     /// Remote pieces: 1 to [`RMA_IOV_LIMIT`].

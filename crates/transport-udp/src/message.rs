@@ -228,6 +228,7 @@ impl Lane {
             Announced::Pull(into) => self.pull(common, sender, host, peer, token, into),
             Announced::Kept => {}
             Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => Self::discard(sender, token),
         }
         Ok(Flow::Next)
     }
@@ -350,7 +351,7 @@ pub fn wish(sender: &mut Sender, keep: bool) {
     sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
 }
 
-/// Appends tag and data; answers the flags that say so.
+/// Appends tag, data and receive context; answers the flags that say so.
 fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
     let mut flags = 0;
     if out.tagged {
@@ -361,7 +362,7 @@ fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
         fields.word(out.data);
         flags |= flag::DATA;
     }
-    flags
+    flags | fields.rx(out.rx)
 }
 
 /// The envelope of a message, its length aside.
@@ -369,5 +370,6 @@ fn arrived(peer: Peer, flags: u8, words: &mut Words<'_>) -> Result<Arrived, Brok
     let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
     let tag = words.next_if(tagged)?.unwrap_or(0);
     let data = words.next_if(has_data)?.unwrap_or(0);
-    Ok(Arrived { peer, tagged, has_data, tag, data, len: 0 })
+    let rx = words.rx(flags)?;
+    Ok(Arrived { peer, rx, tagged, has_data, tag, data, len: 0 })
 }

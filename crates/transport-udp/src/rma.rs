@@ -3,7 +3,7 @@
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Peer, Posted};
+use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
@@ -17,7 +17,7 @@ pub struct ServedWrite {
     remote: Vec<RemotePiece>,
     got: usize,
     len: usize,
-    data: Option<u64>,
+    data: Option<RemoteData>,
     failed: Option<Errno>,
 }
 
@@ -48,7 +48,7 @@ impl Lane {
         {
             return Err(Error::AGAIN);
         }
-        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
+        let data = out.remote_data();
         let short = out.write && out.len <= common.eager;
         let op = match (out.write, short) {
             (true, true) => Op::Confirm,
@@ -61,8 +61,8 @@ impl Lane {
         fields.word(id).pieces(out.remote);
         let mut flags = 0;
         if let Some(data) = data {
-            fields.word(data);
-            flags |= flag::DATA;
+            fields.word(data.value);
+            flags |= flag::DATA | fields.rx(data.rx);
         }
         let fields = fields.bytes();
         if short {
@@ -110,7 +110,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.next()?, words.pieces()?);
-        let data = words.next_if(flags & flag::DATA != 0)?;
+        let data = words.remote_data(flags)?;
         let bytes = words.0;
         let result = match Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
             Ok(total) if total != bytes.len() => return Err(Broken),
@@ -137,7 +137,7 @@ impl Lane {
     pub fn take_long_write(&mut self, common: &Common, flags: u8, body: &[u8]) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.next()?, words.pieces()?);
-        let data = words.next_if(flags & flag::DATA != 0)?;
+        let data = words.remote_data(flags)?;
         let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
         if len == 0 || self.write.is_some() {
             return Err(Broken);

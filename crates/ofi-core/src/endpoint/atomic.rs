@@ -116,7 +116,7 @@ impl<T: Transport> State<T> {
 
     pub(super) fn atomic(&mut self, op: &AtomicOp<'_>) -> Result<()> {
         let (executor, flags, signal, len) = self.check_atomic(op)?;
-        let peer = self.peer(op.peer)?;
+        let (peer, _) = self.dest(op.peer)?;
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(self.no_credit());
         }

@@ -16,7 +16,9 @@ use crate::cq::Credit;
 use crate::keys::RegionTable;
 use crate::matching::Limit;
 use crate::slots::SlotId;
-use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, Ticket, Transport};
+use crate::transport::{
+    Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+};
 
 /// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
 pub struct Ends<T: Transport> {
@@ -100,6 +102,10 @@ impl<T: Transport> Ends<T> {
     #[inline(never)]
     unsafe fn deliver_slow(&mut self, arrived: Arrived, body: *const u8) -> Delivery {
         let arrived = &arrived;
+        if !arrived.rx.is_of_one() {
+            self.rx.counts.dropped += 1;
+            return Delivery::Taken;
+        }
         match self.find(arrived) {
             Found::Receive(filling) => {
                 // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
@@ -148,7 +154,9 @@ impl<T: Transport> Host<T> for Ends<T> {
         // The common case by itself: a receive of one piece, long enough, that is to be reported.
         let envelope = receive::envelope(arrived);
         let len = arrived.len;
-        if let Some((context, to)) = self.rx.matcher.accept(&envelope, |posted| posted.simple(len)) {
+        if arrived.rx.is_of_one()
+            && let Some((context, to)) = self.rx.matcher.accept(&envelope, |posted| posted.simple(len))
+        {
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
             unsafe { copy::bytes(body, to, len) };
@@ -160,6 +168,10 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {
+        if !arrived.rx.is_of_one() {
+            self.rx.counts.dropped += 1;
+            return Announced::Unwanted(token);
+        }
         match self.find(arrived) {
             Found::Receive(filling) => Announced::Pull(self.rx.filling.insert(filling)),
             Found::Stopped => Announced::Stopped(token),
@@ -184,7 +196,11 @@ impl<T: Transport> Host<T> for Ends<T> {
         }
     }
 
-    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool {
+    fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {
+        if !data.rx.is_of_one() {
+            self.rx.counts.dropped += 1;
+            return true;
+        }
         if !self.boxes.has_room() {
             self.rx.counts.stopped += 1;
             return false;
@@ -193,7 +209,7 @@ impl<T: Transport> Host<T> for Ends<T> {
             let flags =
                 CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
             let source = if self.rx.report_source { self.peers.source(peer) } else { FiAddr::NOTAVAIL };
-            let body = CqTaggedEntry { flags, len, data, ..CqTaggedEntry::EMPTY };
+            let body = CqTaggedEntry { flags, len, data: data.value, ..CqTaggedEntry::EMPTY };
             self.boxes.received(body, source, Credit::None);
         }
         true

@@ -430,6 +430,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "open one with fi_av_open and bind it",
             ));
         }
+        state.ends.tx.names = state.ends.peers.names_contexts();
         state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));

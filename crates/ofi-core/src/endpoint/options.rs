@@ -95,7 +95,11 @@ impl<T: Transport> EpCore<T> {
                 tx.dropped,
                 "datagrams dropped, as their receiver had no room or was not there",
             ),
-            stat("rx_dropped", rx.dropped, "datagrams dropped, as no receive was posted for them in time"),
+            stat(
+                "rx_dropped",
+                rx.dropped,
+                "datagrams dropped, as no receive was posted for them in time, and messages for receive contexts that are not there",
+            ),
             stat("rx_stopped", rx.stopped, "times that a peer had to wait for room"),
         ];
         if let Some(lanes) = &guard.lanes {

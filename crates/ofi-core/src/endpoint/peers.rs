@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
 use crate::av::Av;
-use crate::transport::Peer;
+use crate::transport::{Peer, RxName};
 
 /// What the endpoint knows of one peer.
 struct Known {
@@ -33,6 +33,20 @@ impl Peers {
     pub fn bind(&mut self, av: Arc<Av>) {
         self.removals = av.removals();
         self.av = Some(av);
+    }
+
+    /// Whether numbers of the vector name receive contexts.
+    #[inline]
+    pub fn names_contexts(&self) -> bool {
+        self.av.as_ref().is_some_and(|av| av.names_contexts())
+    }
+
+    /// The number of a peer, and the receive context that its upper bits name.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a context that no endpoint has.
+    pub fn split(&self, address: FiAddr) -> Result<(FiAddr, RxName)> {
+        self.av.as_ref().map_or(Ok((address, RxName::ANY)), |av| av.split(address))
     }
 
     /// Whether this is the vector.

@@ -9,7 +9,7 @@ use super::{EpCore, State};
 use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::transport::Posted as Outcome;
-use crate::transport::{Lanes, OutMessage, OutRma, Peer, Ticket, Transport};
+use crate::transport::{Lanes, OutMessage, OutRma, Peer, RxName, Ticket, Transport};
 
 #[cold]
 pub(super) fn not_enabled() -> Error {
@@ -30,6 +30,22 @@ impl<T: Transport> State<T> {
             Some(peer) => Ok(peer),
             None => self.meet(address),
         }
+    }
+
+    /// The peer at `address`, and which of its receive contexts.
+    #[inline]
+    pub(super) fn dest(&mut self, address: FiAddr) -> Result<(Peer, RxName)> {
+        if self.ends.tx.names {
+            return self.named(address);
+        }
+        Ok((self.peer(address)?, RxName::ANY))
+    }
+
+    /// As `dest`, where numbers of the address vector name receive contexts.
+    #[cold]
+    pub(super) fn named(&mut self, address: FiAddr) -> Result<(Peer, RxName)> {
+        let (address, rx) = self.ends.peers.split(address)?;
+        Ok((self.peer(address)?, rx))
     }
 
     #[cold]
@@ -125,7 +141,7 @@ impl<T: Transport> State<T> {
     #[inline(never)]
     pub(super) fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
         let (flags, signal, len) = self.check_send::<TAGGED>(op)?;
-        let peer = self.peer(op.dest)?;
+        let (peer, rx) = self.dest(op.dest)?;
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(self.no_credit());
         }
@@ -135,6 +151,7 @@ impl<T: Transport> State<T> {
             pieces: op.buf.pieces(),
             len,
             peer,
+            rx,
             tagged: TAGGED,
             tag,
             data: op.data,
@@ -173,7 +190,7 @@ impl<T: Transport> State<T> {
 
     pub(super) fn rma(&mut self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let (flags, signal, len) = self.check_rma(op, write)?;
-        let peer = self.peer(op.peer)?;
+        let (peer, rx) = self.dest(op.peer)?;
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return Err(self.no_credit());
         }
@@ -192,6 +209,7 @@ impl<T: Transport> State<T> {
             len,
             peer,
             data: op.data,
+            rx,
             flags,
             ticket,
         };

@@ -51,7 +51,7 @@ impl<T: Transport> State<T> {
         let flags = if op.call == Call::Msg { op.flags } else { self.ends.rx.op_flags | op.flags };
         let directed = if TAGGED { self.ends.rx.tagged_directed } else { self.ends.rx.directed };
         let source = if directed && op.source != FiAddr::UNSPEC {
-            From::From(matching::Peer(self.peer(op.source)?))
+            From::From(matching::Peer(self.dest(op.source)?.0))
         } else {
             From::Any
         };

@@ -8,7 +8,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Peer, Route, Transport};
+use crate::transport::{Arrived, Peer, Route, RxName, Transport};
 
 /// The memory of one receive.
 pub struct Buffer {
@@ -466,6 +466,7 @@ pub fn arrived(envelope: &Envelope) -> Arrived {
     let peer: Peer = envelope.peer.0;
     Arrived {
         peer,
+        rx: RxName::ANY,
         tagged: envelope.space == Space::Tagged,
         has_data: envelope.data.is_some(),
         tag: envelope.tag,

@@ -60,6 +60,8 @@ pub struct TxSide<T: Transport> {
     pub matches: bool,
     /// A counter counts sends.
     pub counted: bool,
+    /// Addresses name receive contexts, so no send is quick.
+    pub names: bool,
     /// Who counts the end of what is being posted. The endpoint, except while deferred work is.
     pub route: Route,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
@@ -97,6 +99,7 @@ impl<T: Transport> TxSide<T> {
             bound: false,
             matches: false,
             counted: false,
+            names: false,
             route: Route::ENDPOINT,
             may_send: [false; 2],
             may_read: false,
@@ -117,7 +120,7 @@ impl<T: Transport> TxSide<T> {
             (untagged, limits.message, limits.inject_message),
             (tagged, limits.tagged, limits.inject_tagged),
         ];
-        let quick = self.op_flags.is_empty() && !self.counted;
+        let quick = self.op_flags.is_empty() && !self.counted && !self.names;
         self.quick = sizes.map(|(may, max, inject)| Quick {
             plain: below(may && quick, max),
             inject: below(may && quick, inject.min(max)),

@@ -146,7 +146,7 @@ impl<T: Transport> State<T> {
         let rx = &self.ends.rx;
         let directed = if tag.is_some() { rx.tagged_directed } else { rx.directed };
         let source = if directed && op.source != ofi_api::FiAddr::UNSPEC {
-            From::From(matching::Peer(self.peer(op.source)?))
+            From::From(matching::Peer(self.dest(op.source)?.0))
         } else {
             From::Any
         };

@@ -139,7 +139,11 @@ impl<L: Level> NodeBuilder<L> {
         let attr =
             CqAttr { size: self.cq_size, format: CqFormat::Tagged, wait_obj: self.wait_obj, wait_set: None };
         let cq = opened.raw.open_cq(&attr)?;
-        let av = opened.raw.open_av(&AvAttr { av_type: info.domain_attr.av_type, count: self.av_count })?;
+        let av = opened.raw.open_av(&AvAttr {
+            av_type: info.domain_attr.av_type,
+            count: self.av_count,
+            rx_ctx_bits: 0,
+        })?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
         match eq {
             Some(eq) => endpoint.bind_eq(eq)?,

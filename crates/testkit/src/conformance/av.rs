@@ -23,7 +23,7 @@ pub fn a_table_counts_from_zero_in_the_order_of_insertion(kit: &dyn Kit) {
 
 pub fn a_map_behaves_like_a_table(kit: &dyn Kit) {
     let (side, names, _others) = addresses(kit, 3);
-    let av = side.domain.open_av(&AvAttr { av_type: AvType::Map, count: 10 }).unwrap();
+    let av = side.domain.open_av(&AvAttr { av_type: AvType::Map, count: 10, ..AvAttr::default() }).unwrap();
     assert_eq!(numbers(av.insert(&names)), [Some(0), Some(1), Some(2)]);
 }
 

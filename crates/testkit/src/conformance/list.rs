@@ -440,6 +440,11 @@ macro_rules! for_each_case {
                 a_descriptor_that_is_none_does_no_harm
                 sizes_of_zero_work_or_are_refused_by_name
             }
+            contexts {
+                an_endpoint_with_one_context_is_reached_by_its_name_too
+                a_message_for_a_context_that_is_not_there_is_dropped_and_counted
+                a_vector_has_room_for_peers_beside_the_bits_of_contexts
+            }
             six {
                 six_the_source_is_the_number_of_the_sender
                 six_a_truncated_message_has_len_16_and_olen_84

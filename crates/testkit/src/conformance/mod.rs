@@ -16,6 +16,7 @@ pub mod bad_input;
 pub mod collective;
 pub mod completion;
 pub mod connection;
+pub mod contexts;
 pub mod counters;
 pub mod datagram;
 pub mod events;
