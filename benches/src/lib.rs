@@ -10,7 +10,7 @@
 //! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, reads their output.
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
-//! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`]: interleaving, waiting for a quiet moment, the two baselines.
+//! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the baselines.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
 
@@ -27,6 +27,7 @@ pub mod pairs;
 pub mod peers;
 pub mod quiet;
 pub mod report;
+pub mod socket;
 pub mod spawn;
 pub mod sys;
 pub mod table;

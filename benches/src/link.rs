@@ -6,12 +6,12 @@
 use std::{
     io::{self, BufRead, BufReader, Write},
     os::{fd::AsFd, unix::net::UnixStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Error, Result};
+use crate::{Error, Result, sys};
 
 /// Far longer than any measurement: a worker whose partner is gone or stuck ends by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,9 +58,17 @@ impl Link {
         self.recv()
     }
 
-    /// Returns when both sides have come here.
-    pub fn barrier(&mut self) -> Result<()> {
-        match self.exchange(&"ready".to_owned())?.as_str() {
+    /// Returns when both sides have come here; calls `meanwhile` again and again until then.
+    pub fn barrier(&mut self, mut meanwhile: impl FnMut()) -> Result<()> {
+        self.send(&"ready")?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.lines.buffer().is_empty()
+            && !sys::is_readable(self.lines.get_ref().as_fd()).map_err(Error::io("looking at the link"))?
+            && Instant::now() < deadline
+        {
+            meanwhile();
+        }
+        match self.recv::<String>()?.as_str() {
             "ready" => Ok(()),
             other => Err(Error::Link(format!("expected it to be ready, heard {other:?}"))),
         }
@@ -77,11 +85,11 @@ mod tests {
         let (mut a, mut b) = (Link::new(a).unwrap(), Link::new(b).unwrap());
         let other = std::thread::spawn(move || {
             let heard = b.exchange(&vec![4_u8]).unwrap();
-            b.barrier().unwrap();
+            b.barrier(|| ()).unwrap();
             heard
         });
         assert_eq!(a.exchange(&vec![1_u8, 2]).unwrap(), vec![4]);
-        a.barrier().unwrap();
+        a.barrier(|| ()).unwrap();
         assert_eq!(other.join().unwrap(), vec![1, 2]);
         assert!(matches!(a.recv::<u8>(), Err(Error::Link(_))), "the other side is gone");
     }

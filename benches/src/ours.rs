@@ -33,12 +33,27 @@ pub struct Job {
     pub memory: Memory,
     /// Threading level that the domain is opened with.
     pub threading: Threading,
+    /// What carries it.
+    pub provider: Provider,
 }
 
 impl Job {
     /// A job with the defaults of the issue: window 64, application memory, threading DOMAIN.
     pub const fn new(test: Test, size: usize, iterations: u64) -> Self {
-        Self { test, size, iterations, window: 64, memory: Memory::Application, threading: Threading::Domain }
+        Self {
+            test,
+            size,
+            iterations,
+            window: 64,
+            memory: Memory::Application,
+            threading: Threading::Domain,
+            provider: Provider::Shm,
+        }
+    }
+
+    /// The same over UDP sockets on loopback.
+    pub const fn over_udp(self) -> Self {
+        Self { provider: Provider::Udp, ..self }
     }
 
     /// The same with the payload in memory that the library allocated.
@@ -84,6 +99,9 @@ pub enum Test {
     Wake(Sleep),
     /// One side asleep for a second with nobody sending; `cpu_share` is the result.
     Idle,
+    /// An endpoint with automatic progress that has talked, and that its application does not look at for a second;
+    /// `cpu_share` is the result.
+    IdleAuto,
 }
 
 /// How a side sleeps.
@@ -114,6 +132,16 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
+}
+
+/// What carries a job's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// Shared memory.
+    Shm,
+    /// UDP sockets on loopback.
+    Udp,
 }
 
 /// Which side of a pair this process is.

@@ -1,4 +1,4 @@
-//! The peers: libfabric and UCX, measured with their own benchmarks over shared memory.
+//! The peers: libfabric and UCX, measured with their own benchmarks over shared memory and over loopback.
 //!
 //! They come from Debian's packages ([`packages`]). A newer libfabric that somebody built is used instead where
 //! [`libfabric::PREFIX`] names its prefix; nothing here builds one. Where the packages have no benchmark for a
@@ -35,9 +35,9 @@ pub enum Benchmark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
-    /// libfabric's `shm` provider.
+    /// libfabric.
     Libfabric,
-    /// UCX over `posix` and `cma`.
+    /// UCX.
     Ucx,
 }
 
@@ -50,6 +50,20 @@ pub struct PeerRun {
     pub benchmark: Benchmark,
     /// Bytes of a message.
     pub size: usize,
+    /// What carries it.
+    pub wire: Wire,
+}
+
+/// What carries a peer's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wire {
+    /// Shared memory.
+    Shm,
+    /// TCP on loopback.
+    Tcp,
+    /// UDP on loopback: libfabric's `udp;ofi_rxd`, which UCX has no counterpart of.
+    Udp,
 }
 
 impl PeerRun {

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
-    os::fd::{FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -44,6 +44,14 @@ pub fn wait_readable(fd: std::os::fd::RawFd, patience: Duration) -> io::Result<(
     // SAFETY: one pollfd.
     let rc = unsafe { libc::poll(&raw mut poll, 1, patience.as_millis() as libc::c_int) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether `fd` is readable now.
+pub fn is_readable(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd.
+    let rc = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc > 0) }
 }
 
 fn usage(who: libc::c_int) -> io::Result<libc::rusage> {

@@ -1,7 +1,7 @@
 //! What is measured against what, and how good it has to be.
 //!
-//! The bounds are those of the issues "Foundation" and "All of libfabric on the core", in their sections on speed; a line
-//! without one is shown for information.
+//! The bounds are those of the issues "Foundation", "All of libfabric on the core" and "UDP", in their sections on speed; a
+//! line without one is shown for information.
 
 use serde::Serialize;
 
@@ -9,8 +9,8 @@ use crate::{
     Figures, Result, eventfd,
     figures::Quantity,
     ours::{self, Job, Sleep, Test},
-    peers::{Benchmark, Peer, PeerRun},
-    worker,
+    peers::{Benchmark, Peer, PeerRun, Wire},
+    socket, worker,
 };
 
 /// One line of the table.
@@ -41,6 +41,8 @@ pub enum Against {
     Ours(Job, &'static str),
     /// The bare eventfd round trip.
     Eventfd,
+    /// Bare UDP sockets of two processes' kind.
+    Socket(socket::Test),
 }
 
 /// How good a line has to be; ours over theirs unless it says otherwise.
@@ -63,11 +65,15 @@ const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
 const fn libfabric(benchmark: Benchmark, size: usize) -> Option<Against> {
-    Some(Against::Peer(PeerRun { peer: Peer::Libfabric, benchmark, size }))
+    Some(Against::Peer(PeerRun { peer: Peer::Libfabric, benchmark, size, wire: Wire::Shm }))
 }
 
 const fn ucx(benchmark: Benchmark, size: usize) -> Option<Against> {
-    Some(Against::Peer(PeerRun { peer: Peer::Ucx, benchmark, size }))
+    Some(Against::Peer(PeerRun { peer: Peer::Ucx, benchmark, size, wire: Wire::Shm }))
+}
+
+const fn loopback(wire: Wire, benchmark: Benchmark, size: usize) -> Option<Against> {
+    Some(Against::Peer(PeerRun { peer: Peer::Libfabric, benchmark, size, wire }))
 }
 
 const fn ping_pong(size: usize) -> Job {
@@ -80,6 +86,14 @@ const fn tagged(posted: usize) -> Job {
 
 const fn large(test: Test) -> Job {
     Job::new(test, LARGE, 4_000)
+}
+
+const fn udp_ping_pong(size: usize) -> Job {
+    Job::new(Test::PingPong, size, 30_000).over_udp()
+}
+
+const fn udp_stream(size: usize, iterations: u64) -> Job {
+    Job::new(Test::Stream, size, iterations).over_udp()
 }
 
 const fn wake(sleep: Sleep) -> Job {
@@ -104,6 +118,10 @@ impl Line {
 pub const LINES: &[Line] = &{
     use {Benchmark as B, Bound::*, Quantity::*};
     const ONE_WAY: &str = "64 B message, one way";
+    const UDP_ONE_WAY: &str = "64 B message over UDP, one way";
+    const UDP_RATE: &str = "64 B messages over UDP";
+    const UDP_LARGE: &str = "1 MiB messages over UDP";
+    const UDP_WRITE: &str = "1 MiB RMA write over UDP";
     const ONE_WAY_TAGGED: &str = "64 B tagged message, one way";
     [
         line("latency-libfabric", ONE_WAY, LatencyNs, ping_pong(SMALL))
@@ -181,6 +199,45 @@ pub const LINES: &[Line] = &{
             bound: AtMost(0.001),
             ..line("idle", "CPU while blocked", CpuShare, Job::new(Test::Idle, SMALL, 1))
         },
+        line("udp-latency-tcp", UDP_ONE_WAY, LatencyNs, udp_ping_pong(SMALL))
+            .against(loopback(Wire::Tcp, B::Latency, SMALL), RatioAtMost(1.0))
+            .goal(4500.0),
+        line("udp-latency-rxd", UDP_ONE_WAY, LatencyNs, udp_ping_pong(SMALL))
+            .against(loopback(Wire::Udp, B::Latency, SMALL), RatioAtMost(1.0 / 1.6))
+            .goal(4500.0),
+        line("udp-latency-socket", UDP_ONE_WAY, LatencyNs, udp_ping_pong(SMALL))
+            .against(Some(Against::Socket(socket::Test::Spin)), None),
+        line("udp-rate-tcp", UDP_RATE, RateM, udp_stream(SMALL, 500_000))
+            .against(loopback(Wire::Tcp, B::Stream, SMALL), RatioAtLeast(10.0))
+            .goal(4.0),
+        line("udp-rate-rxd", UDP_RATE, RateM, udp_stream(SMALL, 500_000))
+            .against(loopback(Wire::Udp, B::Stream, SMALL), RatioAtLeast(10.0))
+            .goal(4.0),
+        line("udp-messages-tcp", UDP_LARGE, Bandwidth, udp_stream(LARGE, 2_000))
+            .against(loopback(Wire::Tcp, B::Stream, LARGE), RatioAtLeast(1.0))
+            .goal(5.0),
+        line("udp-messages-rxd", UDP_LARGE, Bandwidth, udp_stream(LARGE, 2_000))
+            .against(loopback(Wire::Udp, B::Stream, LARGE), RatioAtLeast(10.0))
+            .goal(5.0),
+        line("udp-write-tcp", UDP_WRITE, Bandwidth, Job::new(Test::RmaWrite, LARGE, 2_000).over_udp())
+            .against(loopback(Wire::Tcp, B::RmaWrite, LARGE), RatioAtLeast(1.0))
+            .goal(5.0),
+        line("udp-write-rxd", UDP_WRITE, Bandwidth, Job::new(Test::RmaWrite, LARGE, 2_000).over_udp())
+            .against(loopback(Wire::Udp, B::RmaWrite, LARGE), RatioAtLeast(10.0))
+            .goal(5.0),
+        line("udp-messages-64k", "64 KiB messages over UDP", Bandwidth, udp_stream(65_536, 10_000))
+            .against(loopback(Wire::Tcp, B::Stream, 65_536), None),
+        line("udp-wake", "wake-up of sread over UDP, round trip", LatencyNs, wake(Sleep::Sread).over_udp())
+            .against(Some(Against::Socket(socket::Test::Blocked)), RatioAtMost(1.3)),
+        Line {
+            bound: AtMost(0.01),
+            ..line(
+                "udp-idle",
+                "CPU of idle automatic progress over UDP",
+                CpuShare,
+                Job::new(Test::IdleAuto, SMALL, 1).over_udp(),
+            )
+        },
     ]
 };
 
@@ -191,6 +248,8 @@ impl Against {
             Self::Peer(run) => run.name(),
             Self::Ours(_, name) => format!("ours, {name}"),
             Self::Eventfd => "bare eventfd".into(),
+            Self::Socket(socket::Test::Spin) => "bare sockets, spinning".into(),
+            Self::Socket(socket::Test::Blocked) => "bare sockets, blocked".into(),
         }
     }
 
@@ -200,6 +259,7 @@ impl Against {
             Self::Peer(run) => run.run(cores),
             Self::Ours(job, _) => worker::run(job, cores),
             Self::Eventfd => eventfd::measure(cores),
+            Self::Socket(test) => socket::measure(*test, cores),
         }
     }
 
@@ -207,7 +267,7 @@ impl Against {
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Ours(job, _) => ours::supports(job),
-            Self::Peer(_) | Self::Eventfd => true,
+            Self::Peer(_) | Self::Eventfd | Self::Socket(_) => true,
         }
     }
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
-    CqTaggedEntry, Domain, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, ReceiveOp, SendOp,
-    Serialization, TagMatch, Threading, Version, WaitObj,
+    CqTaggedEntry, Domain, Endpoint, EpType, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, Progress,
+    ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version, WaitObj,
 };
 
-use super::{Job, Memory};
+use super::{Job, Memory, Provider, Test};
 use crate::{Error, Result, link::Link};
 
 /// A measurement that makes no progress for so long has failed.
@@ -39,9 +39,16 @@ impl Node {
     pub fn open(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
         let hints = Hints::new()
             .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
-            .provider("shm")
             .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
+        let hints = match job.provider {
+            Provider::Shm => hints.provider("shm"),
+            Provider::Udp => {
+                let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+                hints.provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
+            }
+        };
+        let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
         let infos =
             ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).map_err(stack)?;
         let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
@@ -61,9 +68,15 @@ impl Node {
         endpoint.bind_av(&av).map_err(stack)?;
         endpoint.enable().map_err(stack)?;
         let name = endpoint.name().map_err(stack)?;
-        let theirs: String = link.exchange(&name.text().unwrap_or_default().to_owned())?;
-        let peer = av.insert(&[Address::from_text(&theirs)]).remove(0).map_err(stack)?;
+        let theirs: String = link.exchange(&name.to_string())?;
+        let theirs: Address = theirs.parse().map_err(stack)?;
+        let peer = av.insert(&[theirs]).remove(0).map_err(stack)?;
         Ok(Self { endpoint, tx, rx, domain, peer, _av: av })
+    }
+
+    /// Waits for the other side, answering for this one meanwhile: its last message may need an acknowledgement.
+    pub fn meet(&self, link: &mut Link) -> Result<()> {
+        link.barrier(|| _ = self.rx.read(&mut CqBuffer::new(&mut [] as &mut [CqTaggedEntry])))
     }
 
     /// Touched memory of the kind that the job asks for, for the rest of the process's life.

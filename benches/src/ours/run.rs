@@ -20,7 +20,7 @@ fn stack(error: ofi::raw::Error) -> Error {
 pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     let wait = match job.test {
         Test::Wake(Sleep::Epoll) => WaitObj::Fd,
-        Test::Wake(_) | Test::Idle => WaitObj::Unspec,
+        Test::Wake(_) | Test::Idle | Test::IdleAuto => WaitObj::Unspec,
         _ => WaitObj::None,
     };
     let more = if job.test == Test::FetchAdd { Caps::ATOMIC } else { Caps::empty() };
@@ -35,8 +35,9 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::FetchAdd => fetch_add(&node, job, client, link)?,
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
+        Test::IdleAuto => idle_auto(&node, job, client, link)?,
     };
-    link.barrier()?;
+    node.meet(link)?;
     Ok(client.then_some(figures))
 }
 
@@ -67,7 +68,7 @@ fn ping_pong(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     if !client {
         node.receive(back, None, 0)?;
     }
-    timed(job, link, round)
+    timed(node, job, link, round)
 }
 
 fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &mut Link) -> Result<Figures> {
@@ -102,15 +103,15 @@ fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &
         }
         Ok(())
     };
-    timed(job, link, &mut round)
+    timed(node, job, link, &mut round)
 }
 
 /// Warms up, meets, and times `job.iterations` rounds; half a round is the latency.
-fn timed(job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
+fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
     for _ in 0..(job.iterations / 20).max(10) {
         round()?;
     }
-    link.barrier()?;
+    node.meet(link)?;
     let begin = Instant::now();
     for _ in 0..job.iterations {
         round()?;
@@ -131,7 +132,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
             node.receive(slot(&arena, job.size, 0), None, index)?;
         }
     }
-    link.barrier()?;
+    node.meet(link)?;
     let mut begin = Instant::now();
     let mut since = Instant::now();
     let (mut started, mut finished) = (0u64, 0u64);
@@ -198,7 +199,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
         // The owner of application memory executes the accesses; it polls until it is told that all are over.
         let pieces = slot(&arena, 0, 0);
         node.receive(pieces, None, 0)?;
-        link.barrier()?;
+        node.meet(link)?;
         node.wait_one(&node.rx)?;
         return Ok(Figures::from_rate(job.size, 1.0));
     }
@@ -216,7 +217,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     };
     let total = job.iterations + job.iterations / 20 + 10;
     let warm = total - job.iterations;
-    link.barrier()?;
+    node.meet(link)?;
     let (mut begin, mut since) = (Instant::now(), Instant::now());
     let (mut started, mut finished) = (0u64, 0u64);
     while finished < total {
@@ -254,7 +255,7 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     if !client {
         // Where the memory is not shared, its owner executes the operations while it polls.
         node.receive(over, None, 0)?;
-        link.barrier()?;
+        node.meet(link)?;
         node.wait_one(&node.rx)?;
         return Ok(Figures::from_latency(8, 0.0));
     }
@@ -270,7 +271,7 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
         node.endpoint.atomic(&op).map_err(stack)?;
         node.wait_one(&node.tx).map(drop)
     };
-    link.barrier()?; // the owner polls from here on
+    node.meet(link)?; // the owner polls from here on
     for _ in 0..(job.iterations / 20).max(10) {
         round()?;
     }
@@ -325,13 +326,13 @@ fn wake(node: &Node, job: &Job, sleep: Sleep, client: bool, link: &mut Link) -> 
     if !client {
         node.receive(back, None, 0)?;
     }
-    let half = timed(job, link, round)?;
+    let half = timed(node, job, link, round)?;
     let round_trip = half.latency_us.unwrap_or_default() * 2.0;
     Ok(Figures::from_latency(job.size, round_trip))
 }
 
 fn idle(node: &Node, client: bool, link: &mut Link) -> Result<Figures> {
-    link.barrier()?;
+    node.meet(link)?;
     let mut figures = Figures::from_rate(0, 1.0);
     if client {
         let (cpu, begin) = (sys::process_cpu_time().map_err(Error::io("getrusage"))?, Instant::now());
@@ -344,4 +345,15 @@ fn idle(node: &Node, client: bool, link: &mut Link) -> Result<Figures> {
         figures.cpu_share = Some(used.as_secs_f64() / begin.elapsed().as_secs_f64());
     }
     Ok(figures)
+}
+
+fn idle_auto(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let short = Job { iterations: 100, ..*job };
+    ping_pong(node, &short, client, link)?;
+    node.meet(link)?;
+    let (cpu, begin) = (sys::process_cpu_time().map_err(Error::io("getrusage"))?, Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = sys::process_cpu_time().map_err(Error::io("getrusage"))? - cpu;
+    let share = used.as_secs_f64() / begin.elapsed().as_secs_f64();
+    Ok(Figures { cpu_share: Some(share), ..Figures::from_rate(0, 1.0) })
 }

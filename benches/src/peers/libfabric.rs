@@ -1,8 +1,8 @@
-//! libfabric's own benchmarks over its `shm` provider.
+//! libfabric's own benchmarks over its `shm`, `tcp` and `udp;ofi_rxd` providers.
 
 use std::{env, path::PathBuf, process::Command, sync::OnceLock, time::Duration};
 
-use super::{Benchmark, Peer, PeerRun, fresh_port, iterations, ucx, unreadable};
+use super::{Benchmark, Peer, PeerRun, Wire, fresh_port, iterations, ucx, unreadable};
 use crate::{
     Error, Figures, Result,
     spawn::{ProcessPair, Ready},
@@ -18,14 +18,51 @@ const LARGE_OVER_UCX: f64 = 13.1 / 11.7;
 /// The same for 64 KiB messages.
 const MEDIUM_OVER_UCX: f64 = 10.1 / 9.0;
 
+/// The same over loopback: libfabric's tcp and UCX's tcp, 64 B messages a second.
+const TCP_RATE_OVER_UCX: f64 = 0.20 / 0.18;
+/// 1 MiB messages, libfabric's tcp.
+const TCP_LARGE_OVER_UCX: f64 = 4.6 / 4.8;
+/// 1 MiB writes, libfabric's tcp over UCX's messages.
+const TCP_WRITE_OVER_UCX: f64 = 2.8 / 4.8;
+/// 64 B messages a second, libfabric's ofi_rxd and UCX's tcp.
+const RXD_RATE_OVER_UCX: f64 = 0.17 / 0.18;
+/// 1 MiB messages, ofi_rxd.
+const RXD_LARGE_OVER_UCX: f64 = 0.30 / 4.8;
+/// 1 MiB writes, ofi_rxd over UCX's messages.
+const RXD_WRITE_OVER_UCX: f64 = 0.09 / 4.8;
+
 /// What the table calls it.
 pub(super) fn name(run: &PeerRun) -> String {
     static VERSION: OnceLock<String> = OnceLock::new();
     let version = VERSION.get_or_init(|| version().unwrap_or_else(|| "?".into()));
+    let wire = match run.wire {
+        Wire::Shm => "",
+        Wire::Tcp => " tcp",
+        Wire::Udp => " udp;ofi_rxd",
+    };
     match plan(run) {
-        Plan::Fabtests(_) | Plan::PingPong => format!("libfabric {version}"),
-        Plan::FromUcx(factor) => format!("libfabric 2.6 (UCX x {factor:.2})"),
-        Plan::Nothing => format!("libfabric {version} (no benchmark)"),
+        Plan::Fabtests(_) | Plan::PingPong => format!("libfabric {version}{wire}"),
+        Plan::FromUcx(factor) => format!("libfabric 2.6{wire} (UCX x {factor:.2})"),
+        Plan::Nothing => format!("libfabric {version}{wire} (no benchmark)"),
+    }
+}
+
+/// The value of `FI_PROVIDER` and `-p`. The older one has reliable datagrams over tcp by a utility provider only.
+fn provider(wire: Wire, newest: bool) -> &'static str {
+    match wire {
+        Wire::Shm => "shm",
+        Wire::Tcp if newest => "tcp",
+        Wire::Tcp => "tcp;ofi_rxm",
+        Wire::Udp => "udp;ofi_rxd",
+    }
+}
+
+/// How many operations fit into a run, which is a few hundred times slower with ofi_rxd.
+fn count(run: &PeerRun) -> u64 {
+    match run.wire {
+        Wire::Shm => iterations(run.size),
+        Wire::Tcp => iterations(run.size) / 5,
+        Wire::Udp => iterations(run.size) / 20,
     }
 }
 
@@ -34,7 +71,11 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     match plan(run) {
         Plan::Fabtests(prefix) => fabtests(run, prefix, cores),
         Plan::PingPong => ping_pong(run, cores),
-        Plan::FromUcx(factor) => Ok(ucx::run(&PeerRun { peer: Peer::Ucx, ..*run }, cores)?.scaled(factor)),
+        Plan::FromUcx(factor) => {
+            // UCX's tcp has one-sided operations by messages, so its messages stand for both.
+            let benchmark = if run.wire == Wire::Shm { run.benchmark } else { Benchmark::Stream };
+            Ok(ucx::run(&PeerRun { peer: Peer::Ucx, benchmark, ..*run }, cores)?.scaled(factor))
+        }
         Plan::Nothing => Err(Error::Missing {
             program: "a libfabric benchmark for RMA".into(),
             reason: format!("the packages have none; set {PREFIX} to a libfabric built with fabtests"),
@@ -53,6 +94,16 @@ fn plan(run: &PeerRun) -> Plan {
     match (env::var_os(PREFIX), run.benchmark) {
         (Some(prefix), _) => Plan::Fabtests(prefix.into()),
         (None, Benchmark::Latency | Benchmark::TaggedLatency) => Plan::PingPong,
+        (None, Benchmark::Stream | Benchmark::RmaWrite) if run.wire != Wire::Shm => {
+            Plan::FromUcx(match (run.wire, run.benchmark, run.size) {
+                (Wire::Tcp, Benchmark::RmaWrite, _) => TCP_WRITE_OVER_UCX,
+                (Wire::Tcp, _, 0..=4096) => TCP_RATE_OVER_UCX,
+                (Wire::Tcp, ..) => TCP_LARGE_OVER_UCX,
+                (_, Benchmark::RmaWrite, _) => RXD_WRITE_OVER_UCX,
+                (_, _, 0..=4096) => RXD_RATE_OVER_UCX,
+                _ => RXD_LARGE_OVER_UCX,
+            })
+        }
         (None, Benchmark::Stream) => Plan::FromUcx(match run.size {
             0..=4096 => RATE_OVER_UCX,
             4097..=262_144 => MEDIUM_OVER_UCX,
@@ -75,8 +126,8 @@ fn fabtests(run: &PeerRun, prefix: PathBuf, cores: [usize; 2]) -> Result<Figures
     let port = fresh_port();
     let mut server = Command::new(prefix.join("bin").join(program));
     server.env("LD_LIBRARY_PATH", prefix.join("lib"));
-    server.args(["-p", "shm", "-m"]).arg(format!("-E={port}"));
-    server.args(["-S", &run.size.to_string(), "-I", &iterations(run.size).to_string()]);
+    server.args(["-p", provider(run.wire, true), "-m"]).arg(format!("-E={port}"));
+    server.args(["-S", &run.size.to_string(), "-I", &count(run).to_string()]);
     if run.benchmark == Benchmark::Stream {
         server.args(["-W", "64"]);
     }
@@ -103,8 +154,8 @@ fn ping_pong(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     let mode = if run.benchmark == Benchmark::TaggedLatency { "tagged" } else { "msg" };
     let command = |port_flag: &str| {
         let mut command = Command::new(PROGRAM);
-        command.args(["-p", "shm", "-e", "rdm", "-m", mode, port_flag, &port]);
-        command.args(["-S", &run.size.to_string(), "-I", &iterations(run.size).to_string()]);
+        command.args(["-p", provider(run.wire, false), "-e", "rdm", "-m", mode, port_flag, &port]);
+        command.args(["-S", &run.size.to_string(), "-I", &count(run).to_string()]);
         command
     };
     let server = command("-B");
@@ -162,7 +213,8 @@ fn copy_of(command: &Command) -> Command {
 mod tests {
     use super::*;
 
-    const RUN: PeerRun = PeerRun { peer: Peer::Libfabric, benchmark: Benchmark::Latency, size: 64 };
+    const RUN: PeerRun =
+        PeerRun { peer: Peer::Libfabric, benchmark: Benchmark::Latency, size: 64, wire: Wire::Shm };
 
     #[test]
     fn fabtests_output_is_read() {

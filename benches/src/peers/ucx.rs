@@ -1,8 +1,8 @@
-//! UCX's own benchmark over shared memory.
+//! UCX's own benchmark over shared memory, or TCP.
 
 use std::{env, process::Command, sync::OnceLock, time::Duration};
 
-use super::{Benchmark, PeerRun, fresh_port, iterations, unreadable};
+use super::{Benchmark, PeerRun, Wire, fresh_port, iterations, unreadable};
 use crate::{
     Figures, Result,
     spawn::{ProcessPair, Ready},
@@ -37,7 +37,8 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     let iterations = iterations(run.size);
     let command = || {
         let mut command = Command::new(PROGRAM);
-        let transports = env::var(OVERRIDE).unwrap_or_else(|_| TRANSPORTS.to_owned());
+        let usual = if run.wire == Wire::Shm { TRANSPORTS } else { "tcp,self" };
+        let transports = env::var(OVERRIDE).unwrap_or_else(|_| usual.to_owned());
         command.env("UCX_TLS", transports).env("UCX_LOG_LEVEL", "error");
         command.args(["-t", test, "-f", "-p", &port.to_string(), "-s", &run.size.to_string()]);
         command.args(["-n", &iterations.to_string(), "-w", &(iterations / 20).to_string()]);
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn the_final_line_is_read_with_and_without_its_label() {
         let head = "|     Test     | # iterations | 50.0%ile | average | overall |\n";
-        let run = PeerRun { peer: Peer::Ucx, benchmark: Benchmark::TaggedLatency, size: 64 };
+        let run = PeerRun { peer: Peer::Ucx, benchmark: Benchmark::TaggedLatency, size: 64, wire: Wire::Shm };
         let labelled =
             format!("{head}Final:   200000      0.690     8.387    10.685   7.28  5.71  119233  93586\n");
         assert_eq!(parse(&run, &labelled).unwrap().latency_us, Some(10.685));
