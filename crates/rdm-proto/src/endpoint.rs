@@ -34,6 +34,12 @@ pub trait Driver {
 
     /// Copies bytes of a payload, from `at` on.
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
+
+    /// As [`Driver::fill`], for a packet that nobody looks at before it leaves: the bytes may take their place, which is a part
+    /// of the buffer given to [`Endpoint::poll_transmit`], on the way out.
+    fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        self.fill(peer, token, at, to);
+    }
 }
 
 /// A datagram to be sent.
@@ -517,6 +523,14 @@ impl Endpoint {
     pub fn too_long(&mut self, peer: u32, len: usize) {
         if let Some(connection) = self.peers.get_mut(peer as usize) {
             connection.on_too_long(len as u64);
+        }
+    }
+
+    /// The network says that nobody is at `address`. Anybody can say that, so it only makes this end ask.
+    pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
+        let Some(&peer) = self.by_address.get(&address) else { return };
+        if self.peers[peer as usize].on_unreachable(now) {
+            self.activate(now, peer);
         }
     }
 

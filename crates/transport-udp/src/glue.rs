@@ -12,12 +12,15 @@ use crate::Udp;
 use crate::command::{Broken, Words, flag, kind};
 use crate::lane::{Common, DETACHED, Lane};
 use crate::message::Op;
+use crate::socket::Gaps;
 
 /// See the module.
 pub struct Glue<'a, H> {
     pub common: &'a mut Common,
     pub lanes: &'a mut Vec<Lane>,
     pub host: &'a mut H,
+    /// Where payloads that may stay in lent memory are noted, while a packet is made.
+    pub gaps: Option<&'a mut Gaps>,
 }
 
 impl<H: Host<Udp>> Glue<'_, H> {
@@ -128,6 +131,17 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => payload.gather(at as usize, to),
             // The peer said that it had ended, which it had not.
+            _ => to.fill(0),
+        }
+    }
+
+    fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => {
+                if !self.gaps.as_deref_mut().is_some_and(|gaps| payload.leave(at as usize, to, gaps)) {
+                    payload.gather(at as usize, to);
+                }
+            }
             _ => to.fill(0),
         }
     }

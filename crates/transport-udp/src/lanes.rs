@@ -83,7 +83,7 @@ impl UdpLanes {
         if wanted.ip().is_unspecified() {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
         }
-        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get())?;
+        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
         let mut alive = Alive::new(wanted.ip())?;
         // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
         let params = Params {
@@ -136,8 +136,8 @@ impl UdpLanes {
         {
             return;
         }
-        let Some(buffer) = self.socket.next() else { return };
-        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+        let Some((buffer, gaps)) = self.socket.next() else { return };
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: Some(gaps) };
         if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
             self.socket.push(&transmit);
             self.common.counts.sent += 1;
@@ -174,9 +174,9 @@ impl UdpLanes {
             }
             let (got, more) = self.socket.receive();
             self.common.counts.received += got as u64;
-            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
             for index in 0..got {
-                let (bytes, from) = self.socket.incoming.received(index);
+                let (bytes, from) = self.socket.datagram(index);
                 if let Some(from) = from {
                     self.endpoint.handle(time, address::canonical(from), bytes, &mut glue);
                 }
@@ -185,13 +185,16 @@ impl UdpLanes {
                 break;
             }
         }
+        for address in std::mem::take(&mut self.socket.refused) {
+            self.endpoint.unreachable(time, address);
+        }
         if !self.common.serving.is_empty() {
             self.serve(host);
         }
         if !self.common.wishing.is_empty() {
             self.lift_wishes(host);
         }
-        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
         self.endpoint.handle_time(time, &mut glue);
         for peer in std::mem::take(&mut self.common.changed) {
             self.endpoint.expect(time, peer, self.lanes[peer as usize].expects());
@@ -207,13 +210,14 @@ impl UdpLanes {
                 self.dirty = true;
                 return;
             }
-            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
             let mut all = false;
-            while let Some(buffer) = self.socket.next() {
+            while let Some((buffer, gaps)) = self.socket.next() {
+                let (common, lanes) = (&mut self.common, &mut self.lanes);
+                let mut glue = Glue { common, lanes, host, gaps: Some(gaps) };
                 match self.endpoint.poll_transmit(time, buffer, &mut glue) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
-                        glue.common.counts.sent += 1;
+                        self.common.counts.sent += 1;
                     }
                     None => {
                         all = true;
@@ -236,7 +240,7 @@ impl UdpLanes {
     #[cold]
     fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
         if host.hungry() {
-            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host };
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
             self.endpoint.resume(&mut glue);
         }
     }
@@ -295,7 +299,7 @@ impl UdpLanes {
         let time = now();
         let mut closing = Closing { common: &mut self.common };
         loop {
-            let Some(buffer) = self.socket.next() else {
+            let Some((buffer, _)) = self.socket.next() else {
                 if !matches!(self.socket.flush(), Sent::All) {
                     return;
                 }
@@ -320,7 +324,7 @@ impl UdpLanes {
             let (got, _) = self.socket.receive();
             let mut closing = Closing { common: &mut self.common };
             for index in 0..got {
-                let (bytes, from) = self.socket.incoming.received(index);
+                let (bytes, from) = self.socket.datagram(index);
                 if let Some(from) = from {
                     self.endpoint.handle(now(), address::canonical(from), bytes, &mut closing);
                 }
@@ -329,7 +333,7 @@ impl UdpLanes {
             self.send_rest();
         }
         for peer in 0..self.endpoint.peers() as u32 {
-            if let Some(buffer) = self.socket.next()
+            if let Some((buffer, _)) = self.socket.next()
                 && let Some(transmit) = self.endpoint.close(peer, buffer)
             {
                 self.socket.push(&transmit);
@@ -460,6 +464,8 @@ impl Lanes<Udp> for State {
         add("udp_probes", sums[2], "probes of peers that were silent");
         add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");
         add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
+        add("udp_tx_calls", lanes.socket.calls[0], "system calls that sent datagrams");
+        add("udp_rx_calls", lanes.socket.calls[1], "system calls that received datagrams");
         add("udp_send_full", counts.send_full, "times that the socket took no more");
         add("udp_unsendable", lanes.socket.unsendable, "datagrams that the system would not send");
         add("udp_malformed", proto.malformed, "datagrams dropped: malformed");

@@ -9,6 +9,7 @@ use rdm_proto::{Flow, Sender};
 use crate::Udp;
 use crate::command::{Broken, Fields, Words, flag, kind};
 use crate::lane::{Common, DETACHED, Lane};
+use crate::socket::Gaps;
 
 /// What this transport keeps of an operation that has not ended.
 pub enum Op {
@@ -54,6 +55,12 @@ impl Payload {
         } else {
             Self::Lent(pieces.into())
         }
+    }
+
+    /// Has the bytes from byte `skip` on sent from where they lie. Whether that can be: they are lent until the operation ends,
+    /// which is not before the call that makes the packet has sent it.
+    pub fn leave(&self, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
+        matches!(self, Self::Lent(pieces) if gaps.leave(pieces, skip, to))
     }
 
     /// Copies bytes from byte `skip` on to `to`; what there is not becomes zero.

@@ -46,6 +46,14 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
+/// Whether many datagrams may go to the kernel, and come from it, as one message.
+pub static SEGMENTS: Setting<bool> = Setting::new(
+    "udp",
+    "segments",
+    true,
+    "Have the kernel or the device cut and join rows of equally long datagrams, where it can (UDP_SEGMENT, UDP_GRO)",
+);
+
 /// Everything here.
 pub static SETTINGS: &[&dyn AnySetting] =
-    &[&PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS];
+    &[&PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS, &SEGMENTS];

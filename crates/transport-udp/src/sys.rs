@@ -1,7 +1,6 @@
-//! System calls: sockets in batches, timers, pages.
+//! System calls: sockets, timers, pages.
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -72,12 +71,22 @@ fn option(socket: &UdpSocket, level: i32, name: i32) -> Option<i32> {
     (unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut len) } == 0).then_some(value)
 }
 
-/// A bound socket that does not block and does not fragment, with buffers of about `buffer` bytes. Answers also how many
-/// bytes the kernel lets it receive ahead.
+/// A socket, and what the kernel granted it.
+pub struct Bound {
+    /// Bound; does not block; sends no fragments, and reports what ICMP says.
+    pub socket: UdpSocket,
+    /// Bytes that the kernel lets it receive ahead, overhead included.
+    pub granted: usize,
+    /// Many datagrams may be sent as one message (UDP_SEGMENT).
+    pub joins: bool,
+}
+
+/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it many at
+/// a time, where it can do that.
 ///
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.
-pub fn bind(address: SocketAddr, buffer: usize) -> Result<(UdpSocket, usize)> {
+pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound> {
     let socket = UdpSocket::bind(address).map_err(|error| {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
         let wanted = "an address and port of this host that are free";
@@ -86,180 +95,27 @@ pub fn bind(address: SocketAddr, buffer: usize) -> Result<(UdpSocket, usize)> {
     })?;
     socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
     let asked = i32::try_from(buffer).unwrap_or(i32::MAX);
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, asked);
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, asked);
+    // Privileged processes get what they ask for, others at most net.core.rmem_max and wmem_max.
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if !set_option(&socket, libc::SOL_SOCKET, forced, asked) {
+            set_option(&socket, libc::SOL_SOCKET, plain, asked);
+        }
+    }
     // Packets that are too long for the path are to vanish, so that the longest size that does not can be found.
     if address.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
     } else {
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
     }
+    if segments {
+        set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    let joins = segments && option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_some();
     let granted = option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(212_992);
-    Ok((socket, usize::try_from(granted).unwrap_or(0).max(65_536)))
-}
-
-fn to_storage(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
-    let to = std::ptr::from_mut(storage);
-    match address {
-        SocketAddr::V4(v4) => {
-            let raw = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is larger than any socket address, and aligned for it.
-            unsafe { to.cast::<libc::sockaddr_in>().write(raw) };
-            size_of::<libc::sockaddr_in>() as libc::socklen_t
-        }
-        SocketAddr::V6(v6) => {
-            let raw = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { to.cast::<libc::sockaddr_in6>().write(raw) };
-            size_of::<libc::sockaddr_in6>() as libc::socklen_t
-        }
-    }
-}
-
-fn from_storage(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let from = std::ptr::from_ref(storage);
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the storage is larger, aligned, and all bits are valid for this type.
-            let raw = unsafe { from.cast::<libc::sockaddr_in>().read() };
-            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let raw = unsafe { from.cast::<libc::sockaddr_in6>().read() };
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
-fn empty_storage() -> libc::sockaddr_storage {
-    // SAFETY: integers and arrays of integers, for which all zeros are valid.
-    unsafe { std::mem::zeroed() }
-}
-
-fn empty_header() -> libc::mmsghdr {
-    // SAFETY: integers and pointers, for which all zeros are valid.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Room for one datagram of any length.
-const DATAGRAM: usize = 65_536;
-
-/// Datagrams on their way in or out, and what recvmmsg(2) and sendmmsg(2) need to know of them. The datagrams lie in pages
-/// that are touched only as far as they are used.
-pub struct Batch {
-    pages: Pages,
-    count: usize,
-    addresses: Box<[libc::sockaddr_storage]>,
-    vectors: Box<[libc::iovec]>,
-    headers: Box<[libc::mmsghdr]>,
-}
-
-// SAFETY: the pointers inside lead to the batch's own heap memory, and are set anew before each call.
-unsafe impl Send for Batch {}
-
-impl Batch {
-    /// Room for `count` datagrams.
-    ///
-    /// # Errors
-    /// `FI_ENOMEM`.
-    pub fn new(count: usize) -> Result<Self> {
-        Ok(Self {
-            pages: Pages::new(count * DATAGRAM, false)?,
-            count,
-            addresses: (0..count).map(|_| empty_storage()).collect(),
-            vectors: (0..count).map(|_| libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }).collect(),
-            headers: (0..count).map(|_| empty_header()).collect(),
-        })
-    }
-
-    /// The buffer of datagram `index`.
-    pub fn buffer(&mut self, index: usize) -> &mut [u8] {
-        assert!(index < self.count);
-        // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.base().wrapping_add(index * DATAGRAM), DATAGRAM) }
-    }
-
-    /// The bytes of received datagram `index`, and its sender.
-    pub fn received(&self, index: usize) -> (&[u8], Option<SocketAddr>) {
-        assert!(index < self.count);
-        let len = (self.headers[index].msg_len as usize).min(DATAGRAM);
-        // SAFETY: inside the mapping, which is borrowed along with `self`.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(self.pages.base().wrapping_add(index * DATAGRAM), len) };
-        (bytes, from_storage(&self.addresses[index]))
-    }
-
-    /// Sets where datagram `index` of `len` bytes goes.
-    pub fn address(&mut self, index: usize, to: SocketAddr, len: usize) {
-        assert!(len <= DATAGRAM);
-        let name_len = to_storage(to, &mut self.addresses[index]);
-        self.point(index, len, name_len);
-    }
-
-    fn point(&mut self, index: usize, len: usize, name_len: libc::socklen_t) {
-        self.vectors[index] =
-            libc::iovec { iov_base: self.pages.base().wrapping_add(index * DATAGRAM).cast(), iov_len: len };
-        let header = &mut self.headers[index].msg_hdr;
-        header.msg_name = std::ptr::from_mut(&mut self.addresses[index]).cast();
-        header.msg_namelen = name_len;
-        header.msg_iov = &mut self.vectors[index];
-        header.msg_iovlen = 1;
-    }
-
-    /// The length of datagram `index`.
-    pub fn len(&self, index: usize) -> usize {
-        self.vectors[index].iov_len
-    }
-
-    /// Receives as many datagrams as there are, and room for.
-    pub fn receive(&mut self, socket: &UdpSocket) -> usize {
-        for index in 0..self.count {
-            self.point(index, DATAGRAM, size_of::<libc::sockaddr_storage>() as libc::socklen_t);
-        }
-        let count = self.count as libc::c_uint;
-        // SAFETY: the headers lead to buffers and addresses of this batch, of the lengths that they say.
-        let got = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
-        };
-        usize::try_from(got).unwrap_or(0)
-    }
-
-    /// Sends datagrams `range`; answers how many went, or the error number of the first.
-    pub fn send(&mut self, socket: &UdpSocket, range: std::ops::Range<usize>) -> Result<usize, i32> {
-        let headers = &mut self.headers[range];
-        let count = headers.len() as libc::c_uint;
-        // SAFETY: the headers lead to buffers and addresses of this batch, of the lengths that they say.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-    }
+    Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
 }
 
 /// A timer that makes a descriptor readable.

@@ -135,6 +135,8 @@ struct Session {
     ask: bool,
     asks: u32,
     last_heard: Instant,
+    /// When the network last said that the peer cannot be reached, and was believed so far as to ask.
+    last_hint: Option<Instant>,
 }
 
 /// See the module.
@@ -352,6 +354,7 @@ impl Connection {
             ask: false,
             asks: 0,
             last_heard: now,
+            last_hint: None,
         }));
     }
 

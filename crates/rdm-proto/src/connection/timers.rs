@@ -11,6 +11,8 @@ const LONGEST_PROBE: Duration = Duration::from_millis(500);
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 /// Probe timeouts after which the peer's process is asked.
 const ASK_AFTER: u32 = 2;
+/// The network's word is asked after no more often than this.
+const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
 /// Probe timeouts after which the path counts as changed.
 const BLACK_HOLE_AFTER: u32 = 4;
 
@@ -46,6 +48,19 @@ impl Connection {
         let session = self.session.as_deref().filter(|session| session.in_flight_packets == 0)?;
         let waits = self.expecting || self.sender.commands.is_blocked() || self.sender.bulk.is_blocked();
         waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
+    }
+
+    /// The network says that the peer cannot be reached. Whether that is asked after: once in a probe timeout at most.
+    pub fn on_unreachable(&mut self, now: Instant) -> bool {
+        let Some(session) = self.session.as_deref_mut() else { return false };
+        let wait = session.rtt.probe_timeout().max(LEAST_HINT_GAP);
+        if session.last_hint.is_some_and(|last| now < last + wait) {
+            return false;
+        }
+        session.last_hint = Some(now);
+        session.probes = session.probes.max(1);
+        session.ask |= session.peer.liveness_port != 0;
+        true
     }
 
     /// Whether time means nothing to it.

@@ -120,7 +120,9 @@ impl Connection {
             }
             session.bulk_first = !session.bulk_first;
             for stream in order {
-                let fill = &mut |token, at, to: &mut [u8]| driver.fill(peer, token, at, to);
+                let fill = &mut |token, at, to: &mut [u8]| {
+                    if checked { driver.fill(peer, token, at, to) } else { driver.refer(peer, token, at, to) }
+                };
                 if let Some((range, len)) = self.sender.stream(stream).write(&mut buf[at..room], fill) {
                     at += len;
                     streams[stream as usize] = range;

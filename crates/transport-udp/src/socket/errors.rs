@@ -1,0 +1,97 @@
+//! What the network said against datagrams of a socket (IP_RECVERR): hints, which anybody on the way may forge.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use super::name::{empty_storage, from_storage};
+
+/// Errors that one call takes from the socket's queue.
+const MOST: usize = 64;
+
+/// Takes errors off the socket's queue, and tells `refused` the addresses for which ICMP said that nothing is there. Too-long
+/// datagrams are not among them: they are found by probing.
+pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(SocketAddr)) {
+    let mut name = empty_storage();
+    let mut control = [0u64; 64];
+    let mut byte = [0u8; 1];
+    for _ in 0..MOST {
+        let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+        let mut header = super::empty_header().msg_hdr;
+        header.msg_name = std::ptr::from_mut(&mut name).cast();
+        header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_iov = &mut vector;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the header leads to memory of this call, of the lengths that it says.
+        if unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, flags) } < 0 {
+            return;
+        }
+        let len = header.msg_controllen.min(size_of_val(&control));
+        let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).take(len).collect();
+        if is_unreachable(&bytes)
+            && let Some(to) = from_storage(&name)
+        {
+            refused(to);
+        }
+    }
+}
+
+/// Whether one of these control messages is an ICMP error (sock_extended_err of ip(7)) that is not about length.
+fn is_unreachable(mut bytes: &[u8]) -> bool {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(i32::from_ne_bytes)
+    };
+    while let (Some(len), Some(level), Some(kind)) = (
+        bytes.get(..8).and_then(|eight| eight.try_into().ok()).map(usize::from_ne_bytes),
+        word(bytes, 8),
+        word(bytes, 12),
+    ) {
+        if len < HEADER || len > bytes.len() {
+            return false;
+        }
+        let is_error = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)]
+            .contains(&(level, kind));
+        let body = &bytes[HEADER..len];
+        // ee_errno, then ee_origin.
+        if is_error
+            && let (Some(errno), Some(&origin)) = (word(body, 0), body.get(4))
+            && [libc::SO_EE_ORIGIN_ICMP, libc::SO_EE_ORIGIN_ICMP6].contains(&origin)
+            && errno != libc::EMSGSIZE
+        {
+            return true;
+        }
+        bytes = bytes.get(len.next_multiple_of(8)..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_closed_port_is_told_and_a_cut_message_is_nothing() {
+        let socket = crate::sys::bind(([127, 0, 0, 1], 0).into(), 65_536, true).unwrap().socket;
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.send_to(b"hello", nobody).unwrap();
+        let (mut told, end) = (vec![], Instant::now() + Duration::from_secs(5));
+        while told.is_empty() && Instant::now() < end {
+            drain(&socket, |to| told.push(to));
+        }
+        assert_eq!(told, [nobody]);
+        let mut error = [0u8; 24];
+        error[..8].copy_from_slice(&24usize.to_ne_bytes());
+        error[8..12].copy_from_slice(&libc::IPPROTO_IP.to_ne_bytes());
+        error[12..16].copy_from_slice(&libc::IP_RECVERR.to_ne_bytes());
+        error[16..20].copy_from_slice(&libc::ECONNREFUSED.to_ne_bytes());
+        error[20] = libc::SO_EE_ORIGIN_ICMP;
+        assert!(is_unreachable(&error));
+        assert!((0..24).all(|cut| !is_unreachable(&error[..cut])));
+        error[..8].copy_from_slice(&usize::MAX.to_ne_bytes());
+        assert!(!is_unreachable(&error));
+    }
+}

@@ -1,0 +1,148 @@
+//! Datagrams on their way in, received in batches; many of them may come as one message and are taken apart here.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use ofi_api::Result;
+
+use super::name::{empty_storage, from_storage};
+use super::segments;
+use crate::sys::Pages;
+
+/// Messages received by one system call.
+const RECEIVE: usize = 32;
+/// And when they are long: so few that their buffers stay in the processor's cache.
+const RECEIVE_LONG: usize = 4;
+/// From how many bytes on a message is long.
+const LONG: usize = 16 << 10;
+/// Room for one message of any length.
+const MESSAGE: usize = 65_536;
+/// Bytes of control messages: UDP_GRO's, aligned as cmsghdr(3) wants it.
+const CONTROL: usize = 24;
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL]);
+
+/// Where a datagram lies.
+#[derive(Clone, Copy)]
+struct Span {
+    message: u32,
+    start: u32,
+    end: u32,
+}
+
+/// See the module. The pointers in `headers` lead to the other fields' heap memory, which stays where it is.
+pub struct Incoming {
+    pages: Pages,
+    names: Box<[libc::sockaddr_storage]>,
+    controls: Box<[Control]>,
+    vectors: Box<[libc::iovec]>,
+    headers: Box<[libc::mmsghdr]>,
+    /// Messages of the last batch, whose headers the kernel has changed.
+    used: usize,
+    /// The last batch had long ones.
+    long: bool,
+    spans: Vec<Span>,
+}
+
+// SAFETY: the pointers lead to memory of this value, which belongs to no thread.
+unsafe impl Send for Incoming {}
+
+impl Incoming {
+    /// Room for a batch.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let mut new = Self {
+            pages: Pages::new(RECEIVE * MESSAGE, false)?,
+            names: (0..RECEIVE).map(|_| empty_storage()).collect(),
+            controls: vec![Control([0; CONTROL]); RECEIVE].into(),
+            vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RECEIVE].into(),
+            headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
+            used: RECEIVE,
+            long: false,
+            spans: Vec::with_capacity(RECEIVE),
+        };
+        for index in 0..RECEIVE {
+            let base = new.pages.base().wrapping_add(index * MESSAGE);
+            new.vectors[index] = libc::iovec { iov_base: base.cast(), iov_len: MESSAGE };
+            let header = &mut new.headers[index].msg_hdr;
+            header.msg_name = std::ptr::from_mut(&mut new.names[index]).cast();
+            header.msg_iov = &mut new.vectors[index];
+            header.msg_iovlen = 1;
+        }
+        Ok(new)
+    }
+
+    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. An error that the
+    /// kernel reports instead is answered as its number.
+    ///
+    /// # Errors
+    /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
+    pub fn receive(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
+        for index in 0..self.used {
+            let header = &mut self.headers[index].msg_hdr;
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL;
+        }
+        self.used = 0;
+        self.spans.clear();
+        let most = if self.long { RECEIVE_LONG } else { RECEIVE };
+        // SAFETY: the headers lead to buffers, addresses and controls of this batch, of the lengths that they say.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                most as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        let Ok(got) = usize::try_from(got) else {
+            return match std::io::Error::last_os_error().raw_os_error() {
+                None | Some(libc::EAGAIN | libc::EINTR) => Ok((0, false)),
+                Some(errno) => Err(errno),
+            };
+        };
+        self.used = got;
+        self.long = false;
+        for message in 0..got {
+            let header = &self.headers[message];
+            let len = (header.msg_len as usize).min(MESSAGE);
+            self.long |= len >= LONG;
+            let segment =
+                (header.msg_hdr.msg_controllen > 0).then(|| segment_len(&self.controls[message])).flatten();
+            self.spans.extend(segments::cut(len, segment).map(|(start, end)| Span {
+                message: message as u32,
+                start: start as u32,
+                end: end as u32,
+            }));
+        }
+        Ok((self.spans.len(), got == most))
+    }
+
+    /// The bytes of received datagram `index`, and its sender.
+    #[inline]
+    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
+        let Span { message, start, end } = self.spans[index];
+        let (message, len) = (message as usize, (end - start) as usize);
+        debug_assert!(message < RECEIVE && end as usize <= MESSAGE);
+        let base = self.pages.base().wrapping_add(message * MESSAGE + start as usize);
+        // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
+        (bytes, from_storage(&self.names[message]))
+    }
+}
+
+/// The length that `UDP_GRO` tells, if the control message is one.
+fn segment_len(control: &Control) -> Option<usize> {
+    let header = size_of::<libc::cmsghdr>();
+    let word = |at: usize| control.0.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);
+    if (word(header - 8)?, word(header - 4)?) != (libc::SOL_UDP, libc::UDP_GRO) {
+        return None;
+    }
+    usize::try_from(word(header)?).ok()
+}

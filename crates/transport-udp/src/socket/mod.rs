@@ -1,0 +1,224 @@
+//! An endpoint's socket, its batches of datagrams, and the descriptor that it sleeps on.
+//!
+//! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets of one
+//! length to one peer become one message (`segments.rs`). In: `incoming.rs` takes messages apart again.
+
+mod errors;
+mod incoming;
+mod name;
+mod outgoing;
+mod segments;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ofi_api::Result;
+use ofi_core::sys::WaitSet;
+use rdm_proto::{Instant, Transmit};
+
+use incoming::Incoming;
+use outgoing::Outgoing;
+
+use crate::sys::{Bound, Timer, bind};
+
+pub use outgoing::Gaps;
+
+/// The time, as `rdm-proto` counts it.
+pub fn now() -> Instant {
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    let start = START.get_or_init(std::time::Instant::now);
+    // Not 0, so that what was never is always earlier.
+    Instant::from_nanos(1_000_000 + start.elapsed().as_nanos() as u64)
+}
+
+/// What became of a try to send.
+pub enum Sent {
+    /// Everything went.
+    All,
+    /// The socket is full. The rest waits.
+    Full,
+    /// The datagram is too long for the path: to this peer, of so many bytes. The rest waits.
+    TooLong(Option<u32>, usize),
+}
+
+/// See the module.
+pub struct Socket {
+    socket: UdpSocket,
+    /// Bytes that the kernel lets it receive ahead.
+    pub granted: usize,
+    /// What it is bound to.
+    pub address: SocketAddr,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// Addresses where ICMP says that nobody is.
+    pub refused: Vec<SocketAddr>,
+    set: WaitSet,
+    timer: Timer,
+    timer_set: Option<Instant>,
+    /// Datagrams that the system would not send.
+    pub unsendable: u64,
+    /// System calls that sent, and that received something.
+    pub calls: [u64; 2],
+}
+
+fn empty_header() -> libc::mmsghdr {
+    // SAFETY: integers and pointers, for which all zeros are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+impl Socket {
+    /// Binds a socket with buffers of about `buffer` bytes. `segments`: as for [`bind`].
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
+    pub fn new(address: SocketAddr, buffer: usize, segments: bool) -> Result<Self> {
+        let Bound { socket, granted, joins } = bind(address, buffer, segments)?;
+        let address = socket.local_addr().map_err(|_| ofi_core::sys::os_error("getsockname"))?;
+        let (set, timer) = (WaitSet::new()?, Timer::new()?);
+        set.add(socket.as_raw_fd())?;
+        set.add(timer.fd())?;
+        Ok(Self {
+            socket,
+            granted,
+            address,
+            incoming: Incoming::new()?,
+            outgoing: Outgoing::new(joins)?,
+            refused: Vec::new(),
+            set,
+            timer,
+            timer_set: None,
+            unsendable: 0,
+            calls: [0; 2],
+        })
+    }
+
+    /// Receives a batch: how many datagrams, and whether there may be more.
+    pub fn receive(&mut self) -> (usize, bool) {
+        match self.incoming.receive(&self.socket) {
+            Ok((0, _)) => (0, false),
+            Ok(got) => {
+                self.calls[1] += 1;
+                got
+            }
+            Err(_) => {
+                self.take_errors();
+                (0, true)
+            }
+        }
+    }
+
+    /// The bytes of datagram `index` of the last batch, and its sender.
+    #[inline]
+    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
+        self.incoming.datagram(index)
+    }
+
+    #[cold]
+    fn take_errors(&mut self) {
+        let refused = &mut self.refused;
+        errors::drain(&self.socket, |to| {
+            if !refused.contains(&to) {
+                refused.push(to);
+            }
+        });
+    }
+
+    /// The buffer of the next datagram to be sent, unless a batch is full, and where gaps in it are noted.
+    #[inline]
+    pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
+        self.outgoing.next()
+    }
+
+    /// The datagram in the buffer of [`Socket::next`] is to be sent.
+    #[inline]
+    pub fn push(&mut self, transmit: &Transmit) {
+        self.outgoing.push(transmit);
+    }
+
+    /// Whether datagrams wait to be sent.
+    pub fn has_waiting(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends what waits. What is left has no gaps.
+    pub fn flush(&mut self) -> Sent {
+        while !self.outgoing.is_empty() {
+            let errno = match send(&self.socket, self.outgoing.describe()) {
+                Ok(messages) => {
+                    self.calls[0] += 1;
+                    self.outgoing.sent(messages);
+                    continue;
+                }
+                Err(errno) => errno,
+            };
+            match errno {
+                libc::EAGAIN | libc::ENOBUFS | libc::EINTR => {
+                    self.outgoing.settle();
+                    return Sent::Full;
+                }
+                // What ICMP said about an earlier one: this one has not been tried.
+                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH if !self.outgoing.is_again() => {
+                    self.take_errors();
+                    continue;
+                }
+                libc::EMSGSIZE => self.take_errors(), // it is in the queue, too
+                _ => {}
+            }
+            // Many that the device cannot cut, or one that is too long.
+            let Some((peer, len)) = self.outgoing.refused() else { continue };
+            if errno == libc::EMSGSIZE {
+                self.outgoing.settle();
+                return Sent::TooLong(peer, len);
+            }
+            // No route, forbidden: what the protocol repeats until its patience ends.
+            self.unsendable += 1;
+        }
+        Sent::All
+    }
+
+    /// Makes the descriptor readable at `time`.
+    pub fn wake_at(&mut self, now: Instant, time: Option<Instant>) {
+        if self.timer_set.is_none() && time.is_none() {
+            return;
+        }
+        if self.timer_set != time || time.is_some_and(|time| time <= now) {
+            self.timer.set(time.map(|time| time.since(now).max(Duration::from_nanos(1))));
+            self.timer_set = time;
+        }
+    }
+
+    /// Readable when there is something to receive, or the timer is due.
+    pub fn fd(&self) -> RawFd {
+        self.set.fd()
+    }
+
+    /// Whether datagrams wait to be received.
+    pub fn is_readable(&self) -> bool {
+        ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(std::time::Instant::now()))
+    }
+
+    /// Blocks until something may have come, for at most `time`.
+    pub fn wait(&self, time: Duration) {
+        let deadline = std::time::Instant::now() + time;
+        ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(deadline));
+    }
+}
+
+/// Sends messages; answers how many went, or the error number of the first.
+fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let fd = socket.as_raw_fd();
+    let sent = match headers {
+        [one] => {
+            // SAFETY: the header leads to names, vectors and controls that hold until the batch is described anew, of the
+            // lengths that it says; the vectors to the batch's buffers, and to memory that is lent during this call.
+            let sent = unsafe { libc::sendmsg(fd, &one.msg_hdr, flags) };
+            if sent < 0 { -1 } else { 1 }
+        }
+        // SAFETY: as above.
+        many => unsafe { libc::sendmmsg(fd, many.as_mut_ptr(), many.len() as libc::c_uint, flags) },
+    };
+    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}

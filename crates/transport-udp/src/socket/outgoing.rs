@@ -1,0 +1,268 @@
+//! Datagrams on their way out: made in buffers, with gaps where bytes of lent memory belong, and described for the kernel as
+//! messages of one datagram or many.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use ofi_api::{Piece, Result};
+use ofi_core::copy;
+use rdm_proto::Transmit;
+
+use super::name::{empty_storage, to_storage};
+use super::segments;
+use crate::sys::Pages;
+
+/// Datagrams that one batch holds: as many as one message may have.
+pub const SEND: usize = segments::MOST;
+/// Room for one datagram of any length. Pages of it that are not used are never touched.
+const DATAGRAM: usize = 65_536;
+/// Gaps in one datagram, and pieces of memory that fill them.
+const GAPS: usize = 4;
+/// Shorter runs are copied: a vector costs the kernel more.
+const LEAST_GAP: usize = 2048;
+/// Parts of one datagram: gaps, and what lies before, between and behind.
+const PARTS: usize = 2 * GAPS + 1;
+/// Bytes of the control message that says how long segments are, aligned as cmsghdr(3) wants it.
+const CONTROL: usize = 24;
+
+/// Bytes of a datagram that are not in its buffer.
+#[derive(Clone, Copy)]
+struct Gap {
+    at: usize,
+    len: usize,
+    from: *const u8,
+}
+
+/// The gaps of one datagram, in the order of their places.
+pub struct Gaps {
+    base: *mut u8,
+    gaps: [Gap; GAPS],
+    count: usize,
+}
+
+impl Gaps {
+    const NONE: Self = Self {
+        base: std::ptr::null_mut(),
+        gaps: [Gap { at: 0, len: 0, from: std::ptr::null() }; GAPS],
+        count: 0,
+    };
+
+    /// Leaves `to`, a part of the datagram's buffer, to the bytes of `pieces` from `skip` on. Answers whether it could; if
+    /// not, they have to be copied.
+    pub fn leave(&mut self, pieces: &[Piece], mut skip: usize, to: &mut [u8]) -> bool {
+        let Some(mut at) = (to.as_ptr() as usize).checked_sub(self.base as usize) else { return false };
+        let before = self.count;
+        let mut left = to.len();
+        for piece in pieces {
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            if left == 0 {
+                break;
+            }
+            let len = (piece.len - skip).min(left);
+            if len < LEAST_GAP || self.count == GAPS {
+                break;
+            }
+            self.gaps[self.count] = Gap { at, len, from: piece.addr.wrapping_add(skip) };
+            self.count += 1;
+            (at, left, skip) = (at + len, left - len, 0);
+        }
+        if left > 0 {
+            self.count = before;
+        }
+        left == 0
+    }
+}
+
+struct Slot {
+    to: SocketAddr,
+    peer: Option<u32>,
+    len: usize,
+    gaps: Gaps,
+}
+
+/// The control message of a batch's message.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL]);
+
+/// See the module. The pointers in `headers` lead to the other fields' heap memory and to lent memory, and are written anew
+/// by [`Outgoing::describe`] before each call that uses them.
+pub struct Outgoing {
+    pages: Pages,
+    slots: Box<[Slot]>,
+    /// Datagrams that have been made and not sent.
+    waiting: Range<usize>,
+    names: Box<[libc::sockaddr_storage]>,
+    controls: Box<[Control]>,
+    vectors: Box<[libc::iovec]>,
+    headers: Box<[libc::mmsghdr]>,
+    /// Datagrams of each message.
+    runs: [usize; SEND],
+    /// Messages of many datagrams are made.
+    pub joins: bool,
+    /// The first waiting datagram has met an error that was none of its own.
+    again: bool,
+    /// Up to this datagram each goes alone: the kernel did not take them together.
+    alone: usize,
+}
+
+// SAFETY: the pointers lead to memory of this value, or to lent memory, which belongs to no thread.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    /// An empty batch.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`.
+    pub fn new(joins: bool) -> Result<Self> {
+        let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
+        Ok(Self {
+            pages: Pages::new(SEND * DATAGRAM, false)?,
+            slots: (0..SEND).map(|_| Slot { to: nobody, peer: None, len: 0, gaps: Gaps::NONE }).collect(),
+            waiting: 0..0,
+            names: (0..SEND).map(|_| empty_storage()).collect(),
+            controls: vec![Control([0; CONTROL]); SEND].into(),
+            vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SEND * PARTS].into(),
+            headers: (0..SEND).map(|_| super::empty_header()).collect(),
+            runs: [0; SEND],
+            joins,
+            again: false,
+            alone: 0,
+        })
+    }
+
+    /// The buffer of the next datagram, and where its gaps are noted; `None` if the batch is full.
+    #[inline]
+    pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
+        if self.waiting.is_empty() {
+            (self.waiting, self.alone) = (0..0, 0);
+        }
+        let index = self.waiting.end;
+        let slot = self.slots.get_mut(index)?;
+        let base = self.pages.base().wrapping_add(index * DATAGRAM);
+        (slot.gaps.base, slot.gaps.count) = (base, 0);
+        // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(base, DATAGRAM) };
+        Some((buffer, &mut slot.gaps))
+    }
+
+    /// The datagram in the buffer of [`Outgoing::next`] is to be sent.
+    #[inline]
+    pub fn push(&mut self, transmit: &Transmit) {
+        let slot = &mut self.slots[self.waiting.end];
+        (slot.to, slot.peer, slot.len) = (transmit.to, transmit.peer, transmit.len);
+        self.waiting.end += 1;
+    }
+
+    /// Whether datagrams wait to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Describes what waits for sendmmsg(2). The descriptions hold until the next call of `self`.
+    pub fn describe(&mut self) -> &mut [libc::mmsghdr] {
+        let (mut at, mut message, mut vector) = (self.waiting.start, 0, 0);
+        while at < self.waiting.end {
+            let run = if self.joins && at >= self.alone {
+                let slots = &self.slots[at..self.waiting.end];
+                segments::run(slots.len(), |index| (slots[index].to, slots[index].len))
+            } else {
+                1
+            };
+            let first = vector;
+            for index in at..at + run {
+                vector += self.parts(index, vector);
+            }
+            let name_len = to_storage(self.slots[at].to, &mut self.names[message]);
+            let header = &mut self.headers[message].msg_hdr;
+            header.msg_name = std::ptr::from_mut(&mut self.names[message]).cast();
+            header.msg_namelen = name_len;
+            header.msg_iov = &mut self.vectors[first];
+            header.msg_iovlen = vector - first;
+            (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
+            if run > 1 {
+                let control = &mut self.controls[message];
+                *control = segment_control(self.slots[at].len as u16);
+                (header.msg_control, header.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL);
+            }
+            self.runs[message] = run;
+            (at, message) = (at + run, message + 1);
+        }
+        &mut self.headers[..message]
+    }
+
+    /// Writes the parts of datagram `index` to the vectors from `first` on; answers how many there are.
+    fn parts(&mut self, index: usize, first: usize) -> usize {
+        let slot = &self.slots[index];
+        let base = self.pages.base().wrapping_add(index * DATAGRAM);
+        let (mut at, mut count) = (0, 0);
+        let mut add = |from: *mut u8, len: usize| {
+            if len > 0 {
+                self.vectors[first + count] = libc::iovec { iov_base: from.cast(), iov_len: len };
+                count += 1;
+            }
+        };
+        for gap in &slot.gaps.gaps[..slot.gaps.count] {
+            add(base.wrapping_add(at), gap.at - at);
+            add(gap.from.cast_mut(), gap.len);
+            at = gap.at + gap.len;
+        }
+        add(base.wrapping_add(at), slot.len - at);
+        count
+    }
+
+    /// The first `messages` of what was described have been sent; answers how many datagrams that were.
+    pub fn sent(&mut self, messages: usize) -> usize {
+        let datagrams: usize = self.runs[..messages].iter().sum();
+        self.waiting.start += datagrams;
+        self.again = false;
+        datagrams
+    }
+
+    /// The kernel refused the first message. If it had many datagrams, each goes alone from now on, and the answer is `None`;
+    /// if not, it is taken out of the batch: its peer and length.
+    pub fn refused(&mut self) -> Option<(Option<u32>, usize)> {
+        self.again = false;
+        if self.runs[0] > 1 {
+            self.alone = self.waiting.start + self.runs[0];
+            return None;
+        }
+        let slot = &self.slots[self.waiting.start];
+        self.waiting.start += 1;
+        Some((slot.peer, slot.len))
+    }
+
+    /// Whether the first waiting datagram has met an error that may have been another's before; from now on it has.
+    pub fn is_again(&mut self) -> bool {
+        std::mem::replace(&mut self.again, true)
+    }
+
+    /// Copies lent memory into the gaps of what waits: it may not be lent any more when that is sent.
+    #[cold]
+    pub fn settle(&mut self) {
+        for index in self.waiting.clone() {
+            let base = self.pages.base().wrapping_add(index * DATAGRAM);
+            let gaps = &mut self.slots[index].gaps;
+            for gap in &gaps.gaps[..gaps.count] {
+                // SAFETY: the memory is lent until the call of the core ends in which the gap was left, and the gap lies
+                // within the datagram's buffer.
+                unsafe { copy::bytes(gap.from, base.wrapping_add(gap.at), gap.len) };
+            }
+            gaps.count = 0;
+        }
+    }
+}
+
+/// `UDP_SEGMENT` with segments of `len` bytes, as cmsg(3) lays it out.
+fn segment_control(len: u16) -> Control {
+    let mut bytes = [0u8; CONTROL];
+    let header = size_of::<libc::cmsghdr>();
+    bytes[..size_of::<usize>()].copy_from_slice(&(header + size_of::<u16>()).to_ne_bytes());
+    bytes[header - 8..header - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    bytes[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    bytes[header..header + 2].copy_from_slice(&len.to_ne_bytes());
+    Control(bytes)
+}

@@ -1,0 +1,75 @@
+//! Which datagrams go to the kernel as one (UDP_SEGMENT), and where the datagrams lie that came as one (UDP_GRO). See
+//! udp(7); the limits are those of the kernel's net/ipv4/udp.c.
+
+use std::net::SocketAddr;
+
+/// Datagrams in one message to the kernel, at most (UDP_MAX_SEGMENTS of kernels before 6.9).
+pub const MOST: usize = 64;
+/// Bytes of them all together: an IPv4 packet's 65,535, less its headers.
+pub const MOST_BYTES: usize = 65_535 - 60 - 8;
+
+/// How many of the first datagrams, of which `get` tells address and length, may be one message: all to one peer and of one
+/// length, but for the last, which may be shorter. At least 1 of a row that is not empty.
+pub fn run(count: usize, get: impl Fn(usize) -> (SocketAddr, usize)) -> usize {
+    if count == 0 {
+        return 0;
+    }
+    let (to, len) = get(0);
+    let (mut run, mut bytes) = (1, len);
+    while run < count.min(MOST) {
+        let (next_to, next_len) = get(run);
+        bytes += next_len;
+        if next_to != to || next_len > len || bytes > MOST_BYTES {
+            break;
+        }
+        run += 1;
+        if next_len < len {
+            break;
+        }
+    }
+    run
+}
+
+/// Where the datagrams begin and end in `len` bytes that came as one message, whose datagrams have `segment` bytes each, but
+/// for the last. A message without segments is one datagram.
+pub fn cut(len: usize, segment: Option<usize>) -> impl Iterator<Item = (usize, usize)> {
+    let step = segment.filter(|&step| step > 0).unwrap_or(len).max(1);
+    (0..len.max(1)).step_by(step).map(move |at| (at, (at + step).min(len)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn runs(row: &[(u16, usize)]) -> Vec<usize> {
+        let (mut at, mut runs) = (0, vec![]);
+        while at < row.len() {
+            runs.push(run(row.len() - at, |index| (peer(row[at + index].0), row[at + index].1)));
+            at += runs[runs.len() - 1];
+        }
+        runs
+    }
+
+    #[test]
+    fn datagrams_of_one_peer_and_length_go_together_and_a_shorter_one_ends_them() {
+        assert_eq!(runs(&[(1, 1452), (1, 1452), (1, 100), (1, 100), (2, 100)]), [3, 1, 1]);
+        assert_eq!(runs(&[(1, 100), (1, 1452), (1, 1452)]), [1, 2]);
+        assert_eq!(runs(&[(1, 40_000), (1, 40_000)]), [1, 1], "longer than a packet may be");
+        assert_eq!(runs(&[(1, 200); 100]), [64, 36]);
+        assert_eq!(run(0, |_| unreachable!()), 0);
+    }
+
+    #[test]
+    fn what_came_as_one_is_cut_where_it_was_joined() {
+        assert_eq!(cut(2500, Some(1000)).collect::<Vec<_>>(), [(0, 1000), (1000, 2000), (2000, 2500)]);
+        assert_eq!(cut(2000, Some(1000)).collect::<Vec<_>>(), [(0, 1000), (1000, 2000)]);
+        assert_eq!(cut(900, Some(1000)).collect::<Vec<_>>(), [(0, 900)]);
+        assert_eq!(cut(900, None).collect::<Vec<_>>(), [(0, 900)]);
+        assert_eq!(cut(900, Some(0)).collect::<Vec<_>>(), [(0, 900)]);
+        assert_eq!(cut(0, None).collect::<Vec<_>>(), [(0, 0)], "an empty datagram is one too");
+    }
+}
