@@ -160,13 +160,14 @@ type Narrow = fn(Info) -> Info;
 const TYPES: [(EpType, Narrow); 3] =
     [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, datagram)];
 
-/// Messages that fit into a command, and that are dropped where there is no room for them.
+/// Messages that fit into a command, and that are dropped where there is no room for them; and remote memory, as everywhere.
 fn datagram(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
     info.ep_attr.max_msg_size = crate::lane::eager();
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
-    info.caps &= messages | sources | Caps::LOCAL_COMM;
+    let memory = Caps::RMA | Caps::RMA_DIRECTIONS;
+    info.caps &= messages | sources | memory | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
     info.tx_attr.inject_size = INJECT.min(info.ep_attr.max_msg_size);
     info.tx_attr.op_flags -= OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE;
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::SAS, MsgOrder::SAS);

@@ -1,7 +1,7 @@
 //! What is different at endpoints of `FI_EP_DGRAM`: a message that finds no room is dropped and counted, at either end,
 //! and nobody waits for it or hears of it.
 
-use ofi_api::{EpType, Errno, Info};
+use ofi_api::{CompletionFlags, EpType, Errno, Info};
 
 use super::ends::Ends;
 use super::transmit::{TxOp, success};
@@ -38,23 +38,30 @@ impl<T: Transport> Ends<T> {
         Delivery::Taken
     }
 
-    /// A message found no room on its way out. Whether that is no matter.
+    /// Whether an operation may be lost: messages may, accesses to remote memory fail or wait as they always do.
+    fn may_lose(&self, ticket: &Ticket) -> bool {
+        self.rx.lossy && !ticket.flags.intersects(CompletionFlags::RMA | CompletionFlags::ATOMIC)
+    }
+
+    /// An operation found no room on its way out. Whether that is no matter.
     #[cold]
     pub fn drop_outgoing(&mut self, ticket: &Ticket) -> bool {
-        if self.rx.lossy {
+        let lost = self.may_lose(ticket);
+        if lost {
             self.tx.counts.dropped += 1;
             if ticket.signal {
                 self.boxes.credits[Credit::Transmit as usize] -= 1;
                 self.boxes.transmitted(success(ticket));
             }
         }
-        self.rx.lossy
+        lost
     }
 
-    /// A message that was under way failed. Whether that is no matter.
+    /// An operation that was under way failed. Whether that is no matter.
     #[cold]
     pub fn forgive(&mut self, op: &TxOp<T::Op>, errno: Errno) -> bool {
-        if self.rx.lossy {
+        let lost = self.may_lose(&op.ticket);
+        if lost {
             tracing::debug!(target: "ofi::core::ep_data", %errno, "a datagram was lost");
             self.tx.counts.dropped += 1;
             match op.ticket.signal {
@@ -62,6 +69,6 @@ impl<T: Transport> Ends<T> {
                 false => self.boxes.credits[Credit::Transmit as usize] += 1,
             }
         }
-        self.rx.lossy
+        lost
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ofi::raw::{Caps, EpType, Errno};
+use ofi::raw::{Caps, EpType, Errno, MrAccess};
 
 use crate::kit::Opening;
 use crate::memory::Memory;
 use crate::pair::Pair;
-use crate::side::{Event, Side};
+use crate::side::{Event, Side, remote};
 use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
@@ -17,6 +17,30 @@ fn opening(kit: &dyn Kit) -> Opening {
 
 fn pair(kit: &dyn Kit) -> Pair {
     Pair::of(opening(kit).open(), opening(kit).open())
+}
+
+pub fn a_datagram_endpoint_reads_and_writes_its_peer_s_memory(kit: &dyn Kit) {
+    let caps = Caps::MSG | Caps::RMA;
+    let opening = || Opening::new(kit.usual().ep_type(EpType::Dgram).caps(caps));
+    let pair = Pair::of(opening().open(), opening().open());
+    let (target, source) = (Memory::new(512), Memory::patterned(512, 5));
+    let access = MrAccess::REMOTE_WRITE | MrAccess::REMOTE_READ;
+    let region = pair.b.register(&target, access).expect("a registration");
+    let there = [remote(&region)];
+    pair.post(|| pair.a.out(pair.to_b, &source).context(1).data(77).write(&there));
+    pair.drive("the write", || pair.a.next_of(1)).done();
+    let told = pair.drive("its data", || pair.b.next()).done();
+    assert_eq!(told.data, 77);
+    target.check(512, 5);
+    let back = Memory::new(512);
+    pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&there));
+    pair.drive("the read", || pair.a.next_of(2)).done();
+    back.check(512, 5);
+    // A datagram may be lost without a word. An access may not.
+    region.close().expect("closing");
+    pair.post(|| pair.a.out(pair.to_b, &source).context(3).write(&there));
+    let failed = pair.drive("the write without a target", || pair.a.next_of(3)).failed();
+    assert!([Errno::EKEYREJECTED, Errno::ENOKEY].contains(&failed.err), "{failed:?}");
 }
 
 /// Sends `count` datagrams, each with its number as remote data, reading only the sender's queue.
@@ -88,8 +112,8 @@ pub fn a_datagram_has_a_bounded_size(kit: &dyn Kit) {
     assert!(pair.a.info.tx_attr.inject_size <= longest);
 }
 
-pub fn datagrams_have_only_messages(kit: &dyn Kit) {
-    for caps in [Caps::TAGGED, Caps::RMA, Caps::ATOMIC] {
+pub fn datagrams_have_neither_tags_nor_atomics(kit: &dyn Kit) {
+    for caps in [Caps::TAGGED, Caps::ATOMIC] {
         let hints = kit.usual().ep_type(EpType::Dgram).caps(caps);
         assert_eq!(kit.getinfo(&hints).unwrap_err().errno(), Errno::ENODATA, "{caps}");
     }
