@@ -187,7 +187,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     fn accept(&self, data: &[u8]) -> Result<()>;
 
     /// Ends the connection: what is outstanding ends with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after what was
-    /// sent before. Calling it again changes nothing.
+    /// sent before; so does this end, at once. Calling it again changes nothing.
     ///
     /// # Errors
     /// `FI_ENOTCONN` without a connection.

@@ -47,6 +47,8 @@ pub struct Connection {
     cookie: u64,
     /// The other end: the passive endpoint while connecting, then the peer.
     other: Option<Address>,
+    /// Whom this end called: a passive endpoint, whose name the endpoint behind it has for everybody.
+    called: Option<Address>,
     /// The lanes have joined `other`.
     joined: bool,
 }
@@ -55,12 +57,27 @@ impl Connection {
     /// The connection of a new endpoint, opened with `handle` in its info.
     pub fn new(fid: Fid, handle: Option<&Handle>) -> Self {
         let request = handle.and_then(Handle::downcast::<Request>);
-        Self { fid, eq: None, request, phase: Phase::Idle, cookie: 0, other: None, joined: false }
+        Self {
+            fid,
+            eq: None,
+            request,
+            phase: Phase::Idle,
+            cookie: 0,
+            other: None,
+            called: None,
+            joined: false,
+        }
     }
 
     /// Whether it waits to accept.
     pub fn accepts(&self) -> bool {
         self.request.is_some()
+    }
+
+    /// The name of an endpoint that accepts: its passive endpoint's, as a socket that accept(2) answers has its
+    /// listener's. Nobody else can reach it, so its own says nothing.
+    pub fn name(&self) -> Option<&Address> {
+        self.request.as_deref().map(Request::to)
     }
 
     /// The queue of its events.
@@ -121,7 +138,8 @@ impl Connection {
     /// `FI_ENOTCONN` before the connection is there.
     pub fn peer_name(&self) -> Result<Address> {
         let there = matches!(self.phase, Phase::Connected | Phase::Ended) && self.joined;
-        self.other.clone().filter(|_| there).ok_or_else(|| Error::new(Errno::ENOTCONN))
+        let other = self.called.as_ref().or(self.other.as_ref());
+        other.cloned().filter(|_| there).ok_or_else(|| Error::new(Errno::ENOTCONN))
     }
 
     /// Begins to connect to `to`: the packet to send there.
@@ -150,7 +168,7 @@ impl Connection {
             }
         }
         self.cookie = cookie()?;
-        self.other = Some(to);
+        (self.other, self.called) = (Some(to.clone()), Some(to));
         self.phase = Phase::Connecting { deadline };
         Ok(Packet::new(Kind::Request, self.cookie, cut(data)).encode())
     }
@@ -180,7 +198,8 @@ impl Connection {
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
-    /// Begins to end the connection: where to say so, and how. `None` if it is over already.
+    /// Begins to end the connection: where to say so, and how. `None` if it is over already. A connection that was
+    /// there is reported as over at this end too: programs wait for that, since libfabric's tcp and verbs do so.
     ///
     /// # Errors
     /// `FI_ENOTCONN` if there is none, nor an attempt at one.
@@ -188,8 +207,10 @@ impl Connection {
         match self.phase {
             Phase::Idle => return Err(Error::new(Errno::ENOTCONN)),
             Phase::Ended => return Ok(None),
-            _ => self.phase = Phase::Ended,
+            Phase::Connected => self.report(Event::new(EventKind::Shutdown, self.fid)),
+            Phase::Connecting { .. } | Phase::Accepted { .. } => {}
         }
+        self.phase = Phase::Ended;
         let packet = Packet::new(Kind::Shutdown, self.cookie, &[]).encode();
         Ok(self.other.clone().filter(|_| self.joined).map(|to| (to, packet)))
     }

@@ -24,6 +24,7 @@ const LATE: usize = 1024;
 /// A connection request: what [`Info::handle`] of an `FI_CONNREQ` event holds. Dropped unanswered, it refuses.
 pub struct Request {
     from: Address,
+    to: Address,
     cookie: u64,
     listener: Weak<Listener>,
     answered: AtomicBool,
@@ -33,6 +34,11 @@ impl Request {
     /// Who asks.
     pub fn from(&self) -> &Address {
         &self.from
+    }
+
+    /// Whom it was asked of: the passive endpoint's address.
+    pub fn to(&self) -> &Address {
+        &self.to
     }
 
     /// The connection's cookie.
@@ -103,22 +109,22 @@ impl Listener {
     /// Takes one packet in. What has to be reported is reported without the lock.
     fn take(self: &Arc<Self>, from: Address, bytes: &[u8]) {
         let Some(Packet { kind: Kind::Request, cookie, data, .. }) = Packet::parse(bytes) else { return };
+        let (eq, name) = {
+            let state = self.state();
+            (state.eq.clone(), state.port.as_ref().map(|port| port.address().clone()))
+        };
+        let Some((eq, name)) = eq.zip(name) else { return }; // does not listen any more
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
         if before >= self.backlog.load(Ordering::Relaxed) {
             self.unanswered.fetch_sub(1, Ordering::AcqRel);
             return self.refuse(&from, cookie, &[]);
         }
-        let (eq, name) = {
-            let state = self.state();
-            (state.eq.clone(), state.port.as_ref().map(|port| port.address().clone()))
-        };
         let listener = Arc::downgrade(self);
         let answered = AtomicBool::new(false);
-        let request = Arc::new(Request { from: from.clone(), cookie, listener, answered });
+        let request = Arc::new(Request { from: from.clone(), to: name.clone(), cookie, listener, answered });
         let mut info = self.info.clone();
-        (info.src_addr, info.dest_addr) = (name, Some(from));
+        (info.src_addr, info.dest_addr) = (Some(name), Some(from));
         info.handle = Some(Handle::new(request));
-        let Some(eq) = eq else { return };
         let conn_data = data.to_vec();
         let info = Some(Box::new(info));
         eq.push(Event { info, conn_data, ..Event::new(EventKind::ConnReq, self.fid) });

@@ -174,12 +174,13 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| eq.add(&driven))
     }
 
-    /// Undoes [`EpCore::watch_connection`].
+    /// Undoes [`EpCore::watch_connection`], when the endpoint is closed: what was reported of it and not read goes too.
     pub(super) fn forget_connection(self: &Arc<Self>) {
         let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
         if let Some(eq) = eq {
             let driven: Arc<dyn Driven> = Arc::clone(self) as _;
             eq.remove(&driven);
+            eq.forget(self.fid);
         }
     }
 }

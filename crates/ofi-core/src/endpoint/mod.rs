@@ -517,7 +517,10 @@ impl<T: Transport> Endpoint for Ep<T> {
         self.core.born.check()?;
         let guard = self.core.state.lock();
         match (&guard.lanes, &guard.name) {
-            (Some(_), Some(name)) => Ok(name.clone()),
+            (Some(_), Some(name)) => {
+                let connection = guard.ends.connection.as_ref();
+                Ok(connection.and_then(|connection| connection.name()).unwrap_or(name).clone())
+            }
             _ => {
                 Err(bad_state("fi_getname", "an enabled endpoint", "one before fi_enable", "enable it first"))
             }

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Result, WaitObj};
+use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Result, WaitObj};
 
 use crate::cq::Bell;
 use crate::sys::{self, WaitSet};
@@ -155,6 +155,13 @@ impl EqCore {
         }
         let gone = Arc::as_ptr(source).cast::<()>();
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
+    }
+
+    /// Drops what was reported of an object and not read: it is closed, and its number means nothing any more.
+    pub fn forget(&self, fid: Fid) {
+        let mut events = lock(&self.events);
+        events.good.retain(|event| event.fid != fid);
+        events.bad.retain(|error| error.fid != fid);
     }
 
     fn sources(&self) -> Vec<Arc<dyn Driven>> {

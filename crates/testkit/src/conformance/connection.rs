@@ -1,6 +1,7 @@
 //! Connections: passive endpoints, connect, accept, reject, shutdown (fi_cm(3)). The cases ask for `FI_EP_MSG` whatever
 //! type the kit is of, so that they run with each of its address formats.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{Address, Caps, EpOption, EpType, Errno, EventKind, Info, WaitObj};
@@ -63,6 +64,7 @@ pub fn a_connection_carries_data_both_ways_and_then_messages(kit: &dyn Kit) {
     assert!(event_of(&accepting, EventKind::Connected, &[&caller]).conn_data.is_empty());
     assert_eq!(caller.ep.peer_name().expect("a peer"), accepting.name());
     assert_eq!(accepting.ep.peer_name().expect("a peer"), caller.name());
+    assert_eq!(accepting.name(), listener.pep.name().expect("a name"), "as a socket has its listener's name");
     for len in [0, 1, 4096, 100_000, 4 << 20] {
         exchange(&caller, &accepting, len);
     }
@@ -206,6 +208,7 @@ pub fn shutdown_follows_all_that_was_sent(kit: &dyn Kit) {
     a.ep.shutdown().expect("twice");
     assert_eq!(a.out(ANY, &Memory::new(1)).send().unwrap_err().errno(), Errno::ESHUTDOWN);
     event_of(&b, EventKind::Shutdown, &[&a]);
+    event_of(&a, EventKind::Shutdown, &[]);
     for number in 0..20_u8 {
         let got = Memory::new(100);
         b.receive(&got).context(2).post().expect("a receive of what came before");
@@ -216,7 +219,30 @@ pub fn shutdown_follows_all_that_was_sent(kit: &dyn Kit) {
     assert_eq!(b.out(ANY, &Memory::new(1)).send().unwrap_err().errno(), Errno::ESHUTDOWN);
     wait::drive_through(Duration::from_millis(50), &[&a, &b]);
     assert!(try_outcome(b.eq()).is_none(), "FI_SHUTDOWN comes once");
-    assert!(try_outcome(a.eq()).is_none(), "the end that shuts down is not told");
+    assert!(try_outcome(a.eq()).is_none(), "at the end that shuts down too");
+}
+
+pub fn both_ends_may_shut_down_and_both_are_told_once(kit: &dyn Kit) {
+    let (a, b) = pair(kit);
+    for side in [&a, &b] {
+        side.ep.shutdown().expect("shutting down");
+    }
+    for side in [&a, &b] {
+        event_of(side, EventKind::Shutdown, &[]);
+    }
+    wait::drive_through(Duration::from_millis(50), &[&a, &b]);
+    for side in [&a, &b] {
+        assert!(try_outcome(side.eq()).is_none(), "FI_SHUTDOWN comes once");
+    }
+}
+
+pub fn nothing_is_told_of_an_endpoint_that_was_closed(kit: &dyn Kit) {
+    let (a, b) = pair(kit);
+    let eq = Arc::clone(a.eq());
+    b.ep.shutdown().expect("shutting down");
+    a.ep.shutdown().expect("shutting down");
+    drop(a);
+    assert!(try_outcome(&eq).is_none(), "an event of an endpoint that is not there any more");
 }
 
 pub fn shutdown_ends_what_is_outstanding(kit: &dyn Kit) {

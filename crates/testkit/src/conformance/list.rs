@@ -56,6 +56,8 @@ macro_rules! for_each_case {
                 a_listener_that_closes_refuses_what_waits
                 nothing_is_sent_before_the_connection_but_receives_are_posted
                 shutdown_follows_all_that_was_sent
+                both_ends_may_shut_down_and_both_are_told_once
+                nothing_is_told_of_an_endpoint_that_was_closed
                 shutdown_ends_what_is_outstanding
                 closing_an_endpoint_shuts_its_peer_down
                 a_caller_that_closes_while_it_waits_fails_the_acceptance
@@ -67,9 +69,10 @@ macro_rules! for_each_case {
                 connections_come_and_go
             }
             datagram {
+                a_datagram_endpoint_reads_and_writes_its_peer_s_memory
                 datagrams_carry_messages_and_their_source
                 a_datagram_has_a_bounded_size
-                datagrams_have_only_messages
+                datagrams_have_neither_tags_nor_atomics
                 datagrams_that_nobody_receives_are_dropped_and_counted
                 a_sender_of_datagrams_never_waits_for_its_receiver
                 a_datagram_to_nobody_completes
