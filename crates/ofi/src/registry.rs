@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ofi_api::{Errno, Error, Fabric, GetinfoFlags, Hints, Info, Provider, Refusal, Request, Result, Version};
+use ofi_api::{
+    Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrMode, Provider, Refusal, Request, Result, Version,
+};
 use ofi_core::config::{self, PROVIDER};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
@@ -58,6 +60,13 @@ pub fn provider_names() -> Vec<(String, Version)> {
 /// # Errors
 /// `FI_ENOSYS` for a version newer than this library's.
 pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
+    collect(request, &|provider| provider.offers(request))
+}
+
+fn collect(
+    request: &Request<'_>,
+    offers: &dyn Fn(&dyn Provider) -> ofi_api::Offers,
+) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
     let filter = ProviderFilter::parse(&PROVIDER.get());
     let mut all = ofi_api::Offers::default();
@@ -89,7 +98,7 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
             all.infos.push(info);
             continue;
         }
-        let offers = provider.offers(request);
+        let offers = offers(provider.as_ref());
         all.infos
             .extend(offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name)));
         all.refusals.extend(offers.refusals);
@@ -109,7 +118,35 @@ pub fn getinfo(
     flags: GetinfoFlags,
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>> {
-    let offers = explain(&Request { version, node, service, flags, hints })?;
+    found(explain(&Request { version, node, service, flags, hints })?)
+}
+
+/// [`getinfo`] for C programs: where the hints leave the choice, a provider is asked for offers without `FI_MR_PROV_KEY`
+/// and `FI_MR_VIRT_ADDR` first. In an info these bits mean "needed" (fi_mr(3)), which here they are not, and C's own
+/// software providers leave them out, so there are programs that take no notice of them. The price is that a program's
+/// keys can be guessed.
+///
+/// # Errors
+/// As [`getinfo`].
+pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
+    let needless = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
+    let choice = request.hints.filter(|hints| {
+        let allowed = hints.info.domain_attr.mr_mode;
+        request.version >= Version::new(1, 5) // before, it was no set of bits
+            && allowed.intersects(needless)
+            && !allowed.intersects(MrMode::DEPRECATED)
+    });
+    let mut fewer = choice.cloned();
+    if let Some(hints) = &mut fewer {
+        hints.info.domain_attr.mr_mode -= needless;
+    }
+    found(collect(request, &|provider| {
+        let least = fewer.as_ref().map(|hints| provider.offers(&Request { hints: Some(hints), ..*request }));
+        least.filter(|offers| !offers.infos.is_empty()).unwrap_or_else(|| provider.offers(request))
+    })?)
+}
+
+fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
     if offers.infos.is_empty() {
         let error = Error::refused(offers.refusals);
         tracing::warn!(target: "ofi::core::core", %error, "fi_getinfo found nothing");
