@@ -110,6 +110,12 @@ static inline void pair_close(struct pair *pair)
 	fi_freeinfo(pair->info);
 }
 
+/* What a peer gives as the address of `memory`, the first byte of a registration. */
+static inline uint64_t far_address(const struct pair *pair, const void *memory)
+{
+	return pair->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)memory : 0;
+}
+
 /* Reads one completion of an endpoint, driving the other too. The answer of the queue. */
 static inline ssize_t completion(struct pair *pair, int at, struct fi_cq_tagged_entry *entry)
 {

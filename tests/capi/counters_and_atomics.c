@@ -16,7 +16,7 @@ static void ended(void *context)
 static void atomics(void)
 {
 	uint64_t operand = 5, other = 7, result = 0, result2 = 0, compare = 12;
-	uint64_t addr = (uintptr_t)target;
+	uint64_t addr = far_address(&pair, target);
 	size_t count = 0;
 	struct fi_atomic_attr attr = {0};
 	struct fid_mr *mr;

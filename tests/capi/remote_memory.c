@@ -25,7 +25,7 @@ static void every_call(void)
 	const uint64_t data = 0xfeedfacecafebeef;
 	struct fid_mr *mr;
 	struct fi_cq_tagged_entry entry;
-	uint64_t addr = (uintptr_t)target, key;
+	uint64_t addr = far_address(&pair, target), key;
 	int context;
 	OK(fi_mr_reg(pair.domain, target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
 	key = fi_mr_key(mr);

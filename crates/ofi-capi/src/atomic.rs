@@ -10,7 +10,8 @@ use ofi_api::{
 use crate::abi::{fi_ioc, fi_msg_atomic, fi_ops_atomic, fi_rma_ioc, fid_domain, fid_ep};
 use crate::border::{self, invalid, null, transfer};
 use crate::domain;
-use crate::msg::{context, of, vector};
+use crate::endpoint::EpBody;
+use crate::posting::{One, context, descriptors, of, vector};
 
 pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
@@ -60,116 +61,69 @@ impl Verb {
     }
 }
 
-/// Memory of C, counted in bytes.
-struct Memory {
-    pieces: [Piece; MOST],
-    descs: [Desc; MOST],
-    count: usize,
-    described: bool,
+/// One buffer of C; null is none, since `FI_ATOMIC_READ` has no operand.
+#[inline(always)]
+fn one(verb: Verb, buf: *const c_void, count: usize, desc: *mut c_void) -> Result<One> {
+    One::new(buf, if buf.is_null() { 0 } else { verb.bytes(count)? }, desc)
 }
 
-impl Memory {
-    const NONE: Self = Self {
-        pieces: [Piece::new(std::ptr::null_mut(), 0); MOST],
-        descs: [Desc::NONE; MOST],
-        count: 0,
-        described: false,
-    };
+/// A vector of buffers of C, counted in bytes.
+struct Many<'a> {
+    pieces: [Piece; MOST],
+    count: usize,
+    descs: &'a [Desc],
+}
 
-    /// One buffer. Null is none: `FI_ATOMIC_READ` has no operand.
-    fn one(verb: Verb, buf: *const c_void, count: usize, desc: *mut c_void) -> Result<Self> {
-        let mut memory = Self::NONE;
-        if buf.is_null() {
-            return Ok(memory);
-        }
-        memory.pieces[0] = Piece::new(buf.cast_mut().cast(), verb.bytes(count)?);
-        memory.descs[0] = Desc(desc.addr());
-        (memory.count, memory.described) = (1, !desc.is_null());
-        Ok(memory)
-    }
-
-    /// A vector of buffers.
-    ///
+impl<'a> Many<'a> {
     /// # Safety
     /// The C caller's promise.
-    unsafe fn many(verb: Verb, iov: *const fi_ioc, desc: *const *mut c_void, count: usize) -> Result<Self> {
-        let mut memory = Self::NONE;
+    unsafe fn new(verb: Verb, Iov(iov, desc, count): Iov) -> Result<Self> {
         // SAFETY: the same promise.
         let list = unsafe { vector::<fi_ioc>("the buffers", iov, count)? };
         if list.len() > MOST {
             return Err(invalid("the buffers", &format!("at most {MOST}"), list.len().to_string()));
         }
-        for (place, ioc) in memory.pieces.iter_mut().zip(list) {
+        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); MOST];
+        for (place, ioc) in pieces.iter_mut().zip(list) {
             let len = verb.bytes(ioc.count)?;
             *place = Piece::new(ioc.addr.cast(), if ioc.addr.is_null() { 0 } else { len });
         }
-        if !desc.is_null() {
-            // SAFETY: as above; `Desc` is laid out like a pointer.
-            let descs = unsafe { vector::<Desc>("desc", desc.cast(), count)? };
-            memory.descs[..descs.len()].copy_from_slice(descs);
-            memory.described = true;
-        }
-        memory.count = list.len();
-        Ok(memory)
+        // SAFETY: the same promise.
+        Ok(Self { pieces, count: list.len(), descs: unsafe { descriptors(desc, count)? } })
     }
 
     /// # Safety
     /// The promise of [`Lent::new`], which a C program makes by its call.
     unsafe fn lend(&self) -> Lent<'_> {
-        let descs = if self.described { &self.descs[..self.count] } else { &[] };
         // SAFETY: the same promise.
-        unsafe { Lent::new(&self.pieces[..self.count], descs) }
+        unsafe { Lent::new(&self.pieces[..self.count], self.descs) }
     }
 }
 
-/// The peer's memory.
-struct Remote {
-    pieces: [RemotePiece; MOST],
-    count: usize,
-}
+/// A vector as C gives it: buffers, their descriptors, how many.
+#[derive(Clone, Copy)]
+pub(crate) struct Iov(pub *const fi_ioc, pub *const *mut c_void, pub usize);
 
-impl Remote {
-    /// One piece of `count` elements.
-    fn one(verb: Verb, addr: u64, key: u64, count: usize) -> Result<Self> {
-        let mut pieces = [RemotePiece { addr: 0, len: 0, key: 0 }; MOST];
-        pieces[0] = RemotePiece { addr, len: verb.bytes(count)?, key };
-        Ok(Self { pieces, count: 1 })
-    }
+impl Iov {
+    pub(crate) const NONE: Self = Self(std::ptr::null(), std::ptr::null(), 0);
 
+    /// How many elements it has.
+    ///
     /// # Safety
     /// The C caller's promise.
-    unsafe fn many(verb: Verb, iov: *const fi_rma_ioc, count: usize) -> Result<Self> {
-        let mut pieces = [RemotePiece { addr: 0, len: 0, key: 0 }; MOST];
+    unsafe fn elements(self) -> Result<usize> {
         // SAFETY: the same promise.
-        let list = unsafe { vector::<fi_rma_ioc>("rma_iov", iov, count)? };
-        if list.len() > MOST {
-            return Err(invalid("rma_iov", &format!("at most {MOST}"), list.len().to_string()));
-        }
-        for (place, ioc) in pieces.iter_mut().zip(list) {
-            *place = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
-        }
-        Ok(Self { pieces, count: list.len() })
+        let list = unsafe { vector::<fi_ioc>("the buffers", self.0, self.2)? };
+        Ok(list.iter().fold(0, |sum, ioc| sum.saturating_add(ioc.count)))
     }
 }
 
-/// How many elements a vector has.
-///
-/// # Safety
-/// The C caller's promise.
-unsafe fn elements(iov: *const fi_ioc, count: usize) -> Result<usize> {
-    // SAFETY: the same promise.
-    let list = unsafe { vector::<fi_ioc>("the buffers", iov, count)? };
-    Ok(list.iter().fold(0, |sum, ioc| sum.saturating_add(ioc.count)))
-}
-
-/// An operation, and the memory of C that it works on.
+/// An operation: what all calls say of it. The local memory comes with the call.
+#[derive(Clone, Copy)]
 struct Posting<'a> {
     kind: AtomicKind,
     verb: Verb,
-    buf: &'a Memory,
-    compare: &'a Memory,
-    result: &'a Memory,
-    remote: &'a Remote,
+    remote: &'a [RemotePiece],
     peer: u64,
     context: Context,
     /// Flags of a msg call; otherwise the endpoint's own hold.
@@ -177,37 +131,186 @@ struct Posting<'a> {
     inject: bool,
 }
 
-impl Posting<'_> {
-    /// # Safety
-    /// The C caller's promise: the memory is lent until the completion, or, injected, until the call returns.
-    unsafe fn post(self, ep: *mut fid_ep) -> Result<()> {
-        // SAFETY: the same promise, here and below.
-        let ep = unsafe { of(ep)? };
+impl<'a> Posting<'a> {
+    /// A call without flags of its own.
+    fn new(
+        kind: AtomicKind,
+        verb: Verb,
+        peer: u64,
+        remote: &'a [RemotePiece],
+        op_context: *mut c_void,
+    ) -> Self {
+        Self { kind, verb, remote, peer, context: context(op_context), flags: None, inject: false }
+    }
+
+    #[inline(always)]
+    fn post(self, ep: &EpBody, buf: Lent<'_>, compare: Lent<'_>, result: Lent<'_>) -> Result<()> {
+        ep.atomic(self.op(ep, buf, compare, result))
+    }
+
+    #[inline(always)]
+    fn op<'b>(self, ep: &EpBody, buf: Lent<'b>, compare: Lent<'b>, result: Lent<'b>) -> AtomicOp<'b>
+    where
+        'a: 'b,
+    {
         let (flags, call) = match (self.flags, self.inject) {
             (_, true) => (OpFlags::empty(), Call::Inject),
             (Some(flags), _) => (OpFlags::from_bits_retain(flags), Call::Msg),
             (None, _) => (ep.tx.flags, ep.tx.call),
         };
-        // SAFETY: as above.
-        let buf = unsafe { self.buf.lend() };
-        // SAFETY: as above.
-        let compare = unsafe { self.compare.lend() };
-        // SAFETY: as above.
-        let result = unsafe { self.result.lend() };
-        ep.endpoint.atomic(&AtomicOp {
-            kind: self.kind,
-            op: self.verb.op,
-            datatype: self.verb.datatype,
-            buf,
-            compare,
-            result,
-            remote: &self.remote.pieces[..self.remote.count],
-            peer: FiAddr(self.peer),
-            context: self.context,
-            flags,
-            call,
-        })
+        let Self { kind, verb: Verb { datatype, op }, remote, peer, context, .. } = self;
+        let peer = FiAddr(peer);
+        AtomicOp { kind, op, datatype, buf, compare, result, remote, peer, context, flags, call }
     }
+}
+
+/// What a call with one buffer for each side has.
+struct Ones {
+    buf: One,
+    compare: One,
+    result: One,
+}
+
+/// A buffer that a call does not have.
+const NO_BUFFER: (*const c_void, *mut c_void) = (std::ptr::null(), std::ptr::null_mut());
+
+/// The peer's side of a call: who, where, and by which key.
+#[derive(Clone, Copy)]
+struct Far(u64, u64, u64);
+
+impl Far {
+    fn piece(self, verb: Verb, count: usize) -> Result<[RemotePiece; 1]> {
+        Ok([RemotePiece { addr: self.1, len: verb.bytes(count)?, key: self.2 }])
+    }
+}
+
+/// All calls with one buffer for each side: buffer and descriptor of each.
+///
+/// # Safety
+/// The C caller's promise: the memory is lent until the completion, or, injected, until the call returns.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // C's calls have up to 14
+unsafe fn single(
+    ep: *mut fid_ep,
+    kind: AtomicKind,
+    (datatype, op): (u32, u32),
+    count: usize,
+    [buf, compare, result]: [(*const c_void, *mut c_void); 3],
+    far: Far,
+    op_context: *mut c_void,
+    inject: bool,
+) -> isize {
+    transfer(|| {
+        let verb = Verb::new(datatype, op)?;
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        let side = |(buf, desc): (*const c_void, *mut c_void)| one(verb, buf, count, desc);
+        let ones = Ones { buf: side(buf)?, compare: side(compare)?, result: side(result)? };
+        let remote = far.piece(verb, count)?;
+        let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };
+        // SAFETY: as above.
+        let buf = unsafe { ones.buf.lend_if_any() };
+        // SAFETY: as above.
+        let compare = unsafe { ones.compare.lend_if_any() };
+        // SAFETY: as above.
+        posting.post(ep, buf, compare, unsafe { ones.result.lend_if_any() })
+    })
+}
+
+/// All calls with vectors of buffers.
+///
+/// # Safety
+/// As [`single`].
+unsafe fn vectors(
+    ep: *mut fid_ep,
+    kind: AtomicKind,
+    (datatype, op): (u32, u32),
+    [buf, compare, result]: [Iov; 3],
+    far: Far,
+    op_context: *mut c_void,
+) -> isize {
+    transfer(|| {
+        let verb = Verb::new(datatype, op)?;
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        // The result says how much, where there is one: a read has no operand.
+        let counted = if kind == AtomicKind::Base { buf } else { result };
+        // SAFETY: as above.
+        let remote = far.piece(verb, unsafe { counted.elements()? })?;
+        let posting = Posting::new(kind, verb, far.0, &remote, op_context);
+        // SAFETY: as above.
+        let buf = unsafe { Many::new(verb, buf)? };
+        // SAFETY: as above.
+        let compare = unsafe { Many::new(verb, compare)? };
+        // SAFETY: as above.
+        let result = unsafe { Many::new(verb, result)? };
+        // SAFETY: as above.
+        let (buf, compare) = (unsafe { buf.lend() }, unsafe { compare.lend() });
+        // SAFETY: as above.
+        posting.post(ep, buf, compare, unsafe { result.lend() })
+    })
+}
+
+/// Has `then` take the operation that a message structure describes, with the vectors beside it.
+///
+/// # Errors
+/// Those of the arguments, and of `then`.
+///
+/// # Safety
+/// As [`single`].
+pub(crate) unsafe fn with_message(
+    ep: &EpBody,
+    msg: *const fi_msg_atomic,
+    kind: AtomicKind,
+    [compare, result]: [Iov; 2],
+    flags: u64,
+    then: impl FnOnce(AtomicOp<'_>) -> Result<()>,
+) -> Result<()> {
+    // SAFETY: the same promise, here and below.
+    let msg = unsafe { msg.as_ref() }.ok_or_else(|| null("struct fi_msg_atomic"))?;
+    let verb = Verb::new(msg.datatype, msg.op)?;
+    // SAFETY: as above.
+    let list = unsafe { vector::<fi_rma_ioc>("rma_iov", msg.rma_iov, msg.rma_iov_count)? };
+    if list.len() > MOST {
+        return Err(invalid("rma_iov", &format!("at most {MOST}"), list.len().to_string()));
+    }
+    let mut remote = [RemotePiece { addr: 0, len: 0, key: 0 }; MOST];
+    for (place, ioc) in remote.iter_mut().zip(list) {
+        *place = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
+    }
+    let posting = Posting {
+        flags: Some(flags),
+        ..Posting::new(kind, verb, msg.addr, &remote[..list.len()], msg.context)
+    };
+    // SAFETY: as above.
+    let buf = unsafe { Many::new(verb, Iov(msg.msg_iov, msg.desc, msg.iov_count))? };
+    // SAFETY: as above.
+    let compare = unsafe { Many::new(verb, compare)? };
+    // SAFETY: as above.
+    let result = unsafe { Many::new(verb, result)? };
+    // SAFETY: as above.
+    let (buf, compare) = (unsafe { buf.lend() }, unsafe { compare.lend() });
+    // SAFETY: as above.
+    then(posting.op(ep, buf, compare, unsafe { result.lend() }))
+}
+
+/// All three msg calls.
+///
+/// # Safety
+/// As [`single`].
+unsafe fn message(
+    ep: *mut fid_ep,
+    msg: *const c_void,
+    kind: AtomicKind,
+    sides: [Iov; 2],
+    flags: u64,
+) -> isize {
+    transfer(|| {
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        // SAFETY: as above.
+        unsafe { with_message(ep, msg.cast(), kind, sides, flags, |op| ep.atomic(op)) }
+    })
 }
 
 unsafe extern "C" fn write(
@@ -220,139 +323,11 @@ unsafe extern "C" fn write(
     key: u64,
     datatype: u32,
     op: u32,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        let call = Posting {
-            kind: AtomicKind::Base,
-            verb,
-            buf: &Memory::one(verb, buf, count, desc)?,
-            compare: &Memory::NONE,
-            result: &Memory::NONE,
-            remote: &Remote::one(verb, addr, key, count)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: the C caller's promise.
-        unsafe { call.post(ep) }
-    })
-}
-
-unsafe extern "C" fn writev(
-    ep: *mut fid_ep,
-    iov: *const c_void,
-    desc: *mut *mut c_void,
-    count: usize,
-    peer: u64,
-    addr: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    op_context: *mut c_void,
-) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        // SAFETY: the C caller's promise, here and below.
-        let total = unsafe { elements(iov.cast(), count)? };
-        let call = Posting {
-            kind: AtomicKind::Base,
-            verb,
-            // SAFETY: as above.
-            buf: &unsafe { Memory::many(verb, iov.cast(), desc, count)? },
-            compare: &Memory::NONE,
-            result: &Memory::NONE,
-            remote: &Remote::one(verb, addr, key, total)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: as above.
-        unsafe { call.post(ep) }
-    })
-}
-
-/// Vectors of the msg calls beside the message itself.
-struct Sides {
-    compare: (*const fi_ioc, *const *mut c_void, usize),
-    result: (*const fi_ioc, *const *mut c_void, usize),
-}
-
-/// Nothing beside the message.
-const NO_SIDE: (*const fi_ioc, *const *mut c_void, usize) = (std::ptr::null(), std::ptr::null(), 0);
-
-/// All three msg calls.
-///
-/// # Safety
-/// The C caller's promise.
-unsafe fn message(
-    ep: *mut fid_ep,
-    msg: *const c_void,
-    kind: AtomicKind,
-    sides: Sides,
-    flags: u64,
-) -> Result<()> {
-    // SAFETY: the same promise, here and below.
-    let msg = unsafe { msg.cast::<fi_msg_atomic>().as_ref() }.ok_or_else(|| null("struct fi_msg_atomic"))?;
-    let verb = Verb::new(msg.datatype, msg.op)?;
-    let call = Posting {
-        kind,
-        verb,
-        // SAFETY: as above.
-        buf: &unsafe { Memory::many(verb, msg.msg_iov, msg.desc, msg.iov_count)? },
-        // SAFETY: as above.
-        compare: &unsafe { Memory::many(verb, sides.compare.0, sides.compare.1, sides.compare.2)? },
-        // SAFETY: as above.
-        result: &unsafe { Memory::many(verb, sides.result.0, sides.result.1, sides.result.2)? },
-        // SAFETY: as above.
-        remote: &unsafe { Remote::many(verb, msg.rma_iov, msg.rma_iov_count)? },
-        peer: msg.addr,
-        context: context(msg.context),
-        flags: Some(flags),
-        inject: false,
-    };
-    // SAFETY: as above.
-    unsafe { call.post(ep) }
-}
-
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const c_void, flags: u64) -> isize {
-    let sides = Sides { compare: NO_SIDE, result: NO_SIDE };
+    let (verb, sides, far) = ((datatype, op), [(buf, desc), NO_BUFFER, NO_BUFFER], Far(peer, addr, key));
     // SAFETY: the C caller's promise.
-    transfer(|| unsafe { message(ep, msg, AtomicKind::Base, sides, flags) })
-}
-
-unsafe extern "C" fn readwritemsg(
-    ep: *mut fid_ep,
-    msg: *const c_void,
-    result: *mut c_void,
-    result_desc: *mut *mut c_void,
-    result_count: usize,
-    flags: u64,
-) -> isize {
-    let result = (result.cast_const().cast(), result_desc.cast_const(), result_count);
-    let sides = Sides { compare: NO_SIDE, result };
-    // SAFETY: the C caller's promise.
-    transfer(|| unsafe { message(ep, msg, AtomicKind::Fetch, sides, flags) })
-}
-
-unsafe extern "C" fn compwritemsg(
-    ep: *mut fid_ep,
-    msg: *const c_void,
-    compare: *const c_void,
-    compare_desc: *mut *mut c_void,
-    compare_count: usize,
-    result: *mut c_void,
-    result_desc: *mut *mut c_void,
-    result_count: usize,
-    flags: u64,
-) -> isize {
-    let compare = (compare.cast(), compare_desc.cast_const(), compare_count);
-    let result = (result.cast_const().cast(), result_desc.cast_const(), result_count);
-    // SAFETY: the C caller's promise.
-    transfer(|| unsafe { message(ep, msg, AtomicKind::Compare, Sides { compare, result }, flags) })
+    unsafe { single(ep, AtomicKind::Base, verb, count, sides, far, context, false) }
 }
 
 unsafe extern "C" fn inject(
@@ -365,23 +340,10 @@ unsafe extern "C" fn inject(
     datatype: u32,
     op: u32,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        let call = Posting {
-            kind: AtomicKind::Base,
-            verb,
-            buf: &Memory::one(verb, buf, count, std::ptr::null_mut())?,
-            compare: &Memory::NONE,
-            result: &Memory::NONE,
-            remote: &Remote::one(verb, addr, key, count)?,
-            peer,
-            context: Context::NULL,
-            flags: None,
-            inject: true,
-        };
-        // SAFETY: the C caller's promise.
-        unsafe { call.post(ep) }
-    })
+    let none = std::ptr::null_mut();
+    let (verb, sides, far) = ((datatype, op), [(buf, none), NO_BUFFER, NO_BUFFER], Far(peer, addr, key));
+    // SAFETY: the C caller's promise.
+    unsafe { single(ep, AtomicKind::Base, verb, count, sides, far, none, true) }
 }
 
 unsafe extern "C" fn readwrite(
@@ -396,63 +358,12 @@ unsafe extern "C" fn readwrite(
     key: u64,
     datatype: u32,
     op: u32,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        let call = Posting {
-            kind: AtomicKind::Fetch,
-            verb,
-            buf: &Memory::one(verb, buf, count, desc)?,
-            compare: &Memory::NONE,
-            result: &Memory::one(verb, result, count, result_desc)?,
-            remote: &Remote::one(verb, addr, key, count)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: the C caller's promise.
-        unsafe { call.post(ep) }
-    })
-}
-
-unsafe extern "C" fn readwritev(
-    ep: *mut fid_ep,
-    iov: *const c_void,
-    desc: *mut *mut c_void,
-    count: usize,
-    result: *mut c_void,
-    result_desc: *mut *mut c_void,
-    result_count: usize,
-    peer: u64,
-    addr: u64,
-    key: u64,
-    datatype: u32,
-    op: u32,
-    op_context: *mut c_void,
-) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        // SAFETY: the C caller's promise, here and below. The result says how much, for a read has no operand.
-        let total = unsafe { elements(result.cast_const().cast(), result_count)? };
-        let call = Posting {
-            kind: AtomicKind::Fetch,
-            verb,
-            // SAFETY: as above.
-            buf: &unsafe { Memory::many(verb, iov.cast(), desc, count)? },
-            compare: &Memory::NONE,
-            // SAFETY: as above.
-            result: &unsafe { Memory::many(verb, result.cast_const().cast(), result_desc, result_count)? },
-            remote: &Remote::one(verb, addr, key, total)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: as above.
-        unsafe { call.post(ep) }
-    })
+    let sides = [(buf, desc), NO_BUFFER, (result.cast_const(), result_desc)];
+    let (verb, far) = ((datatype, op), Far(peer, addr, key));
+    // SAFETY: the C caller's promise.
+    unsafe { single(ep, AtomicKind::Fetch, verb, count, sides, far, context, false) }
 }
 
 unsafe extern "C" fn compwrite(
@@ -469,25 +380,52 @@ unsafe extern "C" fn compwrite(
     key: u64,
     datatype: u32,
     op: u32,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        let call = Posting {
-            kind: AtomicKind::Compare,
-            verb,
-            buf: &Memory::one(verb, buf, count, desc)?,
-            compare: &Memory::one(verb, compare, count, compare_desc)?,
-            result: &Memory::one(verb, result, count, result_desc)?,
-            remote: &Remote::one(verb, addr, key, count)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: the C caller's promise.
-        unsafe { call.post(ep) }
-    })
+    let sides = [(buf, desc), (compare, compare_desc), (result.cast_const(), result_desc)];
+    let (verb, far) = ((datatype, op), Far(peer, addr, key));
+    // SAFETY: the C caller's promise.
+    unsafe { single(ep, AtomicKind::Compare, verb, count, sides, far, context, false) }
+}
+
+unsafe extern "C" fn writev(
+    ep: *mut fid_ep,
+    iov: *const c_void,
+    desc: *mut *mut c_void,
+    count: usize,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: *mut c_void,
+) -> isize {
+    let (verb, far) = ((datatype, op), Far(peer, addr, key));
+    let sides = [Iov(iov.cast(), desc, count), Iov::NONE, Iov::NONE];
+    // SAFETY: the C caller's promise.
+    unsafe { vectors(ep, AtomicKind::Base, verb, sides, far, context) }
+}
+
+unsafe extern "C" fn readwritev(
+    ep: *mut fid_ep,
+    iov: *const c_void,
+    desc: *mut *mut c_void,
+    count: usize,
+    result: *mut c_void,
+    result_desc: *mut *mut c_void,
+    result_count: usize,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: *mut c_void,
+) -> isize {
+    let (verb, far) = ((datatype, op), Far(peer, addr, key));
+    let result = Iov(result.cast_const().cast(), result_desc, result_count);
+    let sides = [Iov(iov.cast(), desc, count), Iov::NONE, result];
+    // SAFETY: the C caller's promise.
+    unsafe { vectors(ep, AtomicKind::Fetch, verb, sides, far, context) }
 }
 
 unsafe extern "C" fn compwritev(
@@ -506,30 +444,49 @@ unsafe extern "C" fn compwritev(
     key: u64,
     datatype: u32,
     op: u32,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        // SAFETY: the C caller's promise, here and below.
-        let total = unsafe { elements(result.cast_const().cast(), result_count)? };
-        let call = Posting {
-            kind: AtomicKind::Compare,
-            verb,
-            // SAFETY: as above.
-            buf: &unsafe { Memory::many(verb, iov.cast(), desc, count)? },
-            // SAFETY: as above.
-            compare: &unsafe { Memory::many(verb, compare.cast(), compare_desc, compare_count)? },
-            // SAFETY: as above.
-            result: &unsafe { Memory::many(verb, result.cast_const().cast(), result_desc, result_count)? },
-            remote: &Remote::one(verb, addr, key, total)?,
-            peer,
-            context: context(op_context),
-            flags: None,
-            inject: false,
-        };
-        // SAFETY: as above.
-        unsafe { call.post(ep) }
-    })
+    let (verb, far) = ((datatype, op), Far(peer, addr, key));
+    let compare = Iov(compare.cast(), compare_desc, compare_count);
+    let result = Iov(result.cast_const().cast(), result_desc, result_count);
+    let sides = [Iov(iov.cast(), desc, count), compare, result];
+    // SAFETY: the C caller's promise.
+    unsafe { vectors(ep, AtomicKind::Compare, verb, sides, far, context) }
+}
+
+unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const c_void, flags: u64) -> isize {
+    // SAFETY: the C caller's promise.
+    unsafe { message(ep, msg, AtomicKind::Base, [Iov::NONE; 2], flags) }
+}
+
+unsafe extern "C" fn readwritemsg(
+    ep: *mut fid_ep,
+    msg: *const c_void,
+    result: *mut c_void,
+    result_desc: *mut *mut c_void,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    let result = Iov(result.cast_const().cast(), result_desc, result_count);
+    // SAFETY: the C caller's promise.
+    unsafe { message(ep, msg, AtomicKind::Fetch, [Iov::NONE, result], flags) }
+}
+
+unsafe extern "C" fn compwritemsg(
+    ep: *mut fid_ep,
+    msg: *const c_void,
+    compare: *const c_void,
+    compare_desc: *mut *mut c_void,
+    compare_count: usize,
+    result: *mut c_void,
+    result_desc: *mut *mut c_void,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    let compare = Iov(compare.cast(), compare_desc, compare_count);
+    let result = Iov(result.cast_const().cast(), result_desc, result_count);
+    // SAFETY: the C caller's promise.
+    unsafe { message(ep, msg, AtomicKind::Compare, [compare, result], flags) }
 }
 
 /// # Safety

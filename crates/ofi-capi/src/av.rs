@@ -8,9 +8,9 @@ use ofi_api::{AddrFormat, Address, AddressVector, AvAttr, AvType, Errno, Error, 
 use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, flag};
 use crate::border::{self, invalid, null};
 use crate::memory;
-use crate::msg::vector;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{domain, nosys};
+use crate::posting::vector;
+use crate::{av_set, domain, nosys};
 
 /// What is behind an address vector.
 pub(crate) struct AvBody {
@@ -36,8 +36,16 @@ unsafe impl Fid for fid_av {
 }
 
 static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::NOSYS };
-static OPS: fi_ops_av =
-    fi_ops_av { insert, insertsvc, insertsym, remove, lookup, straddr, ..fi_ops_av::NOSYS };
+static OPS: fi_ops_av = fi_ops_av {
+    insert,
+    insertsvc,
+    insertsym,
+    remove,
+    lookup,
+    straddr,
+    av_set: av_set::open,
+    ..fi_ops_av::NOSYS
+};
 
 /// `fi_av_open`.
 pub(crate) unsafe extern "C" fn open(

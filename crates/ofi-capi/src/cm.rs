@@ -5,13 +5,21 @@ use std::ffi::{c_int, c_void};
 use ofi_api::{Address, Result};
 
 use crate::abi::{fi_ops_cm, fid, fid_ep};
-use crate::av;
 use crate::border::{self, invalid};
 use crate::memory;
 use crate::object;
+use crate::{av, collective};
 
-pub(crate) static OPS: fi_ops_cm =
-    fi_ops_cm { setname, getname, getpeer, connect, accept, shutdown, ..fi_ops_cm::NOSYS };
+pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
+    setname,
+    getname,
+    getpeer,
+    connect,
+    accept,
+    shutdown,
+    join: collective::join,
+    ..fi_ops_cm::NOSYS
+};
 
 /// Longest address, and most data of a connection, that are believed.
 const LONGEST: usize = 4096;

@@ -2,8 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ofi_api::{CntrAttr, CntrEvents, Counter, Result, WaitObj};
+use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, Result, WaitObj};
 
 use crate::abi::{class, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
 use crate::border::{self, null};
@@ -136,6 +137,36 @@ unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
 }
 
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    // SAFETY: the C caller's promise.
-    border::done(|| unsafe { with(cntr, |counter| counter.wait(threshold, milliseconds(timeout))) })
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let cntr = unsafe { object::body(cntr)? };
+        let timeout = milliseconds(timeout);
+        match cntr.wait_obj {
+            WaitObj::None => spin(cntr.counter.as_ref(), threshold, timeout),
+            _ => cntr.counter.wait(threshold, timeout),
+        }
+    })
+}
+
+/// Waits on a counter that has nothing to wait on. fi_cntr(3) forbids that, and libfabric's own programs do it.
+///
+/// # Errors
+/// `FI_EAVAIL` when the counter counts a failure, `FI_ETIMEDOUT`.
+fn spin(counter: &dyn Counter, threshold: u64, timeout: Option<Duration>) -> Result<()> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let failures = counter.read_error();
+    loop {
+        let value = counter.read();
+        // The failure first: the value may have been reached before the call.
+        if counter.read_error() != failures {
+            return Err(Error::AVAIL);
+        }
+        if value >= threshold {
+            return Ok(());
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Error::new(Errno::ETIMEDOUT));
+        }
+        std::thread::yield_now();
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use ofi_api::Fid;
+use ofi_api::{Fid, Result};
 
 use crate::abi::fid;
 
@@ -17,6 +17,18 @@ pub(crate) fn enter<T>(number: Fid, handle: *mut T) -> Entry {
     let mut handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
     handles.insert(number.0, handle.expose_provenance());
     Entry(number.0)
+}
+
+/// Makes an object and enters its handle: who asks for it meanwhile waits, since it may be in an event before `make` is
+/// done.
+///
+/// # Errors
+/// Those of `make`.
+pub(crate) fn enter_new<T>(make: impl FnOnce() -> Result<(Fid, *mut T)>) -> Result<(Entry, *mut T)> {
+    let mut handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (number, handle) = make()?;
+    handles.insert(number.0, handle.expose_provenance());
+    Ok((Entry(number.0), handle))
 }
 
 /// The handle of an object; null if it has none (any more).

@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::border;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, av, cntr, cq, endpoint, fabric, info, mr, nosys, sets};
+use crate::{atomic, av, cntr, collective, cq, endpoint, fabric, info, mr, nosys, sets, trigger};
 
 /// What is behind a domain.
 pub(crate) struct DomainBody {
@@ -45,6 +45,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     cntr_open: cntr::open,
     poll_open: sets::open_poll,
     query_atomic: atomic::query,
+    query_collective: collective::query,
     endpoint: endpoint::open,
     endpoint2: endpoint::open_with_flags,
     ..fi_ops_domain::NOSYS
@@ -134,12 +135,18 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
-        unsafe { object::of_fid::<fid_domain>(handle)? };
+        let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
         match number {
             // SAFETY: the C caller's promise: each command has its argument.
             command::MAP_RAW_MR => unsafe { mr::map_raw(arg.cast::<fi_mr_map_raw>()) },
             // A raw key is the key itself: there is nothing to undo.
             command::UNMAP_KEY => Ok(()),
+            // SAFETY: as above.
+            command::QUEUE_WORK => unsafe { trigger::queue(domain, arg.cast()) },
+            // SAFETY: as above.
+            command::CANCEL_WORK => unsafe { trigger::cancel(domain, arg.cast()) },
+            // SAFETY: as above.
+            command::FLUSH_WORK => unsafe { trigger::flush(domain, arg.cast()) },
             _ => Err(Error::new(Errno::ENOSYS)),
         }
     })

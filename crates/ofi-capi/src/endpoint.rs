@@ -12,8 +12,9 @@ use crate::abi::{
     fid_eq,
 };
 use crate::border::{self, invalid};
+use crate::collective::Groups;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, cm, directory, domain, info, msg, nosys, pep, rma, tagged};
+use crate::{atomic, cm, collective, directory, domain, info, msg, nosys, pep, rma, tagged};
 
 /// The flags of calls without flags.
 #[derive(Clone, Copy)]
@@ -40,10 +41,12 @@ pub(crate) struct EpBody {
     pub addr_format: AddrFormat,
     /// Whom to connect to unless the call says so.
     pub dest_addr: Option<Address>,
+    /// The groups that it has joined.
+    pub groups: Arc<Groups>,
     /// What `FI_GETOPSFLAG` answers.
     op_flags: (OpFlags, OpFlags),
     /// Aliases.
-    users: Users,
+    pub users: Users,
     /// The domain, the queues and the vector, which stay open.
     holds: Mutex<Vec<Hold>>,
     entry: Mutex<Option<directory::Entry>>,
@@ -88,7 +91,7 @@ fn make(context: *mut c_void, body: EpBody) -> *mut fid_ep {
         rma: rma::OPS.table(),
         tagged: tagged::OPS.table(),
         atomic: atomic::OPS.table(),
-        collective: nosys::COLLECTIVE.table(),
+        collective: collective::OPS.table(),
     };
     object::open(fid, body)
 }
@@ -150,6 +153,7 @@ unsafe fn open_endpoint(
             rx: Defaults::OWN,
             addr_format: info.addr_format,
             dest_addr: info.dest_addr.clone(),
+            groups: Arc::default(),
             entry: Mutex::default(),
             op_flags: (info.tx_attr.op_flags, info.rx_attr.op_flags),
             users: Users::default(),
@@ -280,6 +284,7 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
             rx: if transmit { ep.rx } else { other },
             addr_format: ep.addr_format,
             dest_addr: ep.dest_addr.clone(),
+            groups: Arc::clone(&ep.groups),
             entry: Mutex::default(),
             op_flags: if transmit { (flags, ep.op_flags.1) } else { (ep.op_flags.0, flags) },
             users: Users::default(),

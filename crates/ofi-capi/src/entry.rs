@@ -42,8 +42,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
             flags: GetinfoFlags::from_bits_retain(flags),
             hints: hints.as_ref(),
         };
-        let mut infos =
-            ofi::getinfo(request.version, request.node, request.service, request.flags, request.hints)?;
+        let mut infos = ofi::getinfo_asking_least(&request)?;
         infos.iter_mut().for_each(info::name_source);
         let list = info::to_c(&infos)?;
         // SAFETY: as above.

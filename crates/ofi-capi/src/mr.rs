@@ -11,8 +11,8 @@ use crate::abi::{
 };
 use crate::border::{self, invalid, null};
 use crate::info;
-use crate::msg::vector;
 use crate::object::{self, Fid, Graveyard, Hold};
+use crate::posting::vector;
 
 /// What is behind a registration.
 pub(crate) struct MrBody {

@@ -1,9 +1,9 @@
 //! Complete tables of operations that are not supported, for objects and for handles that were closed.
 
 use crate::abi::{
-    fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq, fi_ops_domain,
-    fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_poll, fi_ops_rma, fi_ops_tagged,
-    fi_ops_wait,
+    fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_av_set, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq,
+    fi_ops_domain, fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_poll, fi_ops_rma,
+    fi_ops_tagged, fi_ops_wait,
 };
 
 macro_rules! tables {
@@ -28,4 +28,5 @@ tables! {
     POLL: fi_ops_poll,
     WAIT: fi_ops_wait,
     AV: fi_ops_av,
+    AV_SET: fi_ops_av_set,
 }

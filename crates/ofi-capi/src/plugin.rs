@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ofi_api::{Errno, Error, GetinfoFlags, Hints, Result, Version};
+use ofi_api::{Errno, Error, GetinfoFlags, Hints, Request, Result, Version};
 
 use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
 use crate::border::{self, null};
@@ -70,7 +70,9 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         let (node, service) = unsafe { both(node, service) };
         // The host has flags of its own.
         let flags = GetinfoFlags::from_bits_truncate(flags);
-        let mut infos = ofi::getinfo(version, node.as_deref(), service.as_deref(), flags, Some(&wanted))?;
+        let (node, service) = (node.as_deref(), service.as_deref());
+        let request = Request { version, node, service, flags, hints: Some(&wanted) };
+        let mut infos = ofi::getinfo_asking_least(&request)?;
         for info in &mut infos {
             info::name_source(info);
             // The host puts its name for us there.

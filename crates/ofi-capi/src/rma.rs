@@ -1,13 +1,13 @@
 //! Remote reads and writes.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, RemotePiece, Result, RmaOp};
 
 use crate::abi::{fi_msg_rma, fi_ops_rma, fid_ep};
-use crate::border::{null, transfer};
 use crate::endpoint::EpBody;
-use crate::msg::{One, context, lend, of, vector};
+use crate::posting::{context, lend, vector, with_many, with_message, with_one};
 
 pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
@@ -32,43 +32,65 @@ struct Far {
 
 impl Far {
     /// One piece, as long as the local memory.
+    #[inline(always)]
     fn piece(self, buf: &Lent<'_>) -> [RemotePiece; 1] {
         [RemotePiece { addr: self.addr, len: buf.len(), key: self.key }]
     }
+
+    /// Reads with the endpoint's own flags.
+    #[inline(always)]
+    fn read(self, ep: &EpBody, buf: Lent<'_>, op_context: *mut c_void) -> Result<()> {
+        ep.read(self.op(ep, buf, &self.piece(&buf), op_context))
+    }
+
+    /// Writes with the endpoint's own flags.
+    #[inline(always)]
+    fn write(self, ep: &EpBody, buf: Lent<'_>, op_context: *mut c_void) -> Result<()> {
+        ep.write(self.op(ep, buf, &self.piece(&buf), op_context))
+    }
+
+    /// Writes memory that is the program's again when the call returns.
+    #[inline(always)]
+    fn inject(self, ep: &EpBody, buf: Lent<'_>, data: u64, flags: OpFlags) -> Result<()> {
+        let remote = &self.piece(&buf);
+        let (peer, context, call) = (FiAddr(self.peer), Context::NULL, Call::Inject);
+        ep.write(RmaOp { buf, remote, peer, context, data, flags, call })
+    }
+
+    #[inline(always)]
+    fn op<'a>(
+        self,
+        ep: &EpBody,
+        buf: Lent<'a>,
+        remote: &'a [RemotePiece],
+        op_context: *mut c_void,
+    ) -> RmaOp<'a> {
+        let (flags, call) = (ep.tx.flags, ep.tx.call);
+        RmaOp { buf, remote, peer: FiAddr(self.peer), context: context(op_context), data: 0, flags, call }
+    }
 }
 
-/// An operation without flags of its own.
-fn plain<'a>(
-    ep: &EpBody,
-    buf: Lent<'a>,
-    far: Far,
-    remote: &'a [RemotePiece],
-    op_context: *mut c_void,
-) -> RmaOp<'a> {
-    let (flags, call) = (ep.tx.flags, ep.tx.call);
-    RmaOp { buf, remote, peer: FiAddr(far.peer), context: context(op_context), data: 0, flags, call }
-}
-
-/// An operation with all that `struct fi_msg_rma` says.
-///
-/// # Safety
-/// The C caller's promise.
-unsafe fn message<'a>(msg: *const fi_msg_rma, flags: u64) -> Result<RmaOp<'a>> {
-    // SAFETY: the caller's promise, here and below.
-    let msg = unsafe { msg.as_ref() }.ok_or_else(|| null("struct fi_msg_rma"))?;
-    // SAFETY: as above: the buffers are lent until the completion.
-    let buf = unsafe { lend(msg.msg_iov, msg.desc, msg.iov_count)? };
-    // SAFETY: as above; `RemotePiece` is laid out like `fi_rma_iov`.
-    let remote = unsafe { vector::<RemotePiece>("rma_iov", msg.rma_iov.cast(), msg.rma_iov_count)? };
-    Ok(RmaOp {
-        buf,
-        remote,
-        peer: FiAddr(msg.addr),
-        context: context(msg.context),
-        data: msg.data,
-        flags: OpFlags::from_bits_retain(flags),
-        call: Call::Msg,
-    })
+impl fi_msg_rma {
+    /// What the structure says.
+    ///
+    /// # Errors
+    /// Those of [`lend`] and [`vector`].
+    ///
+    /// # Safety
+    /// The C caller's promise: the buffers are lent until the completion.
+    pub(crate) unsafe fn op(&self, flags: u64) -> Result<RmaOp<'_>> {
+        Ok(RmaOp {
+            // SAFETY: the same promise.
+            buf: unsafe { lend(self.msg_iov, self.desc, self.iov_count)? },
+            // SAFETY: the same promise; `RemotePiece` is laid out like `fi_rma_iov`.
+            remote: unsafe { vector("rma_iov", self.rma_iov.cast::<RemotePiece>(), self.rma_iov_count)? },
+            peer: FiAddr(self.addr),
+            context: context(self.context),
+            data: self.data,
+            flags: OpFlags::from_bits_retain(flags),
+            call: Call::Msg,
+        })
+    }
 }
 
 unsafe extern "C" fn read(
@@ -79,17 +101,10 @@ unsafe extern "C" fn read(
     peer: u64,
     addr: u64,
     key: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        let far = Far { peer, addr, key };
-        ep.endpoint.read(&plain(ep, lent, far, &far.piece(&lent), op_context))
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_one(ep, buf, len, desc, |ep, buf| Far { peer, addr, key }.read(ep, buf, context)) }
 }
 
 unsafe extern "C" fn readv(
@@ -100,25 +115,17 @@ unsafe extern "C" fn readv(
     peer: u64,
     addr: u64,
     key: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the C caller lends the buffers until the completion.
-        let lent = unsafe { lend(iov, desc, count)? };
-        let far = Far { peer, addr, key };
-        ep.endpoint.read(&plain(ep, lent, far, &far.piece(&lent), op_context))
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_many(ep, iov, desc, count, |ep, buf| Far { peer, addr, key }.read(ep, buf, context)) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: as above.
-        ep.endpoint.read(&unsafe { message(msg, flags)? })
-    })
+    // SAFETY: the C caller's promise.
+    let post = |ep: &EpBody, msg: &fi_msg_rma| ep.read(unsafe { msg.op(flags)? });
+    // SAFETY: as above.
+    unsafe { with_message(ep, msg, post) }
 }
 
 unsafe extern "C" fn write(
@@ -129,17 +136,10 @@ unsafe extern "C" fn write(
     peer: u64,
     addr: u64,
     key: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        let far = Far { peer, addr, key };
-        ep.endpoint.write(&plain(ep, lent, far, &far.piece(&lent), op_context))
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_one(ep, buf, len, desc, |ep, buf| Far { peer, addr, key }.write(ep, buf, context)) }
 }
 
 unsafe extern "C" fn writev(
@@ -150,25 +150,17 @@ unsafe extern "C" fn writev(
     peer: u64,
     addr: u64,
     key: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the C caller lends the buffers until the completion.
-        let lent = unsafe { lend(iov, desc, count)? };
-        let far = Far { peer, addr, key };
-        ep.endpoint.write(&plain(ep, lent, far, &far.piece(&lent), op_context))
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_many(ep, iov, desc, count, |ep, buf| Far { peer, addr, key }.write(ep, buf, context)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: as above.
-        ep.endpoint.write(&unsafe { message(msg, flags)? })
-    })
+    // SAFETY: the C caller's promise.
+    let post = |ep: &EpBody, msg: &fi_msg_rma| ep.write(unsafe { msg.op(flags)? });
+    // SAFETY: as above.
+    unsafe { with_message(ep, msg, post) }
 }
 
 unsafe extern "C" fn writedata(
@@ -180,46 +172,17 @@ unsafe extern "C" fn writedata(
     peer: u64,
     addr: u64,
     key: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        let far = Far { peer, addr, key };
-        let remote = far.piece(&lent);
-        let op = plain(ep, lent, far, &remote, op_context);
-        ep.endpoint.write(&RmaOp { data, flags: op.flags | OpFlags::REMOTE_CQ_DATA, ..op })
-    })
-}
-
-/// A write of a buffer that is the program's again when the call returns.
-///
-/// # Safety
-/// The C caller's promise.
-unsafe fn injected(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    data: Option<u64>,
-    far: Far,
-) -> Result<()> {
-    // SAFETY: the same promise.
-    let ep = unsafe { of(ep)? };
-    let one = One::new(buf, len, std::ptr::null_mut())?;
-    // SAFETY: the C caller lends the buffer until the call returns.
-    let buf = unsafe { one.lend() };
-    ep.endpoint.write(&RmaOp {
-        buf,
-        remote: &far.piece(&buf),
-        peer: FiAddr(far.peer),
-        context: Context::NULL,
-        data: data.unwrap_or(0),
-        flags: if data.is_some() { OpFlags::REMOTE_CQ_DATA } else { OpFlags::empty() },
-        call: Call::Inject,
-    })
+    let far = Far { peer, addr, key };
+    // SAFETY: the C caller's promise.
+    unsafe {
+        with_one(ep, buf, len, desc, |ep, buf| {
+            let remote = far.piece(&buf);
+            let op = far.op(ep, buf, &remote, context);
+            ep.write(RmaOp { data, flags: op.flags | OpFlags::REMOTE_CQ_DATA, ..op })
+        })
+    }
 }
 
 unsafe extern "C" fn inject(
@@ -230,8 +193,9 @@ unsafe extern "C" fn inject(
     addr: u64,
     key: u64,
 ) -> isize {
+    let (far, flags) = (Far { peer, addr, key }, OpFlags::empty());
     // SAFETY: the C caller's promise.
-    transfer(|| unsafe { injected(ep, buf, len, None, Far { peer, addr, key }) })
+    unsafe { with_one(ep, buf, len, null_mut(), |ep, buf| far.inject(ep, buf, 0, flags)) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -243,6 +207,7 @@ unsafe extern "C" fn injectdata(
     addr: u64,
     key: u64,
 ) -> isize {
+    let (far, flags) = (Far { peer, addr, key }, OpFlags::REMOTE_CQ_DATA);
     // SAFETY: the C caller's promise.
-    transfer(|| unsafe { injected(ep, buf, len, Some(data), Far { peer, addr, key }) })
+    unsafe { with_one(ep, buf, len, null_mut(), |ep, buf| far.inject(ep, buf, data, flags)) }
 }

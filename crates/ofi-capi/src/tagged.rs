@@ -1,12 +1,13 @@
 //! Tagged messages.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
-use ofi_api::{Call, FiAddr, OpFlags, ReceiveOp, SendOp, TagMatch};
+use ofi_api::TagMatch;
 
-use crate::abi::{fi_msg_tagged, fi_ops_tagged, fid_ep};
-use crate::border::{null, transfer};
-use crate::msg::{One, context, data_send, injected, lend, of, plain_receive, plain_send};
+use crate::abi::{fi_msg, fi_msg_tagged, fi_ops_tagged, fid_ep};
+use crate::endpoint::EpBody;
+use crate::posting::{injected, with_data, with_many, with_message, with_one};
 
 pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
@@ -21,6 +22,19 @@ pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     injectdata,
 };
 
+impl fi_msg_tagged {
+    /// All of it but the tag.
+    pub(crate) fn untagged(&self) -> fi_msg {
+        let Self { msg_iov, desc, iov_count, addr, context, data, .. } = *self;
+        fi_msg { msg_iov, desc, iov_count, addr, context, data }
+    }
+
+    /// The tags that a receive matches.
+    pub(crate) fn matching(&self) -> TagMatch {
+        TagMatch { tag: self.tag, ignore: self.ignore }
+    }
+}
+
 unsafe extern "C" fn send(
     ep: *mut fid_ep,
     buf: *const c_void,
@@ -28,16 +42,10 @@ unsafe extern "C" fn send(
     desc: *mut c_void,
     dest: u64,
     tag: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        ep.endpoint.send_tagged(&plain_send(ep, lent, dest, op_context), tag)
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_one(ep, buf, len, desc, |ep, buf| ep.send_tagged(ep.to(buf, dest, context), tag)) }
 }
 
 unsafe extern "C" fn sendv(
@@ -47,46 +55,25 @@ unsafe extern "C" fn sendv(
     count: usize,
     dest: u64,
     tag: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the C caller lends the buffers until the completion.
-        let lent = unsafe { lend(iov, desc, count)? };
-        ep.endpoint.send_tagged(&plain_send(ep, lent, dest, op_context), tag)
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_many(ep, iov, desc, count, |ep, buf| ep.send_tagged(ep.to(buf, dest, context), tag)) }
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
-    transfer(|| {
+    let post = |ep: &EpBody, msg: &fi_msg_tagged| {
+        let untagged = msg.untagged();
         // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: as above.
-        let msg = unsafe { msg.as_ref() }.ok_or_else(|| null("struct fi_msg_tagged"))?;
-        // SAFETY: the C caller lends the buffers until the completion.
-        let buf = unsafe { lend(msg.msg_iov, msg.desc, msg.iov_count)? };
-        let op = SendOp {
-            buf,
-            dest: FiAddr(msg.addr),
-            context: context(msg.context),
-            data: msg.data,
-            flags: OpFlags::from_bits_retain(flags),
-            call: Call::Msg,
-        };
-        ep.endpoint.send_tagged(&op, msg.tag)
-    })
+        ep.send_tagged(unsafe { untagged.send_op(flags)? }, msg.tag)
+    };
+    // SAFETY: as above.
+    unsafe { with_message(ep, msg, post) }
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, dest: u64, tag: u64) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, std::ptr::null_mut())?;
-        // SAFETY: the C caller lends the buffer until the call returns.
-        let lent = unsafe { one.lend() };
-        ep.endpoint.send_tagged(&injected(lent, None, dest), tag)
-    })
+    // SAFETY: the C caller's promise.
+    unsafe { with_one(ep, buf, len, null_mut(), |ep, buf| ep.send_tagged(injected(buf, dest), tag)) }
 }
 
 unsafe extern "C" fn senddata(
@@ -97,16 +84,14 @@ unsafe extern "C" fn senddata(
     data: u64,
     dest: u64,
     tag: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        ep.endpoint.send_tagged(&data_send(ep, lent, data, dest, op_context), tag)
-    })
+    // SAFETY: the C caller's promise.
+    unsafe {
+        with_one(ep, buf, len, desc, |ep, buf| {
+            ep.send_tagged(with_data(ep.to(buf, dest, context), data), tag)
+        })
+    }
 }
 
 unsafe extern "C" fn injectdata(
@@ -117,14 +102,12 @@ unsafe extern "C" fn injectdata(
     dest: u64,
     tag: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, std::ptr::null_mut())?;
-        // SAFETY: the C caller lends the buffer until the call returns.
-        let lent = unsafe { one.lend() };
-        ep.endpoint.send_tagged(&injected(lent, Some(data), dest), tag)
-    })
+    // SAFETY: the C caller's promise.
+    unsafe {
+        with_one(ep, buf, len, null_mut(), |ep, buf| {
+            ep.send_tagged(with_data(injected(buf, dest), data), tag)
+        })
+    }
 }
 
 unsafe extern "C" fn recv(
@@ -135,16 +118,11 @@ unsafe extern "C" fn recv(
     source: u64,
     tag: u64,
     ignore: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the C caller lends the buffer until the completion.
-        let lent = unsafe { one.lend() };
-        ep.endpoint.receive_tagged(&plain_receive(ep, lent, source, op_context), TagMatch { tag, ignore })
-    })
+    let tags = TagMatch { tag, ignore };
+    // SAFETY: the C caller's promise.
+    unsafe { with_one(ep, buf, len, desc, |ep, buf| ep.receive_tagged(ep.from(buf, source, context), tags)) }
 }
 
 unsafe extern "C" fn recvv(
@@ -155,32 +133,21 @@ unsafe extern "C" fn recvv(
     source: u64,
     tag: u64,
     ignore: u64,
-    op_context: *mut c_void,
+    context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the C caller lends the buffers until the completion.
-        let lent = unsafe { lend(iov, desc, count)? };
-        ep.endpoint.receive_tagged(&plain_receive(ep, lent, source, op_context), TagMatch { tag, ignore })
-    })
+    let tags = TagMatch { tag, ignore };
+    // SAFETY: the C caller's promise.
+    unsafe {
+        with_many(ep, iov, desc, count, |ep, buf| ep.receive_tagged(ep.from(buf, source, context), tags))
+    }
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
-    transfer(|| {
+    let post = |ep: &EpBody, msg: &fi_msg_tagged| {
+        let untagged = msg.untagged();
         // SAFETY: the C caller's promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: as above.
-        let msg = unsafe { msg.as_ref() }.ok_or_else(|| null("struct fi_msg_tagged"))?;
-        // SAFETY: the C caller lends the buffers until the completion.
-        let buf = unsafe { lend(msg.msg_iov, msg.desc, msg.iov_count)? };
-        let op = ReceiveOp {
-            buf,
-            source: FiAddr(msg.addr),
-            context: context(msg.context),
-            flags: OpFlags::from_bits_retain(flags),
-            call: Call::Msg,
-        };
-        ep.endpoint.receive_tagged(&op, TagMatch { tag: msg.tag, ignore: msg.ignore })
-    })
+        ep.receive_tagged(unsafe { untagged.receive_op(flags)? }, msg.matching())
+    };
+    // SAFETY: as above.
+    unsafe { with_message(ep, msg, post) }
 }

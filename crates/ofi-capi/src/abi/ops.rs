@@ -91,7 +91,7 @@ c_ops! {
         stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut Ptr, Ptr) -> c_int;
         srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, Ptr) -> c_int;
         query_atomic(*mut fid_domain, u32, u32, Ptr, u64) -> c_int;
-        query_collective(*mut fid_domain, u32, Ptr, u64) -> c_int;
+        query_collective(*mut fid_domain, u32, *mut fi_collective_attr, u64) -> c_int;
         endpoint2(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, u64, Ptr) -> c_int;
         xpu_ctx(*mut fid_domain, Ptr, *mut Ptr, Ptr) -> c_int;
     }
@@ -119,7 +119,7 @@ c_ops! {
         accept(*mut fid_ep, Const, usize) -> c_int;
         reject(*mut fid_pep, *mut fid, Const, usize) -> c_int;
         shutdown(*mut fid_ep, u64) -> c_int;
-        join(*mut fid_ep, Const, u64, *mut Ptr, Ptr) -> c_int;
+        join(*mut fid_ep, Const, u64, *mut *mut fid_mc, Ptr) -> c_int;
     }
     struct fi_ops_msg {
         recv(*mut fid_ep, Ptr, usize, Ptr, u64, Ptr) -> isize;
@@ -178,6 +178,14 @@ c_ops! {
         readwritevalid(*mut fid_ep, u32, u32, *mut usize) -> c_int;
         compwritevalid(*mut fid_ep, u32, u32, *mut usize) -> c_int;
     }
+    struct fi_ops_av_set {
+        set_union(*mut fid_av_set, *const fid_av_set) -> c_int;
+        intersect(*mut fid_av_set, *const fid_av_set) -> c_int;
+        diff(*mut fid_av_set, *const fid_av_set) -> c_int;
+        insert(*mut fid_av_set, u64) -> c_int;
+        remove(*mut fid_av_set, u64) -> c_int;
+        addr(*mut fid_av_set, *mut u64) -> c_int;
+    }
     struct fi_ops_collective {
         barrier(*mut fid_ep, u64, Ptr) -> isize;
         broadcast(*mut fid_ep, Ptr, usize, Ptr, u64, u64, u32, u64, Ptr) -> isize;
@@ -188,7 +196,7 @@ c_ops! {
         reduce(*mut fid_ep, Const, usize, Ptr, Ptr, Ptr, u64, u64, u32, u32, u64, Ptr) -> isize;
         scatter(*mut fid_ep, Const, usize, Ptr, Ptr, Ptr, u64, u64, u32, u64, Ptr) -> isize;
         gather(*mut fid_ep, Const, usize, Ptr, Ptr, Ptr, u64, u64, u32, u64, Ptr) -> isize;
-        msg(*mut fid_ep, Const, Ptr, *mut Ptr, usize, u64) -> isize;
+        msg(*mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut Ptr, usize, u64) -> isize;
         barrier2(*mut fid_ep, u64, u64, Ptr) -> isize;
     }
     struct fi_ops_cq {
@@ -233,7 +241,7 @@ c_ops! {
         remove(*mut fid_av, *mut u64, usize, u64) -> c_int;
         lookup(*mut fid_av, u64, Ptr, *mut usize) -> c_int;
         straddr(*mut fid_av, Const, *mut c_char, *mut usize) -> *const c_char;
-        av_set(*mut fid_av, Ptr, *mut Ptr, Ptr) -> c_int;
+        av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, Ptr) -> c_int;
         insert_auth_key(*mut fid_av, Const, usize, *mut u64, u64) -> c_int;
         lookup_auth_key(*mut fid_av, u64, Ptr, *mut usize) -> c_int;
         set_user_id(*mut fid_av, u64, u64, u64) -> c_int;

@@ -43,6 +43,8 @@ c_structs! {
     struct fid_eq { fid: fid, ops: *mut fi_ops_eq, }
     struct fid_av { fid: fid, ops: *mut fi_ops_av, }
     struct fid_mr { fid: fid, mem_desc: Ptr, key: u64, }
+    struct fid_av_set { fid: fid, ops: *mut fi_ops_av_set, }
+    struct fid_mc { fid: fid, fi_addr: u64, }
     struct fid_nic {
         fid: fid,
         device_attr: *mut fi_device_attr,
@@ -174,6 +176,23 @@ c_structs! {
         map_addr: Ptr,
         flags: u64,
     }
+    struct fi_av_set_attr {
+        count: usize,
+        start_addr: u64,
+        end_addr: u64,
+        stride: u64,
+        comm_key_size: usize,
+        comm_key: *mut u8,
+        flags: u64,
+    }
+    struct fi_collective_addr { set: *const fid_av_set, coll_addr: u64, }
+    struct fi_collective_attr {
+        op: u32,
+        datatype: u32,
+        datatype_attr: ofi_api::AtomicAttr,
+        max_members: usize,
+        mode: u64,
+    }
     struct fi_cq_attr {
         size: usize,
         flags: u64,
@@ -295,6 +314,50 @@ c_structs! {
         context: Ptr,
         data: u64,
     }
+    struct fi_msg_collective {
+        msg_iov: *const fi_ioc,
+        desc: *mut Ptr,
+        iov_count: usize,
+        coll_addr: u64,
+        root_addr: u64,
+        coll: u32,
+        datatype: u32,
+        op: u32,
+        context: Ptr,
+    }
+    struct fi_msg_fetch {
+        msg_iov: *const fi_ioc,
+        desc: *mut Ptr,
+        iov_count: usize,
+    }
+    struct fi_msg_compare {
+        msg_iov: *const fi_ioc,
+        desc: *mut Ptr,
+        iov_count: usize,
+    }
+    struct fi_context2 { internal: [Ptr; 8], }
+    struct fi_triggered_context { event_type: u32, trigger: [Ptr; 3], }
+    struct fi_op_msg { ep: *mut fid_ep, msg: fi_msg, flags: u64, }
+    struct fi_op_tagged { ep: *mut fid_ep, msg: fi_msg_tagged, flags: u64, }
+    struct fi_op_rma { ep: *mut fid_ep, msg: fi_msg_rma, flags: u64, }
+    struct fi_op_atomic { ep: *mut fid_ep, msg: fi_msg_atomic, flags: u64, }
+    struct fi_op_fetch_atomic { ep: *mut fid_ep, msg: fi_msg_atomic, fetch: fi_msg_fetch, flags: u64, }
+    struct fi_op_compare_atomic {
+        ep: *mut fid_ep,
+        msg: fi_msg_atomic,
+        fetch: fi_msg_fetch,
+        compare: fi_msg_compare,
+        flags: u64,
+    }
+    struct fi_op_cntr { cntr: *mut fid_cntr, value: u64, }
+    struct fi_deferred_work {
+        context: fi_context2,
+        threshold: u64,
+        triggering_cntr: *mut fid_cntr,
+        completion_cntr: *mut fid_cntr,
+        op_type: u32,
+        op: Ptr,
+    }
     struct fi_msg_rma {
         msg_iov: *const libc::iovec,
         desc: *mut Ptr,
@@ -321,7 +384,9 @@ pub(crate) mod class {
     pub(crate) const WAIT: usize = 16;
     pub(crate) const POLL: usize = 17;
     pub(crate) const CONNREQ: usize = 18;
+    pub(crate) const MC: usize = 19;
     pub(crate) const NIC: usize = 20;
+    pub(crate) const AV_SET: usize = 21;
 }
 
 /// Commands of `fi_control`.
@@ -337,6 +402,9 @@ pub(crate) mod command {
     pub(crate) const GET_RAW_MR: c_int = 8;
     pub(crate) const MAP_RAW_MR: c_int = 9;
     pub(crate) const UNMAP_KEY: c_int = 10;
+    pub(crate) const QUEUE_WORK: c_int = 11;
+    pub(crate) const CANCEL_WORK: c_int = 12;
+    pub(crate) const FLUSH_WORK: c_int = 13;
     pub(crate) const REFRESH: c_int = 14;
     pub(crate) const DUP: c_int = 15;
     pub(crate) const GETWAITOBJ: c_int = 16;
@@ -348,6 +416,12 @@ pub(crate) mod flag {
     pub(crate) const SYNC_ERR: u64 = 1 << 58;
     /// All processes insert the same addresses.
     pub(crate) const SYMMETRIC: u64 = 1 << 59;
+    /// All addresses of the vector.
+    pub(crate) const UNIVERSE: u64 = 1 << 57;
+    /// A set will be used for these collectives: `FI_BARRIER_SET` to `FI_GATHER_SET`.
+    pub(crate) const COLLECTIVE_SETS: u64 = 0x1ff << 40;
+    /// A group of collectives is joined.
+    pub(crate) const COLLECTIVE: u64 = 1 << 6;
     /// More calls follow.
     pub(crate) const MORE: u64 = 1 << 18;
     /// Look without taking.

@@ -1,0 +1,280 @@
+//! What all data transfers share: C's buffers as lent memory, the three shapes that a call comes in (one buffer, a vector,
+//! a message structure), and where an operation goes: to the endpoint at once, or with `FI_TRIGGER` to a counter.
+
+use std::ffi::c_void;
+
+use ofi_api::{
+    AtomicOp, Call, Context, DeferredOp, Desc, FiAddr, Lent, OpFlags, Piece, ReceiveOp, Result, RmaOp,
+    SendOp, TagMatch,
+};
+
+use crate::abi::fid_ep;
+use crate::border::{invalid, null, transfer};
+use crate::endpoint::EpBody;
+use crate::{object, trigger};
+
+/// One buffer of C.
+pub(crate) struct One {
+    piece: [Piece; 1],
+    desc: [Desc; 1],
+}
+
+impl One {
+    /// # Errors
+    /// `FI_EINVAL` for null with a length.
+    #[inline(always)]
+    pub(crate) fn new(buf: *const c_void, len: usize, desc: *mut c_void) -> Result<Self> {
+        if buf.is_null() && len > 0 {
+            return Err(null("the buffer"));
+        }
+        Ok(Self { piece: [Piece::new(buf.cast_mut().cast(), len)], desc: [Desc(desc.addr())] })
+    }
+
+    /// # Safety
+    /// The promise of [`Lent::new`], which a C program makes by its call.
+    #[inline(always)]
+    pub(crate) unsafe fn lend(&self) -> Lent<'_> {
+        let descs = if self.desc[0] == Desc::NONE { &[][..] } else { &self.desc[..] };
+        // SAFETY: the same promise.
+        unsafe { Lent::new(&self.piece, descs) }
+    }
+}
+
+impl One {
+    /// As [`One::lend`], but nothing at all for null.
+    ///
+    /// # Safety
+    /// As [`One::lend`].
+    #[inline(always)]
+    pub(crate) unsafe fn lend_if_any(&self) -> Lent<'_> {
+        if self.piece[0].addr.is_null() {
+            return Lent::EMPTY;
+        }
+        // SAFETY: the same promise.
+        unsafe { self.lend() }
+    }
+}
+
+/// Most pieces that are looked at: any limit of an endpoint is far below.
+const MOST: usize = 4096;
+
+/// A vector of C, or nothing for a count of zero.
+///
+/// # Errors
+/// `FI_EINVAL` for null with a count, and for absurd counts.
+///
+/// # Safety
+/// The C caller's promise: `count` readable elements. `T` is laid out as C's.
+pub(crate) unsafe fn vector<'a, T>(what: &str, pointer: *const T, count: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    if count > MOST {
+        return Err(invalid(what, &format!("at most {MOST}"), count.to_string()));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// The descriptors of a vector of buffers; none for null.
+///
+/// # Errors
+/// As [`vector`].
+///
+/// # Safety
+/// The C caller's promise: null, or `count` descriptors.
+pub(crate) unsafe fn descriptors<'a>(desc: *const *mut c_void, count: usize) -> Result<&'a [Desc]> {
+    if desc.is_null() {
+        return Ok(&[]);
+    }
+    // SAFETY: the same promise; `Desc` is laid out like a pointer.
+    unsafe { vector::<Desc>("desc", desc.cast(), count) }
+}
+
+/// Lends a vector of buffers of C.
+///
+/// # Errors
+/// As [`vector`], and for a null buffer with a length.
+///
+/// # Safety
+/// The promises of [`vector`] and [`Lent::new`].
+pub(crate) unsafe fn lend<'a>(
+    iov: *const libc::iovec,
+    desc: *const *mut c_void,
+    count: usize,
+) -> Result<Lent<'a>> {
+    // SAFETY: the caller's promise; `Piece` is laid out like `iovec`.
+    let pieces = unsafe { vector::<Piece>("the buffers", iov.cast(), count)? };
+    if pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
+        return Err(null("one of the buffers"));
+    }
+    // SAFETY: as above.
+    let descs = unsafe { descriptors(desc, count)? };
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Lent::new(pieces, descs) })
+}
+
+/// A context of C.
+#[inline(always)]
+pub(crate) fn context(pointer: *mut c_void) -> Context {
+    Context(pointer.expose_provenance())
+}
+
+/// The endpoint behind a handle.
+///
+/// # Safety
+/// The C caller's promise.
+#[inline(always)]
+pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
+    // SAFETY: the same promise.
+    unsafe { object::body(ep) }
+}
+
+/// A call with one buffer.
+///
+/// # Safety
+/// The C caller's promise: the buffer is lent until the completion, or, injected, until the call returns.
+#[inline(always)]
+pub(crate) unsafe fn with_one(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
+) -> isize {
+    transfer(|| {
+        // SAFETY: the same promise.
+        let ep = unsafe { of(ep)? };
+        let one = One::new(buf, len, desc)?;
+        // SAFETY: the same promise.
+        post(ep, unsafe { one.lend() })
+    })
+}
+
+/// A call with a vector of buffers.
+///
+/// # Safety
+/// As [`with_one`].
+#[inline(always)]
+pub(crate) unsafe fn with_many(
+    ep: *mut fid_ep,
+    iov: *const libc::iovec,
+    desc: *const *mut c_void,
+    count: usize,
+    post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
+) -> isize {
+    transfer(|| {
+        // SAFETY: the same promise.
+        let ep = unsafe { of(ep)? };
+        // SAFETY: the same promise.
+        post(ep, unsafe { lend(iov, desc, count)? })
+    })
+}
+
+/// A call with a message structure.
+///
+/// # Safety
+/// As [`with_one`], and the structure and its vectors are readable.
+#[inline(always)]
+pub(crate) unsafe fn with_message<M>(
+    ep: *mut fid_ep,
+    message: *const M,
+    post: impl FnOnce(&EpBody, &M) -> Result<()>,
+) -> isize {
+    transfer(|| {
+        // SAFETY: the same promise.
+        let ep = unsafe { of(ep)? };
+        // SAFETY: the same promise.
+        let message = unsafe { message.as_ref() }.ok_or_else(|| null("the message"))?;
+        post(ep, message)
+    })
+}
+
+/// Where operations go.
+impl EpBody {
+    /// A send with the endpoint's own flags.
+    #[inline(always)]
+    pub(crate) fn to<'a>(&self, buf: Lent<'a>, dest: u64, op_context: *mut c_void) -> SendOp<'a> {
+        let (flags, call) = (self.tx.flags, self.tx.call);
+        SendOp { buf, dest: FiAddr(dest), context: context(op_context), data: 0, flags, call }
+    }
+
+    /// A receive with the endpoint's own flags.
+    #[inline(always)]
+    pub(crate) fn from<'a>(&self, buf: Lent<'a>, source: u64, op_context: *mut c_void) -> ReceiveOp<'a> {
+        let (flags, call) = (self.rx.flags, self.rx.call);
+        ReceiveOp { buf, source: FiAddr(source), context: context(op_context), flags, call }
+    }
+
+    #[inline(always)]
+    pub(crate) fn send(&self, op: SendOp<'_>) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::Send(op));
+        }
+        self.endpoint.send(&op)
+    }
+
+    #[inline(always)]
+    pub(crate) fn send_tagged(&self, op: SendOp<'_>, tag: u64) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::SendTagged(op, tag));
+        }
+        self.endpoint.send_tagged(&op, tag)
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive(&self, op: ReceiveOp<'_>) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::Receive(op));
+        }
+        self.endpoint.receive(&op)
+    }
+
+    #[inline(always)]
+    pub(crate) fn receive_tagged(&self, op: ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::ReceiveTagged(op, tag));
+        }
+        self.endpoint.receive_tagged(&op, tag)
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(&self, op: RmaOp<'_>) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::Write(op));
+        }
+        self.endpoint.write(&op)
+    }
+
+    #[inline(always)]
+    pub(crate) fn read(&self, op: RmaOp<'_>) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::Read(op));
+        }
+        self.endpoint.read(&op)
+    }
+
+    #[inline(always)]
+    pub(crate) fn atomic(&self, op: AtomicOp<'_>) -> Result<()> {
+        if op.flags.contains(OpFlags::TRIGGER) {
+            return trigger::later(self, op.context, &DeferredOp::Atomic(op));
+        }
+        self.endpoint.atomic(&op)
+    }
+}
+
+/// A send that goes with remote data.
+#[inline(always)]
+pub(crate) fn with_data(op: SendOp<'_>, data: u64) -> SendOp<'_> {
+    SendOp { data, flags: op.flags | OpFlags::REMOTE_CQ_DATA, ..op }
+}
+
+/// A send whose buffer is the program's again when the call returns.
+#[inline(always)]
+pub(crate) fn injected(buf: Lent<'_>, dest: u64) -> SendOp<'_> {
+    let flags = OpFlags::empty();
+    SendOp { buf, dest: FiAddr(dest), context: Context::NULL, data: 0, flags, call: Call::Inject }
+}
