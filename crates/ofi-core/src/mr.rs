@@ -10,9 +10,9 @@ use ofi_api::{
 };
 
 use crate::cntr::Cntr;
-use crate::domain::DomainCore;
+use crate::domain::{DomainCore, RegionData};
 use crate::endpoint::Ep;
-use crate::keys::{KeyChoice, Registration};
+use crate::keys::{KeyChoice, Region, Registration};
 use crate::transport::Transport;
 
 /// How long a closing registration waits for accesses under way.
@@ -35,7 +35,7 @@ impl<T: Transport> Mr<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &MrAttr<'_>) -> Result<Arc<Self>> {
         let chosen = domain.info.domain_attr.mr_mode.contains(MrMode::PROV_KEY);
         let key = if chosen { KeyChoice::Random } else { KeyChoice::Requested };
-        let data = T::register(&domain.transport, attr)?;
+        let data: RegionData = Box::new(T::register(&domain.part.transport, attr)?);
         let mut registration = Registration::new(attr, key, data);
         registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
         let desc = domain.regions.register(registration)?;
@@ -47,6 +47,12 @@ impl<T: Transport> Mr<T> {
         let (base, len) = (region.base_address(), region.len());
         drop(granted);
         Ok(Arc::new(Self { domain: Arc::clone(domain), desc, base, len, closed: AtomicBool::new(false) }))
+    }
+
+    /// Has the transport stop what goes past this end.
+    fn withdraw(&self, region: &Region<RegionData>) -> Result<()> {
+        let part = &self.domain.part;
+        part.data(region).map_or(Ok(()), |data| T::deregister(&part.transport, data))
     }
 }
 
@@ -94,7 +100,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
         self.domain.regions.bind(self.desc, &counter, flags)?;
         self.domain.roster.watch(&counter)?;
         let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
-        T::deregister(&self.domain, granted.region().data())
+        self.withdraw(granted.region())
     }
 
     fn bind_endpoint(&self, endpoint: &Arc<dyn Endpoint>) -> Result<()> {
@@ -160,7 +166,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
         }
         let closing = self.domain.regions.close(self.desc)?;
         self.closed.store(true, Ordering::Release);
-        let stopped = T::deregister(&self.domain, closing.region().data());
+        let stopped = self.withdraw(closing.region());
         match closing.wait(BOUND) {
             Ok(_) => stopped,
             Err(_) => Err(Error::wanted(

@@ -13,8 +13,7 @@ use ofi_api::{
 };
 
 use crate::atomic::Executor;
-use crate::domain::DomainCore;
-use crate::keys::RegionTable;
+use crate::domain::{DomainPart, Regions, Registered};
 use crate::slots::SlotId;
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
@@ -83,17 +82,17 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// Whether reliable endpoints can say when a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
-    /// Opens a domain.
+    /// Opens a domain, whose registrations are `registered`.
     ///
     /// # Errors
     /// What opening its resources answers.
-    fn open_domain(info: &Info) -> Result<Self::Domain>;
+    fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
     /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`].
     ///
     /// # Errors
     /// What opening its resources answers.
-    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes>;
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes>;
 
     /// Prepares a registration, before its key is known.
     ///
@@ -106,14 +105,14 @@ pub trait Transport: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// `FI_EBUSY` if a live peer did not stop within the bound.
-    fn deregister(domain: &DomainCore<Self>, region: &Self::Region) -> Result<()>;
+    fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()>;
 
     /// Allocates memory that peers can map.
     ///
     /// # Errors
     /// `FI_ENOMEM`.
     fn alloc(
-        domain: &Arc<DomainCore<Self>>,
+        domain: &Arc<DomainPart<Self>>,
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>>;
@@ -384,7 +383,7 @@ pub trait Host<T: Transport> {
 
     /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
     /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
-    fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]);
+    fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]);
 
     /// A note of a peer's core has arrived.
     ///

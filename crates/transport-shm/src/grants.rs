@@ -101,7 +101,8 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };
     let region = granted.region();
-    let Some(allocated) = region.data().allocated.as_ref().filter(|_| region.is_enabled()) else {
+    let Some(data) = shared.domain.data(region) else { return refused };
+    let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
         return refused;
     };
     let access = region.access();
@@ -116,7 +117,7 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     }
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
-    let mut given = region.data().given.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = data.given.lock().unwrap_or_else(PoisonError::into_inner);
     // Under the lock, so that whoever binds a counter either finds the grant in the list, or is seen here.
     if region.is_counted() || shared.counts() {
         return refused; // the owner has to see each access

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use ofi_ring::crash_point;
@@ -58,13 +58,13 @@ pub struct ShmLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainCore<Shm>>, format: AddrFormat, caps: Caps, strict: bool, connected: bool },
+    Closed { domain: Arc<DomainPart<Shm>>, format: AddrFormat, caps: Caps, strict: bool, connected: bool },
     Open(Box<ShmLanes>),
 }
 
 impl State {
     /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainCore<Shm>>, info: &Info) -> Self {
+    pub fn new(domain: &Arc<DomainPart<Shm>>, info: &Info) -> Self {
         let order = info.tx_attr.msg_order;
         let strict = order.intersects(MsgOrder::WAS | MsgOrder::RAS);
         let (format, connected) = (info.addr_format, crate::connection::is_connected(info));
@@ -82,7 +82,7 @@ impl State {
 
 impl ShmLanes {
     fn new(
-        domain: &Arc<DomainCore<Shm>>,
+        domain: &Arc<DomainPart<Shm>>,
         format: AddrFormat,
         caps: Caps,
         strict: bool,

@@ -31,7 +31,7 @@ mod sys;
 use std::sync::Arc;
 
 use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
 pub use provider::ShmProvider;
@@ -55,11 +55,11 @@ impl Transport for Shm {
 
     const MATCHES: bool = true;
 
-    fn open_domain(_info: &Info) -> Result<Self::Domain> {
+    fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         Ok(Arc::new(ShmDomain::default()))
     }
 
-    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes> {
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
         Ok(lanes::State::new(domain, info))
     }
 
@@ -67,12 +67,12 @@ impl Transport for Shm {
         Ok(grants::ShmRegion::new(domain, attr))
     }
 
-    fn deregister(_domain: &DomainCore<Self>, region: &Self::Region) -> Result<()> {
+    fn deregister(_domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         grants::withdraw(region)
     }
 
     fn alloc(
-        domain: &Arc<DomainCore<Self>>,
+        domain: &Arc<DomainPart<Self>>,
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::DomainPart;
 use ofi_ring::crash_point;
 use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
@@ -72,7 +72,7 @@ pub struct Shared {
     /// What peers write to when this endpoint sleeps.
     pub event: OwnedFd,
     /// The domain, whose registrations the helper may grant.
-    pub domain: Arc<DomainCore<Shm>>,
+    pub domain: Arc<DomainPart<Shm>>,
     /// What the endpoint was opened for.
     pub caps: Caps,
     /// Whether the process has the barrier that spares senders a fence.
@@ -99,7 +99,7 @@ impl Shared {
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_ENOMEM`, `FI_EMFILE`.
     pub fn open(
-        domain: &Arc<DomainCore<Shm>>,
+        domain: &Arc<DomainPart<Shm>>,
         wanted: Option<&Address>,
         format: ofi_api::AddrFormat,
         caps: Caps,

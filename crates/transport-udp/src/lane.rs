@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ofi_api::{Caps, Errno, MrAccess};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
 use rdm_proto::Sender;
@@ -17,7 +17,7 @@ use crate::rma::{ServedRead, ServedWrite};
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {
-    pub domain: Arc<DomainCore<Udp>>,
+    pub domain: Arc<DomainPart<Udp>>,
     pub caps: Caps,
     /// Longest payload that travels inside a command.
     pub eager: usize,

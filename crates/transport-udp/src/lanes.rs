@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutRma, Peer, Posted};
 use rdm_proto::congestion::Congestion;
@@ -50,13 +50,13 @@ pub struct UdpLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainCore<Udp>>, info: Box<Info> },
+    Closed { domain: Arc<DomainPart<Udp>>, info: Box<Info> },
     Open(Box<UdpLanes>),
 }
 
 impl State {
     /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainCore<Udp>>, info: &Info) -> Self {
+    pub fn new(domain: &Arc<DomainPart<Udp>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }
 
@@ -75,7 +75,7 @@ fn secret() -> Result<[u64; 2]> {
 }
 
 impl UdpLanes {
-    fn new(domain: &Arc<DomainCore<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+    fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         let mut wanted: SocketAddr = match name {
             Some(name) => address::socket(name)?,
             None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),

@@ -23,7 +23,7 @@ mod sys;
 use std::sync::Arc;
 
 use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
-use ofi_core::domain::DomainCore;
+use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
 pub use provider::UdpProvider;
@@ -41,11 +41,11 @@ impl Transport for Udp {
 
     const MATCHES: bool = true;
 
-    fn open_domain(_info: &Info) -> Result<Self::Domain> {
+    fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         Ok(())
     }
 
-    fn open_lanes(domain: &Arc<DomainCore<Self>>, info: &Info) -> Result<Self::Lanes> {
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
         Ok(lanes::State::new(domain, info))
     }
 
@@ -53,12 +53,12 @@ impl Transport for Udp {
         Ok(())
     }
 
-    fn deregister(_domain: &DomainCore<Self>, _region: &Self::Region) -> Result<()> {
+    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
         Ok(()) // every access is checked when its bytes are copied, by the owner
     }
 
     fn alloc(
-        _domain: &Arc<DomainCore<Self>>,
+        _domain: &Arc<DomainPart<Self>>,
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {

@@ -13,7 +13,7 @@ use crate::cm::Connection;
 use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
-use crate::keys::RegionTable;
+use crate::domain::Regions;
 use crate::matching::Limit;
 use crate::slots::SlotId;
 use crate::transport::{
@@ -215,7 +215,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         true
     }
 
-    fn accessed(&mut self, regions: &RegionTable<T::Region>, access: MrAccess, remote: &[RemotePiece]) {
+    fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]) {
         // A fetching atomic counts as a read at the endpoint, and as what it does to the memory at the region.
         let kind = if access.contains(MrAccess::REMOTE_READ) { Kind::RemoteRead } else { Kind::RemoteWrite };
         let done = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };

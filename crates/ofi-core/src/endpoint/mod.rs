@@ -434,7 +434,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
-        let mut lanes = T::open_lanes(&core.domain, &core.info)?;
+        let mut lanes = T::open_lanes(&core.domain.part, &core.info)?;
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         state.lanes = Some(lanes);

@@ -1,5 +1,7 @@
 //! Fabrics and domains: what endpoints, queues, vectors and registrations are opened in.
 
+mod part;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +27,8 @@ use crate::transport::Transport;
 use crate::trigger::{Works, deed};
 use crate::wait::{Polls, Waits};
 
+pub use part::{DomainPart, RegionData, Regions, Registered};
+
 /// A domain, shared by everything that is open in it.
 pub struct DomainCore<T: Transport> {
     id: DomainId,
@@ -33,9 +37,9 @@ pub struct DomainCore<T: Transport> {
     /// Who serialises calls.
     pub serialization: Serialization,
     /// What is registered.
-    pub regions: RegionTable<T::Region>,
-    /// The transport's part.
-    pub transport: T::Domain,
+    pub regions: Arc<Regions>,
+    /// What the transport has of it.
+    pub part: Arc<DomainPart<T>>,
     /// Who drives it.
     pub progress: Progress,
     /// The process that it was opened in.
@@ -107,13 +111,15 @@ impl<T: Transport> Fabric for FabricCore<T> {
         let virtual_addresses = mr_mode.intersects(MrMode::VIRT_ADDR | MrMode::BASIC);
         let addressing = if virtual_addresses { Addressing::Virtual } else { Addressing::Offset };
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
+        let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
+        let part = DomainPart::open(info, Registered::whole(Arc::clone(&regions)))?;
         Ok(Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
             id: DomainId::next(),
             info: info.clone(),
             // A progress thread calls too: then there is no leaving out locks.
             serialization: if automatic { Serialization::LIBRARY } else { serialization },
-            regions: RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)),
-            transport: T::open_domain(info)?,
+            regions,
+            part,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),
             works: Arc::default(),
@@ -216,7 +222,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
                 "ask for as many bytes as you need",
             ));
         }
-        T::alloc(&self.0, len, placement)
+        T::alloc(&self.0.part, len, placement)
     }
 
     fn query_collective(&self, kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr> {
