@@ -105,6 +105,8 @@ pub enum EpOption {
     MinMultiRecv = 0,
     /// Most bytes that connect, accept and reject carry. Read-only.
     CmDataSize = 1,
+    /// Whether shared memory may be used with peers of the same host: 1 or 0. Set before enable.
+    SharedMemoryPermitted = 11,
     /// Largest message of untagged sends.
     MaxMsgSize = 12,
     /// Largest message of tagged sends.

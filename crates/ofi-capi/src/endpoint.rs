@@ -316,6 +316,7 @@ fn option(level: c_int, name: c_int) -> Result<EpOption> {
         EpOption::MaxTaggedSize,
         EpOption::MaxRmaSize,
         EpOption::CmDataSize,
+        EpOption::SharedMemoryPermitted,
         EpOption::MaxAtomicSize,
         EpOption::InjectAtomicSize,
         EpOption::InjectMsgSize,
@@ -344,7 +345,13 @@ unsafe extern "C" fn getopt(
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
-        let value = ep.endpoint.option(option(level, name)?)?;
+        let option = option(level, name)?;
+        let value = ep.endpoint.option(option)?;
+        if option == EpOption::SharedMemoryPermitted {
+            // A C bool.
+            // SAFETY: as above.
+            return unsafe { crate::memory::put_sized(&[value as u8], place, len) };
+        }
         // SAFETY: as above.
         unsafe { crate::memory::put_sized(&value.to_ne_bytes(), place, len) }
     })
@@ -361,6 +368,18 @@ unsafe extern "C" fn setopt(
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
+        if option == EpOption::SharedMemoryPermitted {
+            if place.is_null() || len != size_of::<bool>() {
+                return Err(invalid(
+                    "the value of FI_OPT_SHARED_MEMORY_PERMITTED",
+                    "a bool",
+                    format!("{len} bytes"),
+                ));
+            }
+            // SAFETY: one byte, whatever its value.
+            let value = unsafe { place.cast::<u8>().read() };
+            return ep.endpoint.set_option(option, (value != 0).into());
+        }
         if place.is_null() || len != size_of::<usize>() {
             return Err(invalid("the value of an option", "a size_t", format!("{len} bytes")));
         }

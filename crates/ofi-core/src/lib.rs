@@ -8,6 +8,7 @@ pub mod av;
 pub mod cm;
 pub mod cntr;
 pub mod collective;
+pub mod composite;
 pub mod config;
 pub mod copy;
 pub mod cq;

@@ -128,6 +128,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
         0
     }
 
+    /// Whether it has nothing but shared memory.
+    fn needs_shared_memory() -> bool {
+        false
+    }
+
     /// Most bytes of a note's payload; 0 where the transport has no notes, and so no collectives.
     fn note_size() -> usize {
         0
@@ -408,11 +413,28 @@ pub trait Host<T: Transport> {
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
 
     /// A peer is gone: this end's operations to it end with `error`.
-    fn fail_outgoing(&mut self, peer: Peer, error: Errno);
+    fn fail_outgoing(&mut self, peer: Peer, error: Errno) {
+        self.fail_ops(peer, error, |_| true);
+    }
 
     /// A peer is gone: everything outstanding with it ends with `error`; payloads that lay there are lost, and their
     /// receives, posted later, end with `error` too.
-    fn fail_peer(&mut self, peer: Peer, error: Errno);
+    fn fail_peer(&mut self, peer: Peer, error: Errno) {
+        self.fail_lane(peer, error, |_| true, |_| true);
+    }
+
+    /// As [`Host::fail_outgoing`], for the operations that `which` picks: where a peer has another lane.
+    fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&T::Op) -> bool);
+
+    /// As [`Host::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a peer
+    /// has another lane.
+    fn fail_lane(
+        &mut self,
+        peer: Peer,
+        error: Errno,
+        ops: impl Fn(&T::Op) -> bool,
+        tokens: impl Fn(&T::Token) -> bool,
+    );
 
     /// Whether the budget for unexpected payloads has room for `len` more bytes of `peer`. If not, the transport should
     /// have the sender keep its payloads, and announce them.
@@ -508,6 +530,11 @@ pub trait Lanes<T: Transport>: Send {
 
     /// Moves everything on: takes in what has arrived, sends what was waiting, finishes what has ended.
     fn poll<H: Host<T>>(&mut self, host: &mut H);
+
+    /// Says before [`Lanes::enable`] whether the endpoint may use shared memory with peers of its host
+    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), which it may otherwise. Only asked where [`Transport::needs_shared_memory`]
+    /// does not say that there is no other way.
+    fn permit_shared_memory(&mut self, _permitted: bool) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
     fn arm(&mut self) -> Arm;

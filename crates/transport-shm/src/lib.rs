@@ -83,6 +83,10 @@ impl Transport for Shm {
         name::resolve(node, service)
     }
 
+    fn needs_shared_memory() -> bool {
+        true
+    }
+
     fn atomic_size() -> usize {
         atomic::size_limit()
     }

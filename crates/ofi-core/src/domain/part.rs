@@ -32,9 +32,9 @@ impl<R: Send + Sync + 'static> Registered<R> {
     }
 
     /// For a transport whose data is part of another's.
-    pub fn part<P>(&self, of: impl Fn(&R) -> &P + Send + Sync + 'static) -> Registered<P> {
+    pub fn part<P>(&self, of: impl Fn(&R) -> Option<&P> + Send + Sync + 'static) -> Registered<P> {
         let find = Arc::clone(&self.find);
-        Registered { table: Arc::clone(&self.table), find: Arc::new(move |data| find(data).map(&of)) }
+        Registered { table: Arc::clone(&self.table), find: Arc::new(move |data| find(data).and_then(&of)) }
     }
 }
 

@@ -271,14 +271,20 @@ impl<T: Transport> Host<T> for Ends<T> {
         Some(op.op)
     }
 
-    fn fail_outgoing(&mut self, peer: Peer, error: Errno) {
-        for id in self.tx.ops.ids(|op| op.peer == peer) {
+    fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&T::Op) -> bool) {
+        for id in self.tx.ops.ids(|op| op.peer == peer && which(&op.op)) {
             self.finish(peer, id, Err(error));
         }
     }
 
-    fn fail_peer(&mut self, peer: Peer, error: Errno) {
-        self.fail_outgoing(peer, error);
+    fn fail_lane(
+        &mut self,
+        peer: Peer,
+        error: Errno,
+        ops: impl Fn(&T::Op) -> bool,
+        tokens: impl Fn(&T::Token) -> bool,
+    ) {
+        self.fail_ops(peer, error, ops);
         if let Some(side) = &mut self.collectives {
             side.peer_gone(peer, error);
         }
@@ -286,7 +292,7 @@ impl<T: Transport> Host<T> for Ends<T> {
             self.received(id, Err(error));
         }
         self.rx.matcher.drop_peer(crate::matching::Peer(peer), |held, _| {
-            if matches!(held, Held::AtSender(_)) {
+            if matches!(held, Held::AtSender(token) if tokens(token)) {
                 *held = Held::Lost(error);
             }
             false

@@ -53,6 +53,8 @@ struct State<T: Transport> {
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
+    /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
+    shared_memory: bool,
 }
 
 impl<T: Transport> State<T> {
@@ -223,6 +225,7 @@ impl<T: Transport> Ep<T> {
             queues: [None, None],
             // The source address of a connection request is the passive endpoint's, which has it.
             name: if accepts { None } else { info.src_addr.clone() },
+            shared_memory: true,
         };
         // Event queues drive connected endpoints too, and their calls may come from any thread. What waits for a counter
         // starts on the thread that counts, which may be in calls of another endpoint.
@@ -435,6 +438,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
         let mut lanes = T::open_lanes(&core.domain.part, &core.info)?;
+        lanes.permit_shared_memory(state.shared_memory);
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         state.lanes = Some(lanes);

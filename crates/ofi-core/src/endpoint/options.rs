@@ -2,7 +2,7 @@
 
 use ofi_api::{EpOption, Errno, Error, Result, Statistic};
 
-use super::EpCore;
+use super::{EpCore, State};
 use crate::cm;
 use crate::transport::{Lanes, Transport};
 
@@ -22,6 +22,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::InjectRmaSize => limits.inject_rma,
             EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
             EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
+            EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
             _ => return Err(Error::new(Errno::ENOPROTOOPT)),
         })
     }
@@ -38,6 +39,7 @@ impl<T: Transport> EpCore<T> {
                 guard.ends.rx.min_multi_recv = value;
                 return Ok(());
             }
+            EpOption::SharedMemoryPermitted => return guard.permit_shared_memory(value),
             EpOption::MaxMsgSize => (&mut limits.message, max_size),
             EpOption::MaxTaggedSize => (&mut limits.tagged, max_size),
             EpOption::MaxRmaSize => (&mut limits.rma, max_size),
@@ -106,6 +108,40 @@ impl<T: Transport> EpCore<T> {
             lanes.statistics(&mut all);
         }
         all
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Sets `FI_OPT_SHARED_MEMORY_PERMITTED`.
+    fn permit_shared_memory(&mut self, value: usize) -> Result<()> {
+        if value > 1 {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "FI_OPT_SHARED_MEMORY_PERMITTED",
+                "true or false",
+                value.to_string(),
+                "give 1 or 0",
+            ));
+        }
+        if self.lanes.is_some() {
+            return Err(super::bad_state(
+                "FI_OPT_SHARED_MEMORY_PERMITTED",
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "set it first",
+            ));
+        }
+        if value == 0 && T::needs_shared_memory() {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "FI_OPT_SHARED_MEMORY_PERMITTED",
+                "true: the provider has nothing but shared memory",
+                "false",
+                "use provider udp",
+            ));
+        }
+        self.shared_memory = value == 1;
+        Ok(())
     }
 }
 

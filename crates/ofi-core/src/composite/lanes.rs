@@ -1,0 +1,347 @@
+//! The lanes of an endpoint over two transports.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
+
+use super::pace::Pace;
+use super::routes::{FAR, NEAR, Route, Routes};
+use super::side::{self, SideHost};
+use super::{Both, Either, Pairing, TokenOf};
+use crate::domain::DomainPart;
+use crate::slots::SlotId;
+use crate::sys::WaitSet;
+use crate::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport};
+
+/// The near transport of an enabled endpoint.
+struct Nearby<P: Pairing> {
+    /// Closed first, so that nobody comes to lanes that are gone.
+    meeting: P::Meeting,
+    lanes: <P::Near as Transport>::Lanes,
+    /// Readable when either transport's descriptor is.
+    wait: Option<WaitSet>,
+}
+
+/// See the module.
+pub struct BothLanes<P: Pairing> {
+    /// Not enabled yet.
+    prepared: Option<<P::Near as Transport>::Lanes>,
+    near: Option<Nearby<P>>,
+    far: <P::Far as Transport>::Lanes,
+    routes: Routes,
+    pace: Pace,
+    /// The next poll begins with the far transport.
+    far_first: bool,
+    /// Peers that a note waits for, and no route is decided for.
+    open: Vec<Peer>,
+}
+
+/// The core, as the near transport sees it.
+type NearHost<'a, P, H> = SideHost<'a, side::Near, P, H>;
+/// The core, as the far transport sees it.
+type FarHost<'a, P, H> = SideHost<'a, side::Far, P, H>;
+
+impl<P: Pairing> BothLanes<P> {
+    /// See [`Transport::open_lanes`].
+    pub(super) fn open(domain: &Arc<DomainPart<Both<P>>>, info: &Info) -> Result<Self> {
+        let reliable = info.ep_attr.ep_type == EpType::Rdm;
+        let prepared = match (&domain.transport.near, P::near_info(info)) {
+            (Some(near), Some(info)) if reliable => Some(P::Near::open_lanes(near, &info)?),
+            _ => None,
+        };
+        Ok(Self {
+            prepared,
+            near: None,
+            far: P::Far::open_lanes(&domain.transport.far, info)?,
+            routes: Routes::default(),
+            pace: Pace::default(),
+            far_first: false,
+            open: Vec::new(),
+        })
+    }
+
+    /// Enables the near transport for the endpoint at `address`.
+    fn enable_near(&self, mut lanes: <P::Near as Transport>::Lanes, address: &Address) -> Result<Nearby<P>> {
+        let near = P::near_address(address).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        lanes.enable(Some(&near))?;
+        let wait = match (lanes.wait_fd(), self.far.wait_fd()) {
+            (Some(near), Some(far)) => {
+                let set = WaitSet::new()?;
+                set.add(near)?;
+                set.add(far)?;
+                Some(set)
+            }
+            _ => None,
+        };
+        Ok(Nearby { meeting: P::meet(address)?, lanes, wait })
+    }
+
+    /// Decides where sends to `peer` go.
+    #[cold]
+    fn decide<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
+        let address = self.routes.address(peer).ok_or_else(|| Error::new(Errno::EINVAL))?.clone();
+        let mut heard = false;
+        if let Some(near) = &mut self.near
+            && !self.routes.refused(peer)
+            && P::is_near(&mut near.meeting, &address)
+            && let Some(name) = P::near_address(&address)
+        {
+            if self.routes.local(NEAR, peer).is_none() {
+                let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
+                near.lanes.peer(&mut host, &name)?;
+            }
+            if let Some(route) = self.routes.decide(NEAR, peer) {
+                return Ok(route);
+            }
+        }
+        if self.routes.local(FAR, peer).is_none() {
+            let mut host = FarHost::<P, H>::new(&mut self.routes, host, &mut heard);
+            self.far.peer(&mut host, &address)?;
+        }
+        self.routes.decide(FAR, peer).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
+    }
+
+    #[inline(always)]
+    fn route<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
+        let route = self.routes.get(peer);
+        if route.is_open() { self.decide(host, peer) } else { Ok(route) }
+    }
+
+    /// Decides for those that notes wait for.
+    #[cold]
+    fn decide_open<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        for peer in std::mem::take(&mut self.open) {
+            if let Err(error) = self.route(host, peer) {
+                tracing::warn!(target: "ofi::core::ep_ctrl", peer, %error, "no lane to a peer");
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn poll_near<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        let mut heard = false;
+        if let Some(near) = &mut self.near {
+            near.lanes.poll(&mut NearHost::<P, H>::new(&mut self.routes, host, &mut heard));
+        }
+    }
+
+    fn poll_far<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        let mut heard = false;
+        self.far.poll(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
+        self.pace.looked(heard);
+    }
+
+    /// Whether the far transport may be left out of this poll.
+    #[inline(always)]
+    fn is_far_due(&mut self) -> bool {
+        !P::FAR_IS_COSTLY || self.near.is_none() || self.routes.met(NEAR) == 0 || self.pace.is_due()
+    }
+}
+
+/// Calls `$call` on the lanes that a route leads to, with `$host` as they see it and `$peer` as they number it.
+macro_rules! over {
+    ($self:ident, $route:ident, $host:ident, |$lanes:ident, $side_host:ident| $call:expr) => {{
+        let mut heard = false;
+        if $route.side() == NEAR {
+            let Some(near) = &mut $self.near else { return Err(Error::new(Errno::EADDRNOTAVAIL)) };
+            let $lanes = &mut near.lanes;
+            let $side_host = &mut NearHost::<P, _>::new(&mut $self.routes, $host, &mut heard);
+            $call
+        } else {
+            $self.pace.wake();
+            let $lanes = &mut $self.far;
+            let $side_host = &mut FarHost::<P, _>::new(&mut $self.routes, $host, &mut heard);
+            $call
+        }
+    }};
+}
+
+impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let address = self.far.enable(name)?;
+        if let Some(lanes) = self.prepared.take() {
+            match self.enable_near(lanes, &address) {
+                Ok(near) => self.near = Some(near),
+                Err(error) => {
+                    tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby are reached as all others");
+                }
+            }
+        }
+        Ok(address)
+    }
+
+    fn permit_shared_memory(&mut self, permitted: bool) {
+        if !permitted && P::Near::needs_shared_memory() {
+            self.prepared = None;
+        }
+        if let Some(lanes) = &mut self.prepared {
+            lanes.permit_shared_memory(permitted);
+        }
+        self.far.permit_shared_memory(permitted);
+    }
+
+    fn peer<H: Host<Both<P>>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        // The far transport knows whether it is an address at all.
+        let mut heard = false;
+        let local = self.far.peer(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), address)?;
+        Ok(self.routes.peer(FAR, local))
+    }
+
+    #[inline(always)]
+    unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let route = self.routes.get(peer);
+        if route.is_open() {
+            return false;
+        }
+        if route.side() == NEAR {
+            let Some(near) = &mut self.near else { return false };
+            // SAFETY: the caller's promise.
+            return unsafe { near.lanes.send_now::<TAGGED>(route.local(), tag, from, len) };
+        }
+        self.pace.wake();
+        // SAFETY: the caller's promise.
+        unsafe { self.far.send_now::<TAGGED>(route.local(), tag, from, len) }
+    }
+
+    fn send<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let route = self.route(host, out.peer)?;
+        let out = OutMessage { peer: route.local(), ..*out };
+        over!(self, route, host, |lanes, host| lanes.send(host, &out))
+    }
+
+    fn rma<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let route = self.route(host, out.peer)?;
+        let out = OutRma { peer: route.local(), ..*out };
+        over!(self, route, host, |lanes, host| lanes.rma(host, &out))
+    }
+
+    fn atomic<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let route = self.route(host, out.peer)?;
+        let out = OutAtomic { peer: route.local(), ..*out };
+        over!(self, route, host, |lanes, host| lanes.atomic(host, &out))
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let route = self.routes.get(out.peer);
+        if route.is_open() {
+            if !self.open.contains(&out.peer) {
+                self.open.push(out.peer);
+            }
+            return Err(Error::AGAIN); // the next poll decides
+        }
+        let out = OutNote { peer: route.local(), ..*out };
+        if route.side() == NEAR {
+            return match &mut self.near {
+                Some(near) => near.lanes.note(&out),
+                None => Err(Error::new(Errno::EADDRNOTAVAIL)),
+            };
+        }
+        self.pace.wake();
+        self.far.note(&out)
+    }
+
+    fn pull<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer, token: TokenOf<P>, into: SlotId) {
+        let mut heard = false;
+        match token {
+            Either::Near(token) => {
+                if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
+                    let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
+                    near.lanes.pull(&mut host, local, token, into);
+                }
+            }
+            Either::Far(token) => {
+                self.pace.wake();
+                if let Some(local) = self.routes.local(FAR, peer) {
+                    let mut host = FarHost::<P, H>::new(&mut self.routes, host, &mut heard);
+                    self.far.pull(&mut host, local, token, into);
+                }
+            }
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: TokenOf<P>) {
+        match token {
+            Either::Near(token) => {
+                if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
+                    near.lanes.discard(local, token);
+                }
+            }
+            Either::Far(token) => {
+                if let Some(local) = self.routes.local(FAR, peer) {
+                    self.far.discard(local, token);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn poll<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        if self.near.is_none() {
+            return self.poll_far(host);
+        }
+        if !self.open.is_empty() {
+            self.decide_open(host);
+        }
+        if self.far_first {
+            self.poll_far(host);
+            self.poll_near(host);
+        } else {
+            self.poll_near(host);
+            if self.is_far_due() {
+                self.poll_far(host);
+            }
+        }
+        // Whoever fills a poll does not come first in the next one.
+        self.far_first = !host.hungry() && !self.far_first;
+    }
+
+    fn arm(&mut self) -> Arm {
+        // Whatever ends the sleep, the next poll looks at both.
+        self.pace.wake();
+        if !self.open.is_empty() {
+            return Arm::Ready;
+        }
+        if self.near.as_mut().is_some_and(|near| near.lanes.arm() == Arm::Ready) {
+            return Arm::Ready;
+        }
+        self.far.arm()
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match &self.near {
+            Some(near) => near.wait.as_ref().map(WaitSet::fd),
+            None => self.far.wait_fd(),
+        }
+    }
+
+    fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        self.far.packet(to, packet, watch)
+    }
+
+    fn join<H: Host<Both<P>>>(&mut self, host: &mut H, address: &Address, first: bool) -> Result<()> {
+        let mut heard = false;
+        self.far.join(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), address, first)
+    }
+
+    fn part<H: Host<Both<P>>>(&mut self, host: &mut H, drain: bool) {
+        let mut heard = false;
+        self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        if let Some(near) = &self.near {
+            let mut add = |name, value: usize, help| into.push(Statistic { name, value: value as u64, help });
+            add("lanes_near", self.routes.sent_over(NEAR), "peers that are sent to over the near transport");
+            add("lanes_far", self.routes.sent_over(FAR), "peers that are sent to over the far transport");
+            near.lanes.statistics(into);
+        }
+        self.far.statistics(into);
+    }
+}

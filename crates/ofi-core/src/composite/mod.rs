@@ -1,0 +1,151 @@
+//! Two transports in one endpoint: lanes of both, of which each peer is sent to over one.
+//!
+//! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports go
+//! together without either knowing of it: [`Both`] is a transport made of two, and hands what an endpoint asks for on
+//! to one of them by the peer's number. A [`Pairing`] says what belongs together, and which of the two a peer is sent to
+//! over: asked before the first message, and not again before that lane is lost. So what an endpoint sends to a peer
+//! arrives once and in order, as the lane has it.
+//!
+//! Each end decides for what it sends. Usually both decide alike; where they do not, since one was not there yet when the
+//! other looked, the two directions use different lanes, and an endpoint hears its peer on either.
+
+mod either;
+mod lanes;
+mod pace;
+mod routes;
+mod side;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+
+pub use either::Either;
+pub use lanes::BothLanes;
+
+use crate::domain::{DomainPart, Registered};
+use crate::transport::{Port, Transport};
+
+/// Which transports go together, and how their addresses do. Addresses of the far one are the endpoint's.
+pub trait Pairing: Sized + Send + Sync + 'static {
+    /// The transport for peers nearby.
+    type Near: Transport;
+    /// The transport for all others, and for everything but reliable datagram endpoints.
+    type Far: Transport;
+    /// What an enabled endpoint has, while peers may reach it over the near transport.
+    type Meeting: Send;
+
+    /// Whether a poll of the far transport costs a system call, so that it is left out now and then while only near
+    /// peers have anything to say.
+    const FAR_IS_COSTLY: bool;
+
+    /// What the near transport is opened with. `None` leaves it out, of a domain or of an endpoint.
+    fn near_info(info: &Info) -> Option<Info>;
+
+    /// The near address of the endpoint whose far address this is.
+    fn near_address(far: &Address) -> Option<Address>;
+
+    /// The far address of the endpoint whose near address this is.
+    fn far_address(near: &Address) -> Option<Address>;
+
+    /// Lets peers know that the endpoint at `far` is there over both transports, from now on.
+    ///
+    /// # Errors
+    /// Any: the endpoint then goes without the near transport.
+    fn meet(far: &Address) -> Result<Self::Meeting>;
+
+    /// Whether to send to the peer at `far` over the near transport. Asked before the first message, and again after that
+    /// lane was lost; at once, so by what this host knows.
+    fn is_near(meeting: &mut Self::Meeting, far: &Address) -> bool;
+}
+
+/// The transport that a [`Pairing`] makes.
+pub struct Both<P>(PhantomData<fn() -> P>);
+
+/// What a domain has of the two.
+pub struct BothDomain<P: Pairing> {
+    near: Option<Arc<DomainPart<P::Near>>>,
+    far: Arc<DomainPart<P::Far>>,
+}
+
+/// What a registration has of the two.
+pub struct BothRegion<P: Pairing> {
+    near: Option<<P::Near as Transport>::Region>,
+    far: <P::Far as Transport>::Region,
+}
+
+type OpOf<P> = Either<<<P as Pairing>::Near as Transport>::Op, <<P as Pairing>::Far as Transport>::Op>;
+type TokenOf<P> =
+    Either<<<P as Pairing>::Near as Transport>::Token, <<P as Pairing>::Far as Transport>::Token>;
+
+impl<P: Pairing> Transport for Both<P> {
+    type Domain = BothDomain<P>;
+    type Region = BothRegion<P>;
+    type Lanes = BothLanes<P>;
+    type Op = OpOf<P>;
+    type Token = TokenOf<P>;
+
+    const MATCHES: bool = P::Near::MATCHES && P::Far::MATCHES;
+
+    fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain> {
+        let near = match P::near_info(info) {
+            // A region of this domain has data of the near transport, as the domain does.
+            Some(info) => Some(DomainPart::open(&info, registered.part(|region| region.near.as_ref()))?),
+            None => None,
+        };
+        Ok(BothDomain { near, far: DomainPart::open(info, registered.part(|region| Some(&region.far)))? })
+    }
+
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
+        BothLanes::open(domain, info)
+    }
+
+    fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
+        let near = domain.near.as_ref().map(|near| P::Near::register(&near.transport, attr)).transpose()?;
+        Ok(BothRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
+    }
+
+    fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
+        let near = match (&domain.near, &region.near) {
+            (Some(domain), Some(region)) => P::Near::deregister(&domain.transport, region),
+            _ => Ok(()),
+        };
+        P::Far::deregister(&domain.far.transport, &region.far).and(near)
+    }
+
+    fn alloc(
+        domain: &Arc<DomainPart<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        // Peers nearby may map it; to the far transport it is memory as any other.
+        match &domain.transport.near {
+            Some(near) => P::Near::alloc(near, len, placement),
+            None => P::Far::alloc(&domain.transport.far, len, placement),
+        }
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        P::Far::resolve(node, service)
+    }
+
+    fn needs_shared_memory() -> bool {
+        P::Far::needs_shared_memory()
+    }
+
+    fn atomic_size() -> usize {
+        P::Near::atomic_size().min(P::Far::atomic_size())
+    }
+
+    fn note_size() -> usize {
+        P::Near::note_size().min(P::Far::note_size())
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        P::Far::normalize(address)
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        P::Far::open_port(info, name)
+    }
+}

@@ -1,0 +1,83 @@
+//! How often a transport is looked at whose every look is a system call, while peers of the other are busy.
+
+/// Looks in a row that found nothing, after which looks are spaced out.
+const AWAKE: u32 = 256;
+
+/// Time between two looks then: some ten microseconds.
+#[cfg(target_arch = "x86_64")]
+const PAUSE: u64 = 1 << 15;
+/// Time between two looks then, in nanoseconds.
+#[cfg(not(target_arch = "x86_64"))]
+const PAUSE: u64 = 10_000;
+
+/// A clock that costs a few nanoseconds, and need be neither exact nor the same on all processors.
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it unless they turned that off
+    // for themselves (`PR_SET_TSC`), where it ends them by a signal.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// A clock.
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Pace {
+    quiet: u32,
+    last: u64,
+}
+
+impl Pace {
+    /// Whether to look now.
+    #[inline]
+    pub fn is_due(&mut self) -> bool {
+        if self.quiet < AWAKE {
+            return true;
+        }
+        let now = ticks();
+        let due = now.wrapping_sub(self.last) >= PAUSE;
+        if due {
+            self.last = now;
+        }
+        due
+    }
+
+    /// What came of a look.
+    #[inline]
+    pub fn looked(&mut self, found: bool) {
+        self.quiet = if found { 0 } else { self.quiet.saturating_add(1) };
+    }
+
+    /// Looks all the time for a while: something is to be expected.
+    #[inline]
+    pub fn wake(&mut self) {
+        self.quiet = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_spaced_out_after_many_in_vain_and_go_on() {
+        let mut pace = Pace::default();
+        for _ in 0..AWAKE {
+            assert!(pace.is_due());
+            pace.looked(false);
+        }
+        let looks = (0..1000).filter(|_| pace.is_due()).count();
+        assert!((1..1000).contains(&looks), "{looks} of 1000 looks in a row");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(pace.is_due(), "a look is due after a pause");
+        pace.looked(true);
+        assert!(pace.is_due() && pace.is_due(), "what was found may have company");
+    }
+}

@@ -1,0 +1,179 @@
+//! The endpoint's numbers for its peers, and those of its two transports.
+
+use ofi_api::Address;
+use rustc_hash::FxHashMap;
+
+use crate::transport::Peer;
+
+/// Index of the near transport.
+pub const NEAR: usize = 0;
+/// Index of the far transport.
+pub const FAR: usize = 1;
+
+/// No number.
+const NONE: Peer = Peer::MAX;
+
+/// Where sends to a peer go: a transport, and its number for the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route(u32);
+
+impl Route {
+    /// To be decided.
+    pub const OPEN: Self = Self(u32::MAX);
+
+    fn new(side: usize, local: Peer) -> Self {
+        Self(local << 1 | side as u32)
+    }
+
+    /// The transport; only of a route that is decided.
+    #[inline(always)]
+    pub fn side(self) -> usize {
+        (self.0 & 1) as usize
+    }
+
+    /// Its number for the peer.
+    #[inline(always)]
+    pub fn local(self) -> Peer {
+        self.0 >> 1
+    }
+
+    /// Whether it is still to be decided.
+    #[inline(always)]
+    pub fn is_open(self) -> bool {
+        self == Self::OPEN
+    }
+}
+
+struct Known {
+    address: Address,
+    /// The transports' numbers.
+    locals: [Peer; 2],
+    /// It would not be met over the near transport, though it was there; until its far lane is lost as well.
+    refused: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Routes {
+    /// By the endpoint's number.
+    routes: Vec<Route>,
+    known: Vec<Known>,
+    /// The endpoint's numbers, by the transports'.
+    peers: [Vec<Peer>; 2],
+    by_address: FxHashMap<Address, Peer>,
+}
+
+impl Routes {
+    /// Where sends to `peer` go.
+    #[inline(always)]
+    pub fn get(&self, peer: Peer) -> Route {
+        self.routes.get(peer as usize).copied().unwrap_or(Route::OPEN)
+    }
+
+    /// The endpoint's number for a transport's.
+    #[inline(always)]
+    pub fn peer(&self, side: usize, local: Peer) -> Peer {
+        self.peers[side].get(local as usize).copied().unwrap_or(NONE)
+    }
+
+    /// A transport's number for the endpoint's, if it has met the peer.
+    #[inline]
+    pub fn local(&self, side: usize, peer: Peer) -> Option<Peer> {
+        self.known.get(peer as usize).map(|known| known.locals[side]).filter(|&local| local != NONE)
+    }
+
+    /// A peer's address.
+    pub fn address(&self, peer: Peer) -> Option<&Address> {
+        self.known.get(peer as usize).map(|known| &known.address)
+    }
+
+    /// Takes note of a transport's new peer. Answers the endpoint's number, and whether that is new as well.
+    pub fn meet(&mut self, side: usize, local: Peer, address: &Address) -> (Peer, bool) {
+        let peer = self.by_address.get(address).copied().unwrap_or(self.known.len() as Peer);
+        let new = peer as usize == self.known.len();
+        if new {
+            self.known.push(Known { address: address.clone(), locals: [NONE; 2], refused: false });
+            self.routes.push(Route::OPEN);
+            self.by_address.insert(address.clone(), peer);
+        }
+        self.known[peer as usize].locals[side] = local;
+        debug_assert_eq!(local as usize, self.peers[side].len(), "peers are introduced in order");
+        self.peers[side].push(peer);
+        (peer, new)
+    }
+
+    /// Decides over which transport, which has met it, to send to a peer.
+    pub fn decide(&mut self, side: usize, peer: Peer) -> Option<Route> {
+        let route = Route::new(side, self.local(side, peer)?);
+        self.routes[peer as usize] = route;
+        Some(route)
+    }
+
+    /// A lane of a peer is lost. If sends went there, it is to be decided anew.
+    pub fn lost(&mut self, side: usize, peer: Peer, refused: bool) {
+        if let Some(route) = self.routes.get_mut(peer as usize)
+            && !route.is_open()
+            && route.side() == side
+        {
+            *route = Route::OPEN;
+        }
+        if let Some(known) = self.known.get_mut(peer as usize) {
+            known.refused = side == NEAR && (refused || known.refused);
+        }
+    }
+
+    /// Whether the near transport was tried with this peer, in vain.
+    pub fn refused(&self, peer: Peer) -> bool {
+        self.known.get(peer as usize).is_some_and(|known| known.refused)
+    }
+
+    /// Peers that a transport has met.
+    pub fn met(&self, side: usize) -> usize {
+        self.peers[side].len()
+    }
+
+    /// Peers that are sent to over a transport.
+    pub fn sent_over(&self, side: usize) -> usize {
+        self.routes.iter().filter(|route| !route.is_open() && route.side() == side).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(name: &str) -> Address {
+        Address::from_text(name)
+    }
+
+    #[test]
+    fn a_peer_has_one_number_whichever_transport_met_it_first() {
+        let mut routes = Routes::default();
+        assert_eq!(routes.meet(FAR, 0, &address("a")), (0, true));
+        assert_eq!(routes.meet(NEAR, 0, &address("b")), (1, true));
+        assert_eq!(routes.meet(NEAR, 1, &address("a")), (0, false));
+        assert_eq!(routes.meet(FAR, 1, &address("b")), (1, false));
+        assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1)), (1, 0));
+        assert_eq!((routes.peer(FAR, 0), routes.peer(FAR, 1)), (0, 1));
+        assert_eq!(routes.local(NEAR, 0), Some(1));
+        assert_eq!((routes.local(NEAR, 7), routes.peer(NEAR, 7)), (None, Peer::MAX));
+    }
+
+    #[test]
+    fn a_route_lasts_until_its_own_lane_is_lost() {
+        let mut routes = Routes::default();
+        routes.meet(FAR, 0, &address("a"));
+        assert!(routes.get(0).is_open() && routes.get(9).is_open());
+        assert_eq!(routes.decide(NEAR, 0), None, "the near transport has not met it");
+        routes.meet(NEAR, 0, &address("a"));
+        let route = routes.decide(NEAR, 0).unwrap();
+        assert_eq!((route.side(), route.local(), routes.get(0)), (NEAR, 0, route));
+        routes.lost(FAR, 0, true);
+        assert_eq!((routes.get(0), routes.refused(0)), (route, false));
+        routes.lost(NEAR, 0, true);
+        assert!(routes.get(0).is_open() && routes.refused(0));
+        routes.decide(FAR, 0);
+        routes.lost(FAR, 0, true);
+        assert!(!routes.refused(0), "whoever comes after may be near");
+    }
+}

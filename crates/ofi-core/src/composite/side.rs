@@ -1,0 +1,235 @@
+//! What one of two transports calls in the core: the same as alone, with its own numbers for peers and its own kind of
+//! operations.
+
+use std::marker::PhantomData;
+
+use ofi_api::{Address, Errno, MrAccess, RemotePiece, Result};
+
+use super::routes::{FAR, NEAR, Routes};
+use super::{Both, Either, OpOf, Pairing, TokenOf};
+use crate::domain::Regions;
+use crate::slots::SlotId;
+use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, Ticket, Transport};
+
+/// One of the two.
+pub trait Side<P: Pairing> {
+    /// The transport.
+    type Is: Transport;
+    /// Its index.
+    const INDEX: usize;
+
+    /// Marks an operation as its own.
+    fn op(own: <Self::Is as Transport>::Op) -> OpOf<P>;
+    /// An operation, if it is its own.
+    fn own(op: &OpOf<P>) -> Option<&<Self::Is as Transport>::Op>;
+    /// An operation, if it is its own.
+    fn own_mut(op: &mut OpOf<P>) -> Option<&mut <Self::Is as Transport>::Op>;
+    /// An operation, if it is its own.
+    fn take(op: OpOf<P>) -> Option<<Self::Is as Transport>::Op>;
+    /// Marks a token as its own.
+    fn token(own: <Self::Is as Transport>::Token) -> TokenOf<P>;
+    /// A token, if it is its own.
+    fn own_token(token: &TokenOf<P>) -> Option<&<Self::Is as Transport>::Token>;
+    /// A token, if it is its own.
+    fn take_token(token: TokenOf<P>) -> Option<<Self::Is as Transport>::Token>;
+    /// The endpoint's form of one of its addresses.
+    fn address(own: &Address) -> Address;
+}
+
+/// The near one.
+pub struct Near;
+/// The far one.
+pub struct Far;
+
+macro_rules! side {
+    ($side:ident, $index:ident, $address:expr) => {
+        impl<P: Pairing> Side<P> for $side {
+            type Is = P::$side;
+            const INDEX: usize = $index;
+
+            #[inline(always)]
+            fn op(own: <P::$side as Transport>::Op) -> OpOf<P> {
+                Either::$side(own)
+            }
+
+            #[inline(always)]
+            fn own(op: &OpOf<P>) -> Option<&<P::$side as Transport>::Op> {
+                if let Either::$side(own) = op { Some(own) } else { None }
+            }
+
+            #[inline(always)]
+            fn own_mut(op: &mut OpOf<P>) -> Option<&mut <P::$side as Transport>::Op> {
+                if let Either::$side(own) = op { Some(own) } else { None }
+            }
+
+            #[inline(always)]
+            fn take(op: OpOf<P>) -> Option<<P::$side as Transport>::Op> {
+                if let Either::$side(own) = op { Some(own) } else { None }
+            }
+
+            fn token(own: <P::$side as Transport>::Token) -> TokenOf<P> {
+                Either::$side(own)
+            }
+
+            fn own_token(token: &TokenOf<P>) -> Option<&<P::$side as Transport>::Token> {
+                if let Either::$side(own) = token { Some(own) } else { None }
+            }
+
+            fn take_token(token: TokenOf<P>) -> Option<<P::$side as Transport>::Token> {
+                if let Either::$side(own) = token { Some(own) } else { None }
+            }
+
+            fn address(own: &Address) -> Address {
+                let address: fn(&Address) -> Address = $address;
+                address(own)
+            }
+        }
+    };
+}
+
+// A near peer whose name is no pairing's keeps that name: it is somebody who found the endpoint in another way.
+side!(Near, NEAR, |own| P::far_address(own).unwrap_or_else(|| own.clone()));
+side!(Far, FAR, Address::clone);
+
+/// The core, as one of the two transports sees it.
+pub struct SideHost<'a, S, P, H> {
+    routes: &'a mut Routes,
+    host: &'a mut H,
+    /// Set when the transport has something to say.
+    heard: &'a mut bool,
+    which: PhantomData<(S, P)>,
+}
+
+impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
+    pub fn new(routes: &'a mut Routes, host: &'a mut H, heard: &'a mut bool) -> Self {
+        Self { routes, host, heard, which: PhantomData }
+    }
+
+    #[inline(always)]
+    fn peer(&self, local: Peer) -> Peer {
+        self.routes.peer(S::INDEX, local)
+    }
+}
+
+impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P, H> {
+    fn introduce(&mut self, local: Peer, address: &Address) {
+        let address = S::address(address);
+        let (peer, new) = self.routes.meet(S::INDEX, local, &address);
+        if new {
+            self.host.introduce(peer, &address);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+        *self.heard = true;
+        let arrived = Arrived { peer: self.peer(arrived.peer), ..*arrived };
+        // SAFETY: the caller's promise.
+        unsafe { self.host.deliver(&arrived, body) }
+    }
+
+    fn announce(&mut self, arrived: &Arrived, token: <S::Is as Transport>::Token) -> Announced<S::Is> {
+        *self.heard = true;
+        let arrived = Arrived { peer: self.peer(arrived.peer), ..*arrived };
+        match self.host.announce(&arrived, S::token(token)) {
+            Announced::Pull(id) => Announced::Pull(id),
+            Announced::Kept => Announced::Kept,
+            Announced::Stopped(token) => match S::take_token(token) {
+                Some(token) => Announced::Stopped(token),
+                None => unreachable!("the core hands back the token that it was given"),
+            },
+        }
+    }
+
+    fn receiving(&self, id: SlotId) -> Option<Receiving<'_>> {
+        self.host.receiving(id)
+    }
+
+    fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
+        *self.heard = true;
+        self.host.received(id, result);
+    }
+
+    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool {
+        *self.heard = true;
+        self.host.remote_write(self.routes.peer(S::INDEX, peer), data, len)
+    }
+
+    fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]) {
+        *self.heard = true;
+        self.host.accessed(regions, access, remote);
+    }
+
+    unsafe fn noted(
+        &mut self,
+        peer: Peer,
+        words: [u64; 4],
+        body: *const u8,
+        len: usize,
+    ) -> Result<(), Errno> {
+        *self.heard = true;
+        // SAFETY: the caller's promise.
+        unsafe { self.host.noted(self.routes.peer(S::INDEX, peer), words, body, len) }
+    }
+
+    fn open(&mut self, peer: Peer, ticket: Ticket, op: <S::Is as Transport>::Op) -> SlotId {
+        *self.heard = true;
+        self.host.open(self.routes.peer(S::INDEX, peer), ticket, S::op(op))
+    }
+
+    fn abandon(&mut self, id: SlotId) {
+        self.host.abandon(id);
+    }
+
+    fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut <S::Is as Transport>::Op> {
+        self.host.op(self.routes.peer(S::INDEX, peer), id).and_then(S::own_mut)
+    }
+
+    fn finish(
+        &mut self,
+        peer: Peer,
+        id: SlotId,
+        result: Result<(), Errno>,
+    ) -> Option<<S::Is as Transport>::Op> {
+        *self.heard = true;
+        self.op(peer, id)?; // an operation of the other transport is not this one's to finish
+        self.host.finish(self.routes.peer(S::INDEX, peer), id, result).and_then(S::take)
+    }
+
+    fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&<S::Is as Transport>::Op) -> bool) {
+        self.host.fail_ops(self.routes.peer(S::INDEX, peer), error, |op| S::own(op).is_some_and(&which));
+    }
+
+    fn fail_lane(
+        &mut self,
+        peer: Peer,
+        error: Errno,
+        ops: impl Fn(&<S::Is as Transport>::Op) -> bool,
+        tokens: impl Fn(&<S::Is as Transport>::Token) -> bool,
+    ) {
+        let peer = self.routes.peer(S::INDEX, peer);
+        let (own, own_token) =
+            (|op: &_| S::own(op).is_some_and(&ops), |token: &_| S::own_token(token).is_some_and(&tokens));
+        self.host.fail_lane(peer, error, own, own_token);
+        self.routes.lost(S::INDEX, peer, error == Errno::ECONNREFUSED);
+    }
+
+    fn may_hold(&self, peer: Peer, len: usize) -> bool {
+        self.host.may_hold(self.peer(peer), len)
+    }
+
+    #[inline(always)]
+    fn hungry(&self) -> bool {
+        self.host.hungry()
+    }
+
+    fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction {
+        *self.heard = true;
+        self.host.packet(from, packet)
+    }
+
+    fn packet_lost(&mut self, to: &Address, errno: Errno) {
+        *self.heard = true;
+        self.host.packet_lost(to, errno);
+    }
+}
