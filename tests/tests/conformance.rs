@@ -36,13 +36,17 @@ impl Kit for ShmConnected {
     }
 }
 
-/// UDP sockets on loopback, reliable datagram endpoints.
+/// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpPair;
 
 impl Kit for UdpPair {
     fn hints(&self) -> Hints {
         let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
         Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use ofi::raw::{
-    Address, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint, Fabric,
-    GetinfoFlags, Hints, Info, MrMode, Result, Serialization, Threading, Version, WaitObj,
+    Address, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint,
+    EpOption, Fabric, GetinfoFlags, Hints, Info, MrMode, Result, Serialization, Threading, Version, WaitObj,
 };
 
 use crate::pair::Pair;
@@ -19,6 +19,11 @@ pub trait Kit: Sync {
     /// What cases ask for unless they say otherwise: as much of it as this transport and endpoint type has.
     fn usual_caps(&self) -> Caps {
         USUAL
+    }
+
+    /// Whether endpoints may use shared memory with peers of their host, beside whatever the transport is.
+    fn shared_memory(&self) -> bool {
+        true
     }
 
     /// Why it cannot run on this host: a device is missing, say. Cases are then reported as skipped.
@@ -68,7 +73,12 @@ impl dyn Kit + '_ {
 
     /// An endpoint with the usual capabilities, to be changed before [`Opening::open`].
     pub fn opening(&self) -> Opening {
-        Opening::new(self.usual())
+        self.opening_for(self.usual())
+    }
+
+    /// An endpoint for these hints, to be changed before [`Opening::open`].
+    pub fn opening_for(&self, hints: Hints) -> Opening {
+        Opening { shared_memory: self.shared_memory(), ..Opening::new(hints) }
     }
 
     /// One endpoint as usual.
@@ -107,6 +117,7 @@ pub struct Opening {
     name: Option<Address>,
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
     info: Option<Info>,
+    shared_memory: bool,
 }
 
 impl Opening {
@@ -125,6 +136,7 @@ impl Opening {
             name: None,
             within: None,
             info: None,
+            shared_memory: true,
         }
     }
 
@@ -211,6 +223,12 @@ impl Opening {
         self
     }
 
+    /// Without shared memory, where there is another way.
+    pub fn without_shared_memory(mut self) -> Self {
+        self.shared_memory = false;
+        self
+    }
+
     /// With this info, instead of what getinfo answers to the hints.
     pub fn info(mut self, info: Info) -> Self {
         self.info = Some(info);
@@ -266,6 +284,9 @@ impl Opening {
             }
         };
         let ep = domain.open_endpoint(&info)?;
+        if !self.shared_memory {
+            ep.set_option(EpOption::SharedMemoryPermitted, 0)?;
+        }
         let tx = match self.given {
             Some(queue) => queue,
             None => domain.open_cq(&self.cq)?,

@@ -3,17 +3,19 @@
 //! `rdm-proto` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
 //! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`,
 //! `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
-//! again, and the core. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
+//! again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
 
 mod address;
 mod atomic;
 mod command;
+mod door;
 mod glue;
 mod lane;
 mod lanes;
 mod liveness;
 mod memory;
 mod message;
+mod near;
 mod provider;
 mod rma;
 mod settings;
@@ -26,10 +28,11 @@ use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
+pub use near::UdpOrShm;
 pub use provider::UdpProvider;
 pub use settings::SETTINGS;
 
-/// The transport.
+/// The transport over sockets, which the provider has together with shared memory ([`UdpOrShm`]).
 pub struct Udp;
 
 impl Transport for Udp {

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Errno, Error, Result};
@@ -16,6 +16,8 @@ struct Known {
     live: HashSet<u64>,
     /// A socket for each address that endpoints have, so that answers come from where questions went.
     sockets: HashMap<IpAddr, (Arc<UdpSocket>, u16)>,
+    /// Doors of endpoints ([`crate::door`]), whose callers are sent away.
+    doors: HashMap<RawFd, Arc<OwnedFd>>,
 }
 
 struct Helper {
@@ -75,7 +77,53 @@ impl Helper {
                     }
                 }
             }
+            let doors: Vec<Arc<OwnedFd>> = self.known().doors.values().cloned().collect();
+            for door in doors {
+                // Who knocked has learnt already what there is to learn.
+                while let Some(caller) = accept(&door) {
+                    drop(caller);
+                }
+            }
         }
+    }
+}
+
+/// The next caller of a listening socket that does not block.
+fn accept(door: &OwnedFd) -> Option<OwnedFd> {
+    let none = std::ptr::null_mut();
+    // SAFETY: no address is asked for.
+    let fd = unsafe { libc::accept4(door.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC) };
+    // SAFETY: the call just made this descriptor, so nothing else owns it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Keeps a door tended: those who knock are sent away, so that there is room for others.
+pub struct Tended {
+    helper: Arc<Helper>,
+    door: Arc<OwnedFd>,
+}
+
+/// Tends a door, which is a listening socket that does not block, until the answer is dropped.
+///
+/// # Errors
+/// `FI_EMFILE`, `FI_EAGAIN`.
+pub fn tend(door: OwnedFd) -> Result<Tended> {
+    let helper = Helper::get()?;
+    let door = Arc::new(door);
+    helper.known().doors.insert(door.as_raw_fd(), Arc::clone(&door));
+    let tended = Tended { helper, door };
+    tended.helper.set.add(tended.door.as_raw_fd())?;
+    Ok(tended)
+}
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        let fd = self.door.as_raw_fd();
+        self.helper.set.remove(fd);
+        self.helper.known().doors.remove(&fd);
+        // Closed for everybody at once, also where the thread holds on to it for a moment.
+        // SAFETY: takes no pointers.
+        unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
     }
 }
 

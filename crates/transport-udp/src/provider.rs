@@ -6,10 +6,11 @@ use ofi_api::{
     AddrFormat, Address, AvType, Caps, EpAttr, EpType, Fabric, GetinfoFlags, Info, MrMode, MsgOrder, Offers,
     OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, Version,
 };
+use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::negotiate::negotiate_any;
 
-use crate::Udp;
+use crate::UdpOrShm;
 use crate::address;
 use crate::command::RMA_IOV_LIMIT;
 
@@ -236,6 +237,6 @@ impl Provider for UdpProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Udp>::open(info))
+        Ok(FabricCore::<Both<UdpOrShm>>::open(info))
     }
 }

@@ -54,6 +54,14 @@ pub static SEGMENTS: Setting<bool> = Setting::new(
     "Have the kernel or the device cut and join rows of equally long datagrams, where it can (UDP_SEGMENT, UDP_GRO)",
 );
 
+/// Whether peers of this host are reached over shared memory.
+pub static SHARED_MEMORY: Setting<bool> = Setting::new(
+    "udp",
+    "shared_memory",
+    true,
+    "Reach peers of the same host, user and network namespace over shared memory (provider shm's settings apply)",
+);
+
 /// Everything here.
 pub static SETTINGS: &[&dyn AnySetting] =
-    &[&PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS, &SEGMENTS];
+    &[&SHARED_MEMORY, &PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS, &SEGMENTS];

@@ -164,7 +164,7 @@ pub fn services_are_inserted_by_name(kit: &dyn Kit) {
     if kit.getinfo(&hints).is_err() {
         return;
     }
-    let (a, b) = (Opening::new(hints.clone()).open(), Opening::new(hints).open());
+    let (a, b) = (kit.opening_for(hints.clone()).open(), kit.opening_for(hints).open());
     let port = b.name().to_socket_addr().unwrap().port().to_string();
     let to_b = a.av.insert_service("127.0.0.1", &port).unwrap();
     assert_eq!(to_b, FiAddr(0));
@@ -185,7 +185,7 @@ pub fn ranges_of_services_are_inserted(kit: &dyn Kit) {
     if kit.getinfo(&hints).is_err() {
         return;
     }
-    let side = Opening::new(hints).open();
+    let side = kit.opening_for(hints).open();
     let inserted = side.av.insert_range("127.0.0.1", 1, "5000", 4).unwrap();
     assert_eq!(numbers(inserted), [Some(0), Some(1), Some(2), Some(3)]);
     for number in 0..4 {

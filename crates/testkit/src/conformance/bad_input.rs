@@ -314,7 +314,7 @@ pub fn an_address_that_contradicts_its_format_is_refused(kit: &dyn Kit) {
         Err(error) => assert_eq!(error.errno(), Errno::ENODATA, "{error}"),
         Ok(infos) => {
             // Not granted and then ignored: an endpoint of it would have another name than asked for.
-            let opened = Opening::new(Hints::from(infos[0].clone())).try_open();
+            let opened = kit.opening_for(Hints::from(infos[0].clone())).try_open();
             assert!(
                 opened.is_err(),
                 "the source address was ignored: {:?}",

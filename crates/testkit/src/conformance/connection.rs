@@ -14,7 +14,7 @@ use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
     let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
-    Opening::new(kit.usual().ep_type(EpType::Msg).caps(caps))
+    kit.opening_for(kit.usual().ep_type(EpType::Msg).caps(caps))
 }
 
 fn info(kit: &dyn Kit) -> Info {
@@ -362,7 +362,7 @@ pub fn connection_calls_are_for_connected_endpoints(kit: &dyn Kit) {
     let hints = kit.hints().ep_type(EpType::Rdm).caps(Caps::MSG);
     let Ok(infos) = kit.getinfo(&hints) else { return };
     let info = &infos[0];
-    let side = Opening::new(hints).open();
+    let side = kit.opening_for(hints).open();
     for error in [side.ep.connect(&side.name(), &[]), side.ep.accept(&[]), side.ep.shutdown()] {
         assert_eq!(error.unwrap_err().errno(), Errno::EOPNOTSUPP);
     }

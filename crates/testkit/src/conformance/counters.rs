@@ -52,7 +52,8 @@ fn with_events(kit: &dyn Kit, attr: &CntrAttr) -> Option<Pair> {
     let caps = hints.info.caps | Caps::RMA_EVENT;
     let hints = hints.caps(caps);
     kit.getinfo(&hints).ok()?;
-    let target = Opening::new(hints)
+    let target = kit
+        .opening_for(hints)
         .counter(attr.clone(), BindFlags::REMOTE_READ)
         .counter(attr.clone(), BindFlags::REMOTE_WRITE);
     Some(Pair::of(kit.side(), target.open()))

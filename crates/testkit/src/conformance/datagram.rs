@@ -12,7 +12,7 @@ use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
     let caps = Caps::MSG | Caps::SOURCE;
-    Opening::new(kit.usual().ep_type(EpType::Dgram).caps(caps))
+    kit.opening_for(kit.usual().ep_type(EpType::Dgram).caps(caps))
 }
 
 fn pair(kit: &dyn Kit) -> Pair {

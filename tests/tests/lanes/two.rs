@@ -1,0 +1,116 @@
+//! Providers of two instances of shared memory. An endpoint `fi_shm://NAME` is reached over the second one as
+//! `fi_shm://NAME~`.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ofi::raw::{Address, Fabric, Hints, Info, Offers, Provider, Request, Result, Version};
+use ofi_core::composite::{Both, Pairing};
+use ofi_core::domain::FabricCore;
+use transport_shm::{Shm, ShmProvider};
+
+/// How peers are divided.
+pub trait Division: Send + Sync + 'static {
+    /// The provider's name.
+    const NAME: &str;
+
+    /// Whether the endpoint `own` sends to `peer` over the second instance.
+    fn is_near(own: &Address, peer: &Address) -> bool;
+}
+
+/// By turns.
+pub struct Turns;
+
+impl Division for Turns {
+    const NAME: &str = "crossed";
+
+    fn is_near(_own: &Address, _peer: &Address) -> bool {
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+    }
+}
+
+/// By what both ends see in their names.
+pub struct Halves;
+
+impl Division for Halves {
+    const NAME: &str = "halved";
+
+    fn is_near(own: &Address, peer: &Address) -> bool {
+        let ones =
+            |address: &Address| address.text().map_or(0, |text| text.bytes().map(u8::count_ones).sum());
+        (ones(own) + ones(peer)).is_multiple_of(2)
+    }
+}
+
+/// The pairing.
+pub struct Two<D>(PhantomData<D>);
+
+impl<D: Division> Pairing for Two<D> {
+    type Near = Shm;
+    type Far = Shm;
+    type Meeting = Address;
+
+    const FAR_IS_COSTLY: bool = false;
+
+    fn near_info(info: &Info) -> Option<Info> {
+        Some(Info { src_addr: None, dest_addr: None, ..info.clone() })
+    }
+
+    fn near_address(far: &Address) -> Option<Address> {
+        Some(Address::from_text(&format!("{}~", far.text()?)))
+    }
+
+    fn far_address(near: &Address) -> Option<Address> {
+        Some(Address::from_text(near.text()?.strip_suffix('~')?))
+    }
+
+    fn meet(far: &Address) -> Result<Address> {
+        Ok(far.clone())
+    }
+
+    fn is_near(own: &mut Address, far: &Address) -> bool {
+        D::is_near(own, far)
+    }
+}
+
+/// Offers what provider `shm` does, under its own name.
+struct TwoProvider<D>(PhantomData<D>);
+
+impl<D: Division> Provider for TwoProvider<D> {
+    fn name(&self) -> &str {
+        D::NAME
+    }
+
+    fn version(&self) -> Version {
+        ShmProvider.version()
+    }
+
+    fn offers(&self, request: &Request<'_>) -> Offers {
+        let wanted = |hints: &&Hints| ["", D::NAME].contains(&hints.info.fabric_attr.prov_name.as_str());
+        let hints = match request.hints {
+            Some(hints) if !wanted(&hints) => return Offers::default(),
+            hints => hints.map(|hints| hints.clone().provider("shm")),
+        };
+        let mut offers = ShmProvider.offers(&Request { hints: hints.as_ref(), ..*request });
+        for info in &mut offers.infos {
+            info.fabric_attr.prov_name = D::NAME.into();
+        }
+        offers
+    }
+
+    fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
+        Ok(FabricCore::<Both<Two<D>>>::open(info))
+    }
+}
+
+/// Makes the providers known to this process.
+pub fn register() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Turns>))).expect("a name nobody has");
+        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Halves>))).expect("a name nobody has");
+    });
+}
