@@ -9,7 +9,9 @@ use super::routes::{FAR, NEAR, Routes};
 use super::{Both, Either, OpOf, Pairing, TokenOf};
 use crate::domain::Regions;
 use crate::slots::SlotId;
-use crate::transport::{Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, Ticket, Transport};
+use crate::transport::{
+    Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+};
 
 /// One of the two.
 pub trait Side<P: Pairing> {
@@ -111,6 +113,11 @@ impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
     }
 }
 
+/// The core's answer about a token, which is the one that it was given.
+fn back<T: Transport>(token: Option<T::Token>, answer: fn(T::Token) -> Announced<T>) -> Announced<T> {
+    token.map_or(Announced::Kept, answer)
+}
+
 impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P, H> {
     fn introduce(&mut self, local: Peer, address: &Address) {
         let address = S::address(address);
@@ -134,10 +141,8 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         match self.host.announce(&arrived, S::token(token)) {
             Announced::Pull(id) => Announced::Pull(id),
             Announced::Kept => Announced::Kept,
-            Announced::Stopped(token) => match S::take_token(token) {
-                Some(token) => Announced::Stopped(token),
-                None => unreachable!("the core hands back the token that it was given"),
-            },
+            Announced::Stopped(token) => back(S::take_token(token), Announced::Stopped),
+            Announced::Unwanted(token) => back(S::take_token(token), Announced::Unwanted),
         }
     }
 
@@ -150,7 +155,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.received(id, result);
     }
 
-    fn remote_write(&mut self, peer: Peer, data: u64, len: usize) -> bool {
+    fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {
         *self.heard = true;
         self.host.remote_write(self.routes.peer(S::INDEX, peer), data, len)
     }
