@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Address, AvSet, AvSetAttr, AvType, FiAddr, Inserted, Result};
+use crate::{Address, AvSet, AvSetAttr, AvType, Context, EventQueue, FiAddr, Fid, Inserted, Result};
 
 /// How to open an address vector (`struct fi_av_attr`).
 #[derive(Clone, Debug, Default)]
@@ -14,37 +14,122 @@ pub struct AvAttr {
     /// How many of a number's upper bits name one of the peer's receive contexts ([`FiAddr::with_rx_index`]); 0 for none:
     /// then peers choose among theirs. At most 32.
     pub rx_ctx_bits: u32,
+    /// The name under which processes of this host and user share the vector, in the domain of this name. An address has
+    /// the same number in each of them. It is there while one of them has it open, however the others end.
+    pub name: Option<String>,
+    /// Only looks at a shared vector, which must be there (`FI_READ`).
+    pub read_only: bool,
+    /// Insertions are reported to the bound event queue (`FI_EVENT`): one error for each address that failed, with its
+    /// place, then one [`crate::EventKind::AvComplete`] with the number of good ones.
+    pub events: bool,
+    /// Completions report a peer by the number that [`AddressVector::set_user_id`] gives it, and nobody before
+    /// (`FI_AV_USER_ID`).
+    pub user_ids: bool,
+}
+
+/// What to insert.
+#[derive(Clone, Copy, Debug)]
+pub enum Addresses<'a> {
+    /// These, in order (`fi_av_insert`).
+    Given(&'a [Address]),
+    /// What a name means (`fi_av_insertsvc`).
+    Service {
+        /// Host name or numeric address.
+        node: &'a str,
+        /// Port or its counterpart.
+        service: &'a str,
+    },
+    /// `node_count` × `service_count` addresses, counting the last number of each name up (`fi_av_insertsym`).
+    Range {
+        /// The first node.
+        node: &'a str,
+        /// How many.
+        node_count: usize,
+        /// The first service of each.
+        service: &'a str,
+        /// How many.
+        service_count: usize,
+    },
+}
+
+/// What else an insertion says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Insertion<'a> {
+    /// The number by which completions report each address (`FI_AV_USER_ID`); none to report indices.
+    pub user_ids: Option<&'a [FiAddr]>,
+    /// Goes with the events of a vector that was opened with [`AvAttr::events`].
+    pub context: Context,
 }
 
 /// An address vector (`fid_av`).
 pub trait AddressVector: Send + Sync + std::any::Any {
-    /// Inserts each address. An address that is there already answers the same number once more, and must be removed
-    /// as often as it was inserted.
-    fn insert(&self, addresses: &[Address]) -> Vec<Inserted>;
+    /// Inserts addresses. One that is there already answers the same number once more, and must be removed as often as
+    /// it was inserted. One that fails takes no number and does not stop the others.
+    ///
+    /// # Errors
+    /// `FI_ENOEQ` on a vector with events that has no queue; `FI_EINVAL` for user ids on one that was opened for
+    /// [`AddressVector::set_user_id`], for a number of them that is not that of the addresses, and for a name that cannot
+    /// be counted up; `FI_EACCES` on a vector opened only to look at.
+    fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>>;
+
+    /// Inserts each address. What stops all of them is told of each.
+    fn insert(&self, addresses: &[Address]) -> Vec<Inserted> {
+        match self.insert_with(Addresses::Given(addresses), &Insertion::default()) {
+            Ok(inserted) => inserted,
+            Err(error) => addresses.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
 
     /// Inserts the address of `node` and `service` (`fi_av_insertsvc`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for a name that does not resolve.
-    fn insert_service(&self, node: &str, service: &str) -> Inserted;
+    /// `FI_EINVAL` for a name that does not resolve; those of [`AddressVector::insert_with`].
+    fn insert_service(&self, node: &str, service: &str) -> Inserted {
+        let addresses = Addresses::Service { node, service };
+        self.insert_with(addresses, &Insertion::default())?.pop().unwrap_or(Ok(FiAddr::NOTAVAIL))
+    }
 
     /// Inserts `node_count` × `service_count` addresses, counting the last number of each name up
     /// (`fi_av_insertsym`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for a name that cannot be counted up.
+    /// `FI_EINVAL` for a name that cannot be counted up; those of [`AddressVector::insert_with`].
     fn insert_range(
         &self,
         node: &str,
         node_count: usize,
         service: &str,
         service_count: usize,
-    ) -> Result<Vec<Inserted>>;
+    ) -> Result<Vec<Inserted>> {
+        let addresses = Addresses::Range { node, node_count, service, service_count };
+        self.insert_with(addresses, &Insertion::default())
+    }
+
+    /// Has completions report the peer at `address` as `id` from now on (`fi_av_set_user_id`).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there, or the vector was not opened with [`AvAttr::user_ids`].
+    fn set_user_id(&self, address: FiAddr, id: FiAddr) -> Result<()>;
+
+    /// What events about it carry.
+    fn fid(&self) -> Fid;
+
+    /// Binds the queue that insertions are reported to.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` unless the vector was opened with [`AvAttr::events`], and for a queue of another library's making;
+    /// `FI_EBUSY` if it has one.
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
+
+    /// The numbers of a shared vector's addresses as memory that all its processes see (`fi_av_attr.map_addr`): the
+    /// `n`th word is the number of the `n`th address, once that is inserted. Mapped while the vector is open. `None` for
+    /// a vector without name.
+    fn map_addr(&self) -> Option<std::ptr::NonNull<u64>>;
 
     /// Removes one insertion of each of `addresses`.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one is not there; the others are removed.
+    /// `FI_EINVAL` if one is not there; the others are removed. `FI_EACCES` on a vector opened only to look at.
     fn remove(&self, addresses: &[FiAddr]) -> Result<()>;
 
     /// Makes a set of this vector's numbers (`fi_av_set`).

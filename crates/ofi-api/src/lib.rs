@@ -51,7 +51,7 @@ mod trigger;
 mod wait;
 
 pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
-pub use av::{AddressVector, AvAttr};
+pub use av::{AddressVector, Addresses, AvAttr, Insertion};
 pub use cm::PassiveEndpoint;
 pub use collective::{
     AvSet, AvSetAttr, CollectiveAttr, CollectiveGroup, CollectiveKind, CollectiveOp, Group,

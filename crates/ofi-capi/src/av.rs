@@ -1,23 +1,31 @@
 //! Address vectors.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{AddrFormat, Address, AddressVector, AvAttr, AvType, Errno, Error, FiAddr, Inserted, Result};
+use ofi_api::{
+    AddrFormat, Address, AddressVector, Addresses, AvAttr, Errno, Error, FiAddr, Inserted, Result,
+};
 
-use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, flag};
+use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, fid_eq, flag};
 use crate::border::{self, invalid, null};
+use crate::directory::{self, Entry};
 use crate::memory;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::posting::vector;
-use crate::{av_set, domain, nosys};
+use crate::{av_attr, av_set, domain, nosys};
 
 /// What is behind an address vector.
 pub(crate) struct AvBody {
     pub av: Arc<dyn AddressVector>,
     format: AddrFormat,
+    /// Insertions are reported to an event queue (`FI_EVENT`).
+    reports: bool,
     pub users: Users,
-    _domain: Hold,
+    /// The domain, and the event queue once it is bound.
+    holds: Mutex<Vec<Hold>>,
+    /// By which events find this object.
+    entry: Mutex<Option<Entry>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -35,7 +43,7 @@ unsafe impl Fid for fid_av {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::NOSYS };
+static FID_OPS: fi_ops = fi_ops { close, bind, ..fi_ops::NOSYS };
 static OPS: fi_ops_av = fi_ops_av {
     insert,
     insertsvc,
@@ -43,6 +51,7 @@ static OPS: fi_ops_av = fi_ops_av {
     remove,
     lookup,
     straddr,
+    set_user_id,
     av_set: av_set::open,
     ..fi_ops_av::NOSYS
 };
@@ -61,35 +70,34 @@ pub(crate) unsafe extern "C" fn open(
             return Err(null("the place of the address vector"));
         }
         // SAFETY: as above.
-        let attr = unsafe { attr.as_mut() };
-        let mut wanted = AvAttr::default();
-        if let Some(attr) = attr {
-            wanted.av_type = AvType::try_from(attr.r#type)?;
-            wanted.count = attr.count;
-            wanted.rx_ctx_bits = u32::try_from(attr.rx_ctx_bits).unwrap_or(u32::MAX); // refused below
-            if !attr.name.is_null() || attr.flags & !flag::SYMMETRIC != 0 {
-                return Err(Error::wanted(
-                    Errno::ENOSYS,
-                    "fi_av_attr",
-                    "a vector without name and flags but FI_SYMMETRIC",
-                    format!("flags {:#x}", attr.flags),
-                    "leave them out",
-                ));
-            }
-            if wanted.av_type == AvType::Unspec {
-                attr.r#type = AvType::Table.as_c();
-            }
-        }
+        let mut attr = unsafe { attr.as_mut() };
+        let wanted = match attr {
+            // SAFETY: as above.
+            Some(ref mut attr) => unsafe { av_attr::read(attr)? },
+            None => AvAttr::default(),
+        };
         let av = domain.domain.open_av(&wanted)?;
+        if let (Some(attr), Some(numbers)) = (attr, av.map_addr())
+            && attr.map_addr.is_null()
+        {
+            attr.map_addr = numbers.as_ptr().cast();
+        }
+        let number = av.fid();
         let fid = fid_av { fid: object::header::<fid_av>(context, &FID_OPS), ops: OPS.table() };
         let body = AvBody {
             av,
             format: domain.info.addr_format,
+            reports: wanted.events,
             users: Users::default(),
-            _domain: domain.users.hold(),
+            holds: Mutex::new(vec![domain.users.hold()]),
+            entry: Mutex::default(),
         };
+        let handle = object::open(fid, body);
+        // SAFETY: just opened.
+        let body = unsafe { object::body(handle)? };
+        *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory::enter(number, handle));
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { place.write(handle) };
         Ok(())
     })
 }
@@ -103,13 +111,35 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::of_fid::<fid_av>(handle)? };
+        domain::no_flags("fi_av_bind", flags)?;
+        // SAFETY: as above.
+        let eq = unsafe { object::of_fid::<fid_eq>(other)? };
+        av.av.bind_eq(&eq.eq)?;
+        av.holds.lock().unwrap_or_else(PoisonError::into_inner).push(eq.users.hold());
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let av = unsafe { object::body(av)? };
+        domain::no_flags("fi_av_set_user_id", flags)?;
+        av.av.set_user_id(FiAddr(number), FiAddr(id))
+    })
+}
+
 /// Addresses of C, one behind the other.
-struct Addresses {
+struct AddressList {
     format: AddrFormat,
     at: *const u8,
 }
 
-impl Addresses {
+impl AddressList {
     /// The next one.
     ///
     /// # Safety
@@ -173,7 +203,7 @@ impl Addresses {
 /// The C caller's promise: an address of this format.
 pub(crate) unsafe fn one_address(format: AddrFormat, addr: *const c_void) -> Result<Address> {
     // SAFETY: the same promise.
-    unsafe { Addresses { format, at: addr.cast() }.next() }
+    unsafe { AddressList { format, at: addr.cast() }.next() }
 }
 
 /// Writes what became of each address; answers how many are in.
@@ -204,17 +234,28 @@ unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *
     good
 }
 
-fn check_flags(flags: u64) -> Result<()> {
-    match flags & !(flag::SYNC_ERR | flag::MORE) {
-        0 => Ok(()),
-        other => Err(Error::wanted(
-            Errno::EBADFLAGS,
-            "the flags of an insertion",
-            "FI_MORE and FI_SYNC_ERR",
-            format!("{other:#x}"),
-            "leave the others out",
-        )),
+/// Inserts what is named once, all of it in one call of the library's, and answers as C wants it.
+///
+/// # Safety
+/// The C caller's promise: that of [`answer`], and with `FI_AV_USER_ID` an id in each of `count` places.
+unsafe fn insert_whole(
+    av: &AvBody,
+    addresses: Addresses<'_>,
+    (count, places): (usize, *mut u64),
+    flags: u64,
+    context: *mut c_void,
+) -> Result<c_int> {
+    // SAFETY: the caller's promise.
+    let ids = unsafe { av_attr::user_ids(flags, places, count)? };
+    let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), context))?;
+    if av.reports {
+        // The context is the events', and how many are in is theirs to tell.
+        // SAFETY: the caller's promise.
+        unsafe { answer(&inserted, places, 0, std::ptr::null_mut()) };
+        return Ok(0);
     }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { answer(&inserted, places, flags, context) })
 }
 
 unsafe extern "C" fn insert(
@@ -228,17 +269,24 @@ unsafe extern "C" fn insert(
     border::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        check_flags(flags)?;
-        if count == 0 {
+        // SAFETY: as above.
+        unsafe { av_attr::user_ids(flags, places, 0)? };
+        if count == 0 && !av.reports {
             return Ok(0);
         }
-        if addr.is_null() {
+        if addr.is_null() && count > 0 {
             return Err(null("the addresses"));
         }
         if count > c_int::MAX as usize {
             return Err(invalid("count", "an int", count.to_string()));
         }
-        let mut list = Addresses { format: av.format, at: addr.cast() };
+        let mut list = AddressList { format: av.format, at: addr.cast() };
+        if av.reports || flags & flag::AV_USER_ID != 0 {
+            // SAFETY: the caller gave `count` addresses.
+            let all: Vec<Address> = (0..count).map(|_| unsafe { list.next() }).collect::<Result<_>>()?;
+            // SAFETY: the caller has room for `count` answers.
+            return unsafe { insert_whole(av, Addresses::Given(&all), (count, places), flags, context) };
+        }
         // In parts, so that a count that is wrong takes no memory at once.
         let (mut done, mut good) = (0, 0);
         while done < count {
@@ -269,14 +317,13 @@ unsafe extern "C" fn insertsvc(
     border::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        check_flags(flags)?;
         // SAFETY: as above.
         let node = unsafe { memory::text(node) }.ok_or_else(|| null("the node"))?;
         // SAFETY: as above.
         let service = unsafe { memory::text(service) }.unwrap_or_default();
-        let inserted = av.av.insert_service(&node, &service);
+        let addresses = Addresses::Service { node: &node, service: &service };
         // SAFETY: as above.
-        Ok(unsafe { answer(&[inserted], places, flags, context) })
+        unsafe { insert_whole(av, addresses, (1, places), flags, context) }
     })
 }
 
@@ -293,14 +340,14 @@ unsafe extern "C" fn insertsym(
     border::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        check_flags(flags)?;
         // SAFETY: as above.
         let node = unsafe { memory::text(node) }.ok_or_else(|| null("the node"))?;
         // SAFETY: as above.
         let service = unsafe { memory::text(service) }.ok_or_else(|| null("the service"))?;
-        let inserted = av.av.insert_range(&node, node_count, &service, service_count)?;
+        let addresses = Addresses::Range { node: &node, node_count, service: &service, service_count };
+        let count = node_count.saturating_mul(service_count);
         // SAFETY: as above.
-        Ok(unsafe { answer(&inserted, places, flags, context) })
+        unsafe { insert_whole(av, addresses, (count, places), flags, context) }
     })
 }
 
@@ -352,7 +399,7 @@ unsafe extern "C" fn straddr(
         if addr.is_null() {
             return std::ptr::null();
         }
-        let mut list = Addresses { format: av.format, at: addr.cast() };
+        let mut list = AddressList { format: av.format, at: addr.cast() };
         // SAFETY: as above: one address of the vector's format.
         let Ok(address) = (unsafe { list.next() }) else { return std::ptr::null() };
         let text = address.to_string();

@@ -13,6 +13,7 @@
 mod abi;
 mod atomic;
 mod av;
+mod av_attr;
 mod av_set;
 mod border;
 mod cm;

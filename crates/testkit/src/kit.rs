@@ -217,6 +217,12 @@ impl Opening {
         self
     }
 
+    /// Its address vector.
+    pub fn av(mut self, attr: AvAttr) -> Self {
+        self.av = attr;
+        self
+    }
+
     /// In the domain of another endpoint.
     pub fn beside(mut self, other: &Side) -> Self {
         self.within = Some((Arc::clone(&other.fabric), Arc::clone(&other.domain)));

@@ -100,6 +100,8 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SOURCE
             | Caps::SOURCE_ERR
             | Caps::FENCE
+            | Caps::SHARED_AV
+            | Caps::AV_USER_ID
             | Caps::RMA_EVENT
             | Caps::TRIGGER
             | Caps::LOCAL_COMM,
@@ -167,7 +169,8 @@ fn datagram(mut info: Info) -> Info {
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
     let memory = Caps::RMA | Caps::RMA_DIRECTIONS;
-    info.caps &= messages | sources | memory | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+    let vectors = Caps::SHARED_AV | Caps::AV_USER_ID;
+    info.caps &= messages | sources | memory | vectors | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
     info.tx_attr.inject_size = INJECT.min(info.ep_attr.max_msg_size);
     info.tx_attr.op_flags -= OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE;
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::SAS, MsgOrder::SAS);
@@ -178,7 +181,7 @@ fn datagram(mut info: Info) -> Info {
 fn connected(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Msg;
     let of_many = Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
-    info.caps -= of_many | Caps::COLLECTIVE;
+    info.caps -= of_many | Caps::COLLECTIVE | Caps::SHARED_AV | Caps::AV_USER_ID;
     info
 }
 

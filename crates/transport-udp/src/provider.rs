@@ -101,6 +101,8 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SOURCE
             | Caps::SOURCE_ERR
             | Caps::FENCE
+            | Caps::SHARED_AV
+            | Caps::AV_USER_ID
             | Caps::RMA_EVENT
             | Caps::LOCAL_COMM
             | Caps::REMOTE_COMM,

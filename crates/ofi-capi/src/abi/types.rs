@@ -414,6 +414,12 @@ pub(crate) mod command {
 pub(crate) mod flag {
     /// Errors of each address are wanted (`fi_av_insert`).
     pub(crate) const SYNC_ERR: u64 = 1 << 58;
+    /// Ends are reported to an event queue.
+    pub(crate) const EVENT: u64 = 1 << 24;
+    /// Only to look at.
+    pub(crate) const READ: u64 = 1 << 8;
+    /// Completions name peers by numbers of the application.
+    pub(crate) const AV_USER_ID: u64 = 1 << 41;
     /// All processes insert the same addresses.
     pub(crate) const SYMMETRIC: u64 = 1 << 59;
     /// All addresses of the vector.

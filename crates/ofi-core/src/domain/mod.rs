@@ -203,7 +203,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn AddressVector>> {
         self.0.born.check()?;
-        Ok(Av::open::<T>(attr, self.0.info.addr_format, self.0.id)?)
+        Ok(Av::open::<T>(attr, &self.0.info, self.0.id)?)
     }
 
     fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn MemoryRegion>> {

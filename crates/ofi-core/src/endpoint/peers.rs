@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
-use crate::av::Av;
+use crate::av::{Av, CountsOf};
 use crate::transport::{Peer, RxName};
 
 /// What the endpoint knows of one peer.
 struct Known {
     address: Address,
-    /// Its number in the address vector, if it was there at the last look.
+    /// By which number completions report it, if it was in the address vector at the last look.
     source: FiAddr,
     /// The vector's insertion count at that look.
     looked_at: u32,
@@ -22,6 +22,7 @@ struct Known {
 #[derive(Default)]
 pub struct Peers {
     av: Option<Arc<Av>>,
+    counts: CountsOf,
     /// `peer + 1` by address number; 0 for not yet asked.
     forward: Vec<Peer>,
     known: Vec<Known>,
@@ -31,7 +32,8 @@ pub struct Peers {
 impl Peers {
     /// Uses `av` from now on.
     pub fn bind(&mut self, av: Arc<Av>) {
-        self.removals = av.removals();
+        self.counts = CountsOf::new(&av);
+        self.removals = self.counts.get().removals();
         self.av = Some(av);
     }
 
@@ -62,8 +64,7 @@ impl Peers {
     /// The peer at `address`, if it was asked for before.
     #[inline]
     pub fn get(&self, address: FiAddr) -> Option<Peer> {
-        let av = self.av.as_ref()?;
-        if av.removals() != self.removals {
+        if self.counts.get().removals() != self.removals {
             return None;
         }
         match self.forward.get(address.0 as usize) {
@@ -79,7 +80,7 @@ impl Peers {
     #[cold]
     pub fn look_up(&mut self, address: FiAddr) -> Result<Address> {
         let Some(av) = &self.av else { return Err(Error::new(Errno::ENOAV)) };
-        let removals = av.removals();
+        let removals = self.counts.get().removals();
         if removals != self.removals {
             self.removals = removals;
             self.forward.clear();
@@ -110,14 +111,14 @@ impl Peers {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
-    /// A peer's number in the address vector, or `FI_ADDR_NOTAVAIL`.
+    /// By which number completions report a peer: its own in the address vector, or the application's; or
+    /// `FI_ADDR_NOTAVAIL`.
     #[inline]
     pub fn source(&mut self, peer: Peer) -> FiAddr {
-        let (Some(av), Some(known)) = (&self.av, self.known.get(peer as usize)) else {
-            return FiAddr::NOTAVAIL;
-        };
-        if av.removals() == self.removals
-            && (known.source != FiAddr::NOTAVAIL || known.looked_at == av.insertions())
+        let Some(known) = self.known.get(peer as usize) else { return FiAddr::NOTAVAIL };
+        let counts = self.counts.get();
+        if counts.removals() == self.removals
+            && (known.source != FiAddr::NOTAVAIL || known.looked_at == counts.insertions())
         {
             return known.source;
         }
@@ -130,8 +131,8 @@ impl Peers {
         let (Some(av), Some(known)) = (&self.av, self.known.get_mut(peer as usize)) else {
             return FiAddr::NOTAVAIL;
         };
-        known.looked_at = av.insertions();
-        known.source = av.number(&known.address).unwrap_or(FiAddr::NOTAVAIL);
+        known.looked_at = self.counts.get().insertions();
+        known.source = av.reported(&known.address).unwrap_or(FiAddr::NOTAVAIL);
         known.source
     }
 }

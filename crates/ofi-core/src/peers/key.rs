@@ -38,6 +38,26 @@ impl<'a> Key<'a> {
     }
 }
 
+/// The one form of an address as a value: what is equal reaches the same peer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AddressKey(Box<[u8]>);
+
+impl AddressKey {
+    /// The key of an address.
+    ///
+    /// # Errors
+    /// `FI_EADDRNOTAVAIL`, `FI_EINVAL` for one that cannot be sent to.
+    pub fn of(format: AddrFormat, bytes: &[u8]) -> Result<Self> {
+        let address = destination(format, bytes)?;
+        Ok(Self(match Key::of(format, address) {
+            Key::Opaque(bytes) => bytes.into(),
+            Key::Ip { ip, port, scope } => {
+                [&ip.octets()[..], &port.to_ne_bytes(), &scope.to_ne_bytes()].concat().into()
+            }
+        }))
+    }
+}
+
 /// The part of `bytes` that is the address, if it could be a destination.
 ///
 /// # Errors

@@ -16,7 +16,8 @@ mod store;
 mod table;
 
 pub use batch::Answers;
-pub use table::{AddressTable, Peer, Removals, Removed, UserIds};
+pub use key::AddressKey;
+pub use table::{AddressTable, Peer, Removals, Removed, UserIds, no_user_ids};
 
 #[cfg(test)]
 mod tests;

@@ -303,18 +303,19 @@ impl AddressTable {
     /// `FI_EINVAL` if there is no address under this index, or if the table was not opened for user ids.
     pub fn set_user_id(&mut self, address: FiAddr, id: FiAddr) -> Result<()> {
         if self.user_ids != UserIds::Always {
-            let advice = "open it with FI_AV_USER_ID, or give the ids when inserting";
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "fi_av_set_user_id",
-                "an address vector with user ids",
-                "one without",
-                advice,
-            ));
+            return Err(no_user_ids());
         }
         let peer = self.peer(address)?;
         self.put_id(peer, id);
         Ok(())
+    }
+
+    /// As [`AddressTable::set_user_id`], for an id that came with the insertion of the address that is there. The last
+    /// insertion decides.
+    pub fn name_peer(&mut self, address: FiAddr, id: FiAddr) {
+        if let Ok(peer) = self.peer(address) {
+            self.put_id(peer, id);
+        }
     }
 
     /// Gives a peer the user id that came with its insertion. The last insertion decides.
@@ -352,6 +353,18 @@ impl AddressTable {
             "insert the peer first, and drop indices whose address was removed",
         )
     }
+}
+
+/// The refusal of a user id for an address that is there.
+#[cold]
+pub fn no_user_ids() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "fi_av_set_user_id",
+        "an address vector with user ids",
+        "one without",
+        "open it with FI_AV_USER_ID, or give the ids when inserting",
+    )
 }
 
 /// The key of a live slot.

@@ -142,7 +142,7 @@ impl<L: Level> NodeBuilder<L> {
         let av = opened.raw.open_av(&AvAttr {
             av_type: info.domain_attr.av_type,
             count: self.av_count,
-            rx_ctx_bits: 0,
+            ..AvAttr::default()
         })?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
         match eq {

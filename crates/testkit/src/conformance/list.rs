@@ -301,6 +301,20 @@ macro_rules! for_each_case {
                 services_are_inserted_by_name
                 ranges_of_services_are_inserted
             }
+            shared_av {
+                an_address_has_one_number_in_all_processes_that_share_its_vector
+                a_removal_from_a_shared_vector_is_seen_by_all
+                a_vector_opened_to_look_at_must_be_there_and_is_not_changed
+                a_shared_vector_is_there_while_somebody_has_it
+                endpoints_send_by_the_numbers_of_a_shared_vector
+            }
+            user_ids {
+                an_id_given_with_an_insertion_is_reported_as_the_source
+                an_id_is_reported_once_it_is_set
+                ids_are_given_in_the_way_that_the_vector_was_opened_for
+                an_insertion_is_reported_after_its_failures
+                an_insertion_that_is_to_be_reported_needs_a_queue
+            }
             wait_objects {
                 without_a_wait_object_nothing_blocks
                 an_unspecified_wait_object_has_no_descriptor

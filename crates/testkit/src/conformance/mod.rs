@@ -34,9 +34,11 @@ pub mod regions;
 pub mod rma;
 pub mod search;
 pub mod sets;
+pub mod shared_av;
 pub mod six;
 pub mod threading;
 pub mod triggers;
+pub mod user_ids;
 pub mod wait_objects;
 
 use crate::kit::Kit;

@@ -1,0 +1,75 @@
+//! How C opens an address vector, and what its insertions say beside the addresses.
+
+use ofi_api::{AvAttr, AvType, Context, Errno, Error, FiAddr, Insertion, Result};
+
+use crate::abi::{fi_av_attr, flag};
+use crate::border::null;
+use crate::memory;
+
+/// The attributes of a vector; fills in what C wants to be told of them.
+///
+/// # Errors
+/// `FI_ENOSYS` for what is not served.
+///
+/// # Safety
+/// The C caller's promise: the name is null or a string.
+pub(crate) unsafe fn read(attr: &mut fi_av_attr) -> Result<AvAttr> {
+    let known = flag::SYMMETRIC | flag::EVENT | flag::READ | flag::AV_USER_ID;
+    if attr.flags & !known != 0 {
+        return Err(Error::wanted(
+            Errno::ENOSYS,
+            "fi_av_attr",
+            "of flags FI_EVENT, FI_READ, FI_AV_USER_ID and FI_SYMMETRIC",
+            format!("flags {:#x}", attr.flags),
+            "leave them out",
+        ));
+    }
+    let av_type = AvType::try_from(attr.r#type)?;
+    if av_type == AvType::Unspec {
+        attr.r#type = AvType::Table.as_c();
+    }
+    Ok(AvAttr {
+        av_type,
+        count: attr.count,
+        rx_ctx_bits: u32::try_from(attr.rx_ctx_bits).unwrap_or(u32::MAX), // refused as too many
+        // SAFETY: the caller's promise.
+        name: unsafe { memory::text(attr.name) },
+        read_only: attr.flags & flag::READ != 0,
+        events: attr.flags & flag::EVENT != 0,
+        user_ids: attr.flags & flag::AV_USER_ID != 0,
+    })
+}
+
+/// The user ids of an insertion: with `FI_AV_USER_ID` they are where the numbers will be.
+///
+/// # Errors
+/// `FI_EINVAL` if there is no such place; `FI_EBADFLAGS` for flags of no insertion.
+///
+/// # Safety
+/// The C caller's promise: `places` is null or has `count` numbers, which were written if there are ids.
+pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> Result<Option<Vec<FiAddr>>> {
+    let known = flag::SYNC_ERR | flag::MORE | flag::AV_USER_ID;
+    if flags & !known != 0 {
+        return Err(Error::wanted(
+            Errno::EBADFLAGS,
+            "the flags of an insertion",
+            "FI_MORE, FI_SYNC_ERR and FI_AV_USER_ID",
+            format!("{flags:#x}"),
+            "leave the others out",
+        ));
+    }
+    if flags & flag::AV_USER_ID == 0 || count == 0 {
+        return Ok(None);
+    }
+    if places.is_null() {
+        return Err(null("the user ids of an insertion with FI_AV_USER_ID"));
+    }
+    // SAFETY: the caller's promise.
+    let ids = unsafe { std::slice::from_raw_parts(places, count) };
+    Ok(Some(ids.iter().map(|&id| FiAddr(id)).collect()))
+}
+
+/// What goes with an insertion.
+pub(crate) fn insertion(ids: Option<&Vec<FiAddr>>, context: *mut std::ffi::c_void) -> Insertion<'_> {
+    Insertion { user_ids: ids.map(Vec::as_slice), context: Context::from_ptr(context) }
+}

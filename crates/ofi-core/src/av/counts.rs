@@ -1,0 +1,74 @@
+//! What tells caches that an address vector has changed. In memory of this process, or in that of a shared vector.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Av;
+
+/// The counts of one vector.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Counts {
+    removals: AtomicU32,
+    insertions: AtomicU32,
+}
+
+/// The counts of a vector that is not there.
+static NONE: Counts = Counts { removals: AtomicU32::new(0), insertions: AtomicU32::new(0) };
+
+impl Counts {
+    /// Counts removals: when it changes, any number may have come to mean another address.
+    #[inline]
+    pub fn removals(&self) -> u32 {
+        self.removals.load(Ordering::Acquire)
+    }
+
+    /// Counts insertions: while it does not change, an address that was not there still is not.
+    #[inline]
+    pub fn insertions(&self) -> u32 {
+        self.insertions.load(Ordering::Acquire)
+    }
+
+    /// A number means nothing any more, or is reported as another.
+    pub fn removed(&self) {
+        self.removals.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number has come to mean something.
+    pub fn inserted(&self) {
+        self.insertions.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The counts of a vector that this keeps open, one load away; or of none, which never change.
+pub struct CountsOf {
+    counts: NonNull<Counts>,
+    _av: Option<Arc<Av>>,
+}
+
+// SAFETY: the counts are atomics, and `_av` (which is Send and Sync) keeps them where they are.
+unsafe impl Send for CountsOf {}
+// SAFETY: as above.
+unsafe impl Sync for CountsOf {}
+
+impl CountsOf {
+    /// Those of `av`.
+    pub fn new(av: &Arc<Av>) -> Self {
+        Self { counts: NonNull::from(av.counts()), _av: Some(Arc::clone(av)) }
+    }
+
+    /// The counts.
+    #[inline(always)]
+    pub fn get(&self) -> &Counts {
+        // SAFETY: they lie in a box or a mapping that the vector owns and never moves, and `_av` keeps the vector; or they
+        // are static.
+        unsafe { self.counts.as_ref() }
+    }
+}
+
+impl Default for CountsOf {
+    fn default() -> Self {
+        Self { counts: NonNull::from(&NONE), _av: None }
+    }
+}

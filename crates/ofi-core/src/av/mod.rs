@@ -1,0 +1,413 @@
+//! The address vector that applications hold, over an [`AddressTable`] or, with a name, a [`SharedTable`].
+//!
+//! Endpoints cache what they ask here; two counts, readable without the lock, say when to ask again.
+
+mod counts;
+mod report;
+mod shared;
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ofi_api::{
+    AddrFormat, Address, AddressVector, Addresses, AvAttr, AvSet, AvSetAttr, Errno, Error, EventQueue,
+    FiAddr, Fid, Info, Inserted, Insertion, Result,
+};
+use rustc_hash::FxHashMap;
+
+pub use self::counts::{Counts, CountsOf};
+use self::report::Reports;
+use self::shared::SharedTable;
+use crate::collective::set::Set;
+use crate::domain::DomainId;
+use crate::eq::EqCore;
+use crate::fork::Born;
+use crate::peers::{AddressTable, Removed, UserIds, names};
+use crate::transport::{RxName, Transport};
+
+/// The most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
+const MAX_RX_BITS: u32 = 32;
+
+/// Where the addresses are.
+enum Table {
+    Own(RwLock<AddressTable>, Box<Counts>),
+    Shared(SharedTable),
+}
+
+/// The core's address vector.
+pub struct Av {
+    domain: DomainId,
+    born: Born,
+    fid: Fid,
+    table: Table,
+    /// By which numbers completions report addresses of a shared vector in this process, where not by their own.
+    ids: Mutex<FxHashMap<u64, FiAddr>>,
+    user_ids: UserIds,
+    format: AddrFormat,
+    /// Upper bits of a number that name a receive context.
+    rx_bits: u32,
+    reports: Option<Reports>,
+    normalize: fn(&Address) -> Result<Address>,
+    resolve: fn(Option<&str>, Option<&str>) -> Result<Address>,
+}
+
+fn read(table: &RwLock<AddressTable>) -> RwLockReadGuard<'_, AddressTable> {
+    table.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(table: &RwLock<AddressTable>) -> RwLockWriteGuard<'_, AddressTable> {
+    table.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn not_there(number: FiAddr) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "peer address",
+        "the index of an address in the vector",
+        format!("{number:?}"),
+        "insert the peer first, and drop indices whose address was removed",
+    )
+}
+
+impl Av {
+    /// Opens a vector of addresses of transport `T`, for the domain that was opened with `info`.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for read-only access to a vector without name, and for more bits of receive contexts than there may be; `FI_ENOSYS` for user ids with that; those of
+    /// [`SharedTable::open`].
+    pub fn open<T: Transport>(attr: &AvAttr, info: &Info, domain: DomainId) -> Result<Arc<Self>> {
+        let format = info.addr_format;
+        let user_ids = if attr.user_ids { UserIds::Always } else { UserIds::PerInsert };
+        if attr.rx_ctx_bits > MAX_RX_BITS {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "fi_av_attr.rx_ctx_bits",
+                format!("at most {MAX_RX_BITS}"),
+                attr.rx_ctx_bits.to_string(),
+                "as many bits as the largest index of a receive context takes",
+            ));
+        }
+        if attr.read_only && attr.user_ids {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "FI_AV_USER_ID of an address vector",
+                "one that this process may change",
+                "one opened with FI_READ",
+                "open it without FI_READ, or translate the numbers in the program",
+            ));
+        }
+        let table = match &attr.name {
+            Some(name) => {
+                let name = (&*info.fabric_attr.prov_name, &*info.domain_attr.name, &**name);
+                Table::Shared(SharedTable::open(name, format, attr.count, attr.read_only)?)
+            }
+            None if attr.read_only => {
+                return Err(Error::wanted(
+                    Errno::EINVAL,
+                    "FI_READ of an address vector",
+                    "one with a name, which other processes fill",
+                    "one without",
+                    "set fi_av_attr.name, or leave the flag out",
+                ));
+            }
+            None => Table::Own(RwLock::new(AddressTable::new(format, attr.count, user_ids)), Box::default()),
+        };
+        Ok(Arc::new(Self {
+            domain,
+            born: Born::here(),
+            fid: Fid::next(),
+            table,
+            ids: Mutex::default(),
+            user_ids,
+            format,
+            rx_bits: attr.rx_ctx_bits,
+            reports: attr.events.then(Reports::default),
+            normalize: T::normalize,
+            resolve: T::resolve,
+        }))
+    }
+
+    /// Whether numbers name receive contexts.
+    pub fn names_contexts(&self) -> bool {
+        self.rx_bits > 0
+    }
+
+    /// The number of a peer, and the receive context that its upper bits name.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a context that no endpoint has.
+    pub fn split(&self, number: FiAddr) -> Result<(FiAddr, RxName)> {
+        if self.rx_bits == 0 || number == FiAddr::UNSPEC {
+            return Ok((number, RxName::ANY));
+        }
+        let shift = u64::BITS - self.rx_bits;
+        let rx = RxName::of(number.0 >> shift).ok_or_else(|| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the receive context in an address",
+                "an index below 65,535",
+                (number.0 >> shift).to_string(),
+                "make it with fi_rx_addr",
+            )
+        })?;
+        Ok((FiAddr(number.0 & (u64::MAX >> self.rx_bits)), rx))
+    }
+
+    /// The domain that it was opened in.
+    pub fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// The counts, which tell caches that they are stale.
+    pub fn counts(&self) -> &Counts {
+        match &self.table {
+            Table::Own(_, counts) => counts,
+            Table::Shared(shared) => shared.counts(),
+        }
+    }
+
+    /// The address of a number.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there.
+    pub fn address(&self, number: FiAddr) -> Result<Address> {
+        match &self.table {
+            Table::Own(table, _) => Ok(Address::new(self.format, read(table).get(number)?)),
+            Table::Shared(shared) => {
+                let bytes = shared.address(number).ok_or_else(|| not_there(number))?;
+                // Whoever shares the vector may have written anything.
+                (self.normalize)(&Address::new(self.format, &bytes))
+            }
+        }
+    }
+
+    /// All numbers, in order.
+    pub fn numbers(&self) -> Vec<FiAddr> {
+        match &self.table {
+            Table::Own(table, _) => read(table).iter().map(|(number, _)| number).collect(),
+            Table::Shared(shared) => shared.numbers(),
+        }
+    }
+
+    /// The number of an address.
+    pub fn number(&self, address: &Address) -> Option<FiAddr> {
+        match &self.table {
+            Table::Own(table, _) => read(table).find(address.bytes()),
+            Table::Shared(shared) => shared.find(address.bytes()),
+        }
+    }
+
+    /// By which number completions report the peer at `address`.
+    pub fn reported(&self, address: &Address) -> Option<FiAddr> {
+        match &self.table {
+            Table::Own(table, _) => {
+                let table = read(table);
+                table.find(address.bytes()).map(|number| table.reported(number))
+            }
+            Table::Shared(shared) => {
+                let number = shared.find(address.bytes())?;
+                let id = self.ids().get(&number.0).copied();
+                let unnamed = if self.user_ids == UserIds::Always { FiAddr::NOTAVAIL } else { number };
+                Some(id.unwrap_or(unnamed))
+            }
+        }
+    }
+
+    fn ids(&self) -> std::sync::MutexGuard<'_, FxHashMap<u64, FiAddr>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn checked(&self, address: &Address) -> Result<Address> {
+        let address = (self.normalize)(address)?;
+        address.relabelled(self.format).ok_or_else(|| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the address to insert",
+                format!("one of {}", self.format),
+                format!("{address} of {}", address.format()),
+                "open the domain with the address format of its peers (fi_info.addr_format)",
+            )
+        })
+    }
+
+    /// What to insert, one by one. Names are resolved here, where no lock is held.
+    fn listed(&self, addresses: Addresses<'_>) -> Result<Vec<Result<Address>>> {
+        let named = match addresses {
+            Addresses::Given(list) => return Ok(list.iter().map(|one| self.checked(one)).collect()),
+            Addresses::Service { node, service } => names::single(Some(node), Some(service))?,
+            Addresses::Range { node, node_count, service, service_count } => {
+                names::range(Some(node), node_count, Some(service), service_count)?
+            }
+        };
+        Ok(named.resolve_with(self.resolve).map(|one| self.checked(&one?)).collect())
+    }
+
+    fn insert_own(&self, table: &RwLock<AddressTable>, list: Vec<Result<Address>>) -> Vec<Inserted> {
+        let mut table = write(table);
+        let insert = |address: Result<Address>| {
+            let number = table.insert(address?.bytes())?;
+            self.counts().inserted();
+            Ok(number)
+        };
+        list.into_iter().map(insert).collect()
+    }
+
+    /// Caches have to ask again whom they report as what. Nobody else's do, even if the vector is shared.
+    fn ids_changed(&self) {
+        self.counts().removed();
+    }
+
+    fn put_id(&self, number: FiAddr, id: FiAddr) {
+        match &self.table {
+            Table::Own(table, _) => write(table).name_peer(number, id),
+            Table::Shared(_) => {
+                self.ids().insert(number.0, id);
+            }
+        }
+    }
+}
+
+impl AddressVector for Av {
+    fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>> {
+        self.born.check()?;
+        let queue = self.reports.as_ref().map(Reports::queue).transpose()?;
+        if how.user_ids.is_some() && self.user_ids == UserIds::Always {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "user ids with an insertion",
+                "an address vector opened without FI_AV_USER_ID",
+                "one opened with it",
+                "give the ids with fi_av_set_user_id",
+            ));
+        }
+        let list = self.listed(addresses)?;
+        if let Some(ids) = how.user_ids
+            && ids.len() != list.len()
+        {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "user ids with an insertion",
+                format!("one for each of {} addresses", list.len()),
+                ids.len().to_string(),
+                "give as many ids as addresses",
+            ));
+        }
+        let inserted: Vec<Inserted> = match &self.table {
+            Table::Own(table, _) => self.insert_own(table, list),
+            Table::Shared(shared) => {
+                let mut turn = shared.turn()?;
+                list.into_iter().map(|address| turn.insert(address?.bytes())).collect()
+            }
+        };
+        let ids = how.user_ids.unwrap_or_default();
+        for (number, &id) in inserted.iter().zip(ids).filter_map(|(one, id)| Some((one.as_ref().ok()?, id))) {
+            self.put_id(*number, id);
+        }
+        if !ids.is_empty() {
+            self.ids_changed();
+        }
+        for (place, error) in
+            inserted.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_ref().err()?)))
+        {
+            tracing::warn!(target: "ofi::core::av", place, %error, "address not inserted");
+        }
+        if let Some(queue) = queue {
+            report::insertion(&queue, self.fid, how.context, &inserted);
+        }
+        Ok(inserted)
+    }
+
+    fn set_user_id(&self, address: FiAddr, id: FiAddr) -> Result<()> {
+        self.born.check()?;
+        match &self.table {
+            Table::Own(table, _) => write(table).set_user_id(address, id)?,
+            Table::Shared(_) if self.user_ids != UserIds::Always => {
+                return Err(crate::peers::no_user_ids());
+            }
+            Table::Shared(_) => {
+                self.address(address)?;
+                self.ids().insert(address.0, id);
+            }
+        }
+        self.ids_changed();
+        Ok(())
+    }
+
+    fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
+        self.born.check()?;
+        let Some(reports) = &self.reports else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "fi_av_bind",
+                "an address vector opened with FI_EVENT",
+                "one opened without",
+                "set the flag in fi_av_attr.flags",
+            ));
+        };
+        reports.bind(EqCore::of(eq)?)
+    }
+
+    fn map_addr(&self) -> Option<NonNull<u64>> {
+        match &self.table {
+            Table::Own(..) => None,
+            Table::Shared(shared) => Some(shared.numbers_memory()),
+        }
+    }
+
+    fn remove(&self, addresses: &[FiAddr]) -> Result<()> {
+        self.born.check()?;
+        let mut outcome = Ok(());
+        match &self.table {
+            Table::Own(table, counts) => {
+                let mut table = write(table);
+                for &address in addresses {
+                    match table.remove(address) {
+                        Ok(Removed::Gone(_)) => counts.removed(),
+                        Ok(Removed::Kept) => {}
+                        Err(error) => outcome = Err(error),
+                    }
+                }
+            }
+            Table::Shared(shared) => {
+                let mut turn = shared.turn()?;
+                for &address in addresses {
+                    match turn.remove(address) {
+                        Ok(true) => drop(self.ids().remove(&address.0)),
+                        Ok(false) => {}
+                        Err(error) => outcome = Err(error),
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    fn set(self: Arc<Self>, attr: &AvSetAttr) -> Result<Arc<dyn AvSet>> {
+        self.born.check()?;
+        Ok(Set::open(&self, attr)?)
+    }
+
+    fn lookup(&self, address: FiAddr) -> Result<Address> {
+        self.born.check()?;
+        self.address(address)
+    }
+
+    fn reverse_lookup(&self, address: &Address) -> Option<FiAddr> {
+        if !self.born.is_here() {
+            return None;
+        }
+        self.number(&self.checked(address).ok()?)
+    }
+
+    fn count(&self) -> usize {
+        match &self.table {
+            _ if !self.born.is_here() => 0,
+            Table::Own(table, _) => read(table).len(),
+            Table::Shared(shared) => shared.len(),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! How processes find a shared vector by its name, and take turns in changing it.
+//!
+//! The name is an abstract socket. Every process that has the vector open holds the same listening socket and answers at
+//! it, on a thread that sleeps otherwise: who connects gets the socket and the memory. So the name is there exactly while
+//! somebody has the vector open, whoever made it and however the others ended, and the kernel forgets both with the last.
+//!
+//! Who changes the vector binds a second socket for as long: the kernel lets go of it if the process dies.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ofi_api::{AddrFormat, Errno, Error, Result};
+
+use super::memory::Memory;
+use super::sys;
+use crate::fork::Born;
+use crate::sys::{WaitSet, eventfd, signal_eventfd, wait_readable};
+
+/// How long opening a vector, or waiting for a turn, may take.
+const BOUND: Duration = Duration::from_secs(2);
+/// How long one process may take to answer, before another one is asked.
+const ANSWER: Duration = Duration::from_millis(250);
+/// How long a vector that should be there is waited for: who made the name may not listen yet.
+const ABSENT: Duration = Duration::from_millis(50);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a process has of a vector, and hands on.
+struct Held {
+    listener: OwnedFd,
+    memory: OwnedFd,
+}
+
+/// Keeps the name alive and answers for it, until it is dropped.
+pub struct Meeting {
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+    born: Born,
+    /// The name of the socket, from which the lock's is made.
+    name: String,
+}
+
+/// The name of the socket: a hash, since the kernel's names are short. The memory has the whole name and is asked for it.
+fn socket_name(name: &str) -> String {
+    // FNV-1a with 128 bits (draft-eastlake-fnv): the same in every process.
+    let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    format!("ofi-av/{}/{hash:032x}", sys::user())
+}
+
+fn nobody(name: &str) -> Error {
+    Error::wanted(
+        Errno::ENOENT,
+        "a shared address vector opened with FI_READ",
+        "one that a process of this host and user has open",
+        format!("none called {name:?}"),
+        "open it without FI_READ first, in the same domain",
+    )
+}
+
+fn late(what: &str) -> Error {
+    Error::with(Errno::ETIMEDOUT, format!("{what}: no answer within {BOUND:?}; the others may be stopped"))
+}
+
+/// Opens the vector called `name` (of provider, domain and vector), or makes it.
+///
+/// # Errors
+/// `FI_ENOENT` if it is only to be looked at and not there; `FI_EACCES` if the name is another user's; `FI_EINVAL` for
+/// one of another format; `FI_ETIMEDOUT` if nobody of those who have it answers.
+pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) -> Result<(Memory, Meeting)> {
+    let socket = socket_name(name);
+    let start = Instant::now();
+    loop {
+        if !read_only {
+            // Before the name is taken: nobody shall wait for what cannot be made.
+            let (memory, fd) = Memory::create(name, format, expected)?;
+            if let Some(listener) = sys::bind(&socket)? {
+                sys::listen(&listener)?;
+                let meeting = Meeting::start(Held { listener, memory: fd }, socket)?;
+                return Ok((memory, meeting));
+            }
+        }
+        match sys::connect(&socket) {
+            Ok(Some(to)) => {
+                if sys::peer_user(&to) != Some(sys::user()) {
+                    return Err(Error::with(
+                        Errno::EACCES,
+                        "another user has the name of this address vector",
+                    ));
+                }
+                wait_readable(&[to.as_raw_fd()], Some(Instant::now() + ANSWER));
+                if let Some([listener, fd]) = sys::take_two(&to) {
+                    let memory = Memory::open(&fd, name, format, !read_only)?;
+                    return Ok((memory, Meeting::start(Held { listener, memory: fd }, socket)?));
+                }
+            }
+            Ok(None) if read_only && start.elapsed() > ABSENT => return Err(nobody(name)),
+            Ok(None) => {}
+            Err(error) if error.is_again() => {}
+            Err(error) => return Err(error),
+        }
+        if start.elapsed() > BOUND {
+            return Err(late("opening a shared address vector"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+impl Meeting {
+    fn start(held: Held, name: String) -> Result<Self> {
+        let (stop, set) = (eventfd()?, WaitSet::new()?);
+        set.add(stop.as_raw_fd())?;
+        set.add(held.listener.as_raw_fd())?;
+        let stopped = Arc::new(stop.try_clone().map_err(|_| crate::sys::os_error("dup"))?);
+        let run = move || answer(&held, &set, &stopped);
+        let thread = std::thread::Builder::new().name("ofi-av".into()).spawn(run);
+        let thread = thread.map_err(|_| crate::sys::os_error("starting the thread of a shared vector"))?;
+        Ok(Self { stop, thread: Some(thread), born: Born::here(), name })
+    }
+
+    /// This process's turn, if it can have it at once.
+    pub fn try_lock(&self) -> Option<Lock> {
+        Some(Lock { _socket: sys::bind(&format!("{}/lock", self.name)).ok()?? })
+    }
+
+    /// Waits for this process's turn to change the vector.
+    ///
+    /// # Errors
+    /// `FI_ETIMEDOUT` if another one has it for two seconds, which takes a stopped process.
+    pub fn lock(&self) -> Result<Lock> {
+        let (name, start) = (format!("{}/lock", self.name), Instant::now());
+        let mut pause = Duration::from_micros(20);
+        loop {
+            if let Some(socket) = sys::bind(&name)? {
+                return Ok(Lock { _socket: socket });
+            }
+            if start.elapsed() > BOUND {
+                return Err(late("changing a shared address vector"));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE);
+        }
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        if !self.born.is_here() {
+            std::mem::forget(thread); // it does not exist in this process
+            return;
+        }
+        signal_eventfd(self.stop.as_raw_fd());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A turn, until it is dropped.
+pub struct Lock {
+    _socket: OwnedFd,
+}
+
+/// Hands the vector to whoever asks and is of this user.
+fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
+    loop {
+        wait_readable(&[set.fd()], None);
+        if wait_readable(&[stop.as_raw_fd()], Some(Instant::now())) {
+            return;
+        }
+        // Others may have been faster.
+        while let Some(asking) = sys::accept(held.listener.as_fd()) {
+            if sys::peer_user(&asking) == Some(sys::user()) {
+                sys::send_two(&asking, [held.listener.as_fd(), held.memory.as_fd()]);
+            }
+        }
+    }
+}

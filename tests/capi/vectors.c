@@ -1,0 +1,100 @@
+/* Address vectors beyond a table: shared by name, with ids of the program's, and with insertions that are reported. */
+#include "check.h"
+
+static struct pair pair;
+
+static void shared(void)
+{
+	struct fid_av *first, *second;
+	struct fi_av_attr attr = { .type = FI_AV_TABLE, .name = "of-vectors-c" };
+	char name[128];
+	size_t len = sizeof name;
+	fi_addr_t addr = 99;
+
+	pair_open(&pair, FI_MSG);
+	attr.flags = FI_READ;
+	ANSWERS(fi_av_open(pair.domain, &attr, &first, NULL), -FI_ENOENT);
+	attr.flags = 0;
+	OK(fi_av_open(pair.domain, &attr, &first, NULL));
+	CHECK(attr.map_addr);
+	OK(fi_getname(&pair.ep[0]->fid, name, &len));
+	ANSWERS(fi_av_insert(first, name, 1, &addr, 0, NULL), 1);
+	CHECK(addr == 0 && ((fi_addr_t *)attr.map_addr)[0] == 0);
+	attr.flags = FI_READ;
+	attr.map_addr = NULL;
+	OK(fi_av_open(pair.domain, &attr, &second, NULL));
+	CHECK(attr.map_addr && ((fi_addr_t *)attr.map_addr)[0] == 0);
+	char found[128];
+	size_t found_len = sizeof found;
+	OK(fi_av_lookup(second, 0, found, &found_len));
+	CHECK(found_len == len && !memcmp(found, name, len));
+	ANSWERS(fi_av_insert(second, name, 1, &addr, 0, NULL), -FI_EACCES);
+	OK(fi_close(&first->fid));
+	OK(fi_close(&second->fid));
+	pair_close(&pair);
+}
+
+static void ids(void)
+{
+	struct fid_av *av;
+	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_AV_USER_ID };
+	char name[128];
+	size_t len = sizeof name;
+	fi_addr_t addr = 4711;
+
+	pair_open(&pair, FI_MSG);
+	OK(fi_getname(&pair.ep[0]->fid, name, &len));
+	/* An id goes in where the number comes out. */
+	ANSWERS(fi_av_insert(pair.av, name, 1, &addr, FI_AV_USER_ID, NULL), 1);
+	CHECK(addr == pair.addr[0]);
+	ANSWERS(fi_av_insert(pair.av, name, 1, NULL, FI_AV_USER_ID, NULL), -FI_EINVAL);
+	ANSWERS(fi_av_set_user_id(pair.av, addr, 1, 0), -FI_EINVAL);
+	OK(fi_av_open(pair.domain, &attr, &av, NULL));
+	ANSWERS(fi_av_insert(av, name, 1, &addr, 0, NULL), 1);
+	OK(fi_av_set_user_id(av, addr, 12, 0));
+	ANSWERS(fi_av_insert(av, name, 1, &addr, FI_AV_USER_ID, NULL), -FI_EINVAL);
+	OK(fi_close(&av->fid));
+	pair_close(&pair);
+}
+
+static void reported(void)
+{
+	struct fid_av *av;
+	struct fid_eq *eq;
+	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_EVENT };
+	struct fi_eq_attr eq_attr = { .wait_obj = FI_WAIT_NONE };
+	struct fi_eq_entry entry;
+	struct fi_eq_err_entry error = { 0 };
+	uint32_t event;
+	char names[256], *second = names;
+	size_t len = sizeof names;
+	fi_addr_t addr[2] = { 7, 7 };
+
+	pair_open(&pair, FI_MSG);
+	OK(fi_getname(&pair.ep[0]->fid, names, &len));
+	second += len;
+	strcpy(second, "fi_nowhere://x");
+	OK(fi_av_open(pair.domain, &attr, &av, NULL));
+	ANSWERS(fi_av_insert(av, names, 2, addr, 0, &pair), -FI_ENOEQ);
+	OK(fi_eq_open(pair.fabric, &eq_attr, &eq, NULL));
+	OK(fi_av_bind(av, &eq->fid, 0));
+	ANSWERS(fi_close(&eq->fid), -FI_EBUSY);
+	ANSWERS(fi_av_insert(av, names, 2, addr, 0, &pair), 0);
+	CHECK(addr[0] == 0 && addr[1] == FI_ADDR_NOTAVAIL);
+	ANSWERS(fi_eq_read(eq, &event, &entry, sizeof entry, 0), -FI_EAVAIL);
+	ANSWERS(fi_eq_readerr(eq, &error, 0), sizeof error);
+	CHECK(error.fid == &av->fid && error.context == &pair && error.data == 1 && error.err == FI_EINVAL);
+	ANSWERS(fi_eq_read(eq, &event, &entry, sizeof entry, 0), sizeof entry);
+	CHECK(event == FI_AV_COMPLETE && entry.fid == &av->fid && entry.context == &pair && entry.data == 1);
+	OK(fi_close(&av->fid));
+	OK(fi_close(&eq->fid));
+	pair_close(&pair);
+}
+
+int main(void)
+{
+	shared();
+	ids();
+	reported();
+	return 0;
+}
