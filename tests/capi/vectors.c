@@ -48,10 +48,14 @@ static void ids(void)
 	ANSWERS(fi_av_insert(pair.av, name, 1, &addr, FI_AV_USER_ID, NULL), 1);
 	CHECK(addr == pair.addr[0]);
 	ANSWERS(fi_av_insert(pair.av, name, 1, NULL, FI_AV_USER_ID, NULL), -FI_EINVAL);
+#if FI_MAJOR_VERSION > 1
 	ANSWERS(fi_av_set_user_id(pair.av, addr, 1, 0), -FI_EINVAL);
+#endif
 	OK(fi_av_open(pair.domain, &attr, &av, NULL));
 	ANSWERS(fi_av_insert(av, name, 1, &addr, 0, NULL), 1);
+#if FI_MAJOR_VERSION > 1
 	OK(fi_av_set_user_id(av, addr, 12, 0));
+#endif
 	ANSWERS(fi_av_insert(av, name, 1, &addr, FI_AV_USER_ID, NULL), -FI_EINVAL);
 	OK(fi_close(&av->fid));
 	pair_close(&pair);

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AddrFormat, Address, AddressVector, Addresses, AvAttr, Errno, Error, FiAddr, Inserted, Result,
+    AddrFormat, Address, AddressVector, Addresses, AvAttr, Errno, Error, FiAddr, Inserted, Insertion, Result,
 };
 
 use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, fid_eq, flag};
@@ -294,7 +294,7 @@ unsafe extern "C" fn insert(
                 // SAFETY: the caller gave `count` addresses.
                 .map(|_| unsafe { list.next() })
                 .collect::<Result<_>>()?;
-            let inserted = av.av.insert(&part);
+            let inserted = av.av.insert_with(Addresses::Given(&part), &Insertion::default())?;
             let places = if places.is_null() { places } else { places.wrapping_add(done) };
             let errors = context.cast::<c_int>();
             let errors = if errors.is_null() { errors } else { errors.wrapping_add(done) };
