@@ -26,6 +26,11 @@ pub const PATHS: &[Path] = &[
         name: "triggered write 64 B, counter added to, completion read",
         function: "*paths*write_and_complete_triggered*",
     },
+    Path { name: "window of 64 sends of 64 B, completions read together", function: "*paths*send_window*" },
+    Path {
+        name: "window of 64 receives of 64 B, read together, posted again",
+        function: "*paths*receive_window*",
+    },
     Path { name: "direct send 64 B, completion read", function: "*paths*direct_send*" },
     Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
 ];
@@ -82,6 +87,56 @@ fn tagged_send_and_complete(node: &Node, piece: Piece) -> Result<()> {
 fn tagged_receive_and_post(node: &Node, piece: Piece) -> Result<()> {
     read_one(node, &node.rx)?;
     node.receive(piece, Some(7), 0)
+}
+
+/// Messages in a window, as in the measurement of the rate.
+const WINDOW: usize = 64;
+
+#[inline(never)]
+fn send_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> Result<()> {
+    for _ in 0..WINDOW {
+        node.send(piece, None)?;
+    }
+    read_window(node, &node.tx, entries, |_| Ok(()))
+}
+
+#[inline(never)]
+fn receive_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> Result<()> {
+    read_window(node, &node.rx, entries, |context| node.receive(piece, None, context))
+}
+
+/// Reads the completions of a window, as many at a time as there are.
+#[inline(always)]
+fn read_window(
+    node: &Node,
+    queue: &std::sync::Arc<dyn CompletionQueue>,
+    entries: &mut [CqTaggedEntry],
+    mut each: impl FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let mut read = 0;
+    while read < WINDOW {
+        let count = node.poll(queue, entries)?;
+        for entry in &entries[..count] {
+            each(entry.op_context.0)?;
+        }
+        read += count;
+    }
+    Ok(())
+}
+
+/// Whole windows, sent and received in turn.
+fn run_windows(sides: &mut Sides, count: u64) -> Result<()> {
+    let (out, into) = (sides.piece(0), sides.piece(128));
+    let Sides { sender, receiver, .. } = &*sides;
+    let mut entries = [CqTaggedEntry::EMPTY; WINDOW];
+    for context in 1..WINDOW {
+        receiver.receive(into, None, context)?;
+    }
+    for _ in 0..count {
+        send_window(sender, out, &mut entries)?;
+        receive_window(receiver, into, &mut entries)?;
+    }
+    Ok(())
 }
 
 /// The same as `send_and_complete`, through the types of `ofi::direct`.
@@ -169,6 +224,9 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     sender.wait_one(&sender.tx)?;
     receiver.wait_one(&receiver.rx)?;
     receiver.receive(into, tagged.then_some(7), 0)?;
+    if name.starts_with("window") {
+        return run_windows(&mut sides, count);
+    }
     let direct = (
         Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
         CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,

@@ -179,6 +179,14 @@ impl<'a> CqBuffer<'a> {
         self.format
     }
 
+    /// The array, if an entry of it is a [`CqTaggedEntry`] and nothing else is to be written: what [`write`](Self::write)
+    /// does to each, a caller who keeps below the capacity can then do itself.
+    #[inline]
+    pub fn plain(&mut self) -> Option<std::ptr::NonNull<CqTaggedEntry>> {
+        let plain = self.format as u32 == CqFormat::Tagged as u32 && self.sources.is_null();
+        std::ptr::NonNull::new(self.entries.cast()).filter(|_| plain)
+    }
+
     /// Writes entry `index`, as much of it as the format has.
     ///
     /// # Panics

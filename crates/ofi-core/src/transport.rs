@@ -330,6 +330,25 @@ pub struct Arrived {
     pub len: usize,
 }
 
+/// From whom, for which receive context, and whether tag and data count: a part of an [`Arrived`] that fits a register.
+pub(crate) type Origin = (Peer, RxName, [bool; 2]);
+
+impl Arrived {
+    /// In parts that travel in registers, tag and data in the second: for a call that a hot path makes seldom, and which would
+    /// otherwise have each message described in memory.
+    #[inline(always)]
+    pub(crate) const fn parts(&self) -> (Origin, (u64, u64), usize) {
+        ((self.peer, self.rx, [self.tagged, self.has_data]), (self.tag, self.data), self.len)
+    }
+
+    /// The other way.
+    #[inline(always)]
+    pub(crate) const fn of_parts(origin: Origin, (tag, data): (u64, u64), len: usize) -> Self {
+        let (peer, rx, [tagged, has_data]) = origin;
+        Self { peer, rx, tagged, has_data, tag, data, len }
+    }
+}
+
 /// What became of a message whose payload is here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use ofi_api::{CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
+use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 use ofi_ring::fifo::Fifo;
 
 use super::bell::Bell;
@@ -47,10 +47,12 @@ pub struct Outbox {
     errors: VecDeque<CqErrorEntry>,
     /// The buffer of the read that is polling. Null outside of it.
     direct: *mut CqBuffer<'static>,
-    /// How many of its entries are filled, and how many there are. Both 0 outside.
+    /// How many of its entries are filled. 0 outside.
     filled: usize,
-    capacity: usize,
-    /// `hungry` while `filled` is below: `capacity` during a read, 1 or 0 outside.
+    /// Its array, and how many entries of it may be written straight there: none, or all that there are. 0 outside.
+    entries: *mut CqTaggedEntry,
+    plain: usize,
+    /// `hungry` while `filled` is below: the buffer's capacity during a read, 1 or 0 outside.
     enough: usize,
     /// Entries without credit are refused beyond this many.
     limit: usize,
@@ -58,7 +60,8 @@ pub struct Outbox {
     bell: Option<Bell>,
 }
 
-// SAFETY: `direct` is null except inside `during`, which stays on one thread under the endpoint's lock.
+// SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread under the
+// endpoint's lock.
 unsafe impl Send for Outbox {}
 
 impl Outbox {
@@ -69,7 +72,8 @@ impl Outbox {
             errors: VecDeque::new(),
             direct: std::ptr::null_mut(),
             filled: 0,
-            capacity: 0,
+            entries: std::ptr::null_mut(),
+            plain: 0,
             enough: 0,
             limit,
             bell: None,
@@ -90,11 +94,17 @@ impl Outbox {
         buffer: &mut CqBuffer<'_>,
         mut filled: usize,
     ) -> (usize, bool) {
+        let (plain, capacity) = (buffer.plain(), buffer.capacity());
         while let Some(entry) = self.waiting.peek() {
-            if filled == buffer.capacity() || entry.error {
+            if filled >= capacity || entry.error {
                 return (filled, entry.error || filled > 0);
             }
-            buffer.write(filled, entry.body, entry.source);
+            match plain {
+                // SAFETY: `filled` is below the capacity, and a plain array has that many entries; an unaligned store
+                // asks nothing of a C caller's buffer.
+                Some(entries) => unsafe { entries.as_ptr().wrapping_add(filled).write_unaligned(entry.body) },
+                None => buffer.write(filled, entry.body, entry.source),
+            }
             credits[entry.credit as usize] += 1;
             self.waiting.pop();
             filled += 1;
@@ -109,9 +119,12 @@ impl Outbox {
             self.waiting.is_empty() || buffer.capacity() == 0,
             "an entry would pass those that wait"
         );
-        (self.filled, self.capacity, self.enough) = (filled, buffer.capacity(), buffer.capacity());
+        (self.filled, self.enough) = (filled, buffer.capacity());
+        if let Some(entries) = buffer.plain() {
+            (self.entries, self.plain) = (entries.as_ptr(), self.enough);
+        }
         self.direct = std::ptr::from_mut(buffer).cast();
-        if self.capacity == 0 {
+        if self.enough == 0 {
             self.begin(); // a read of no entries drives progress as any other poll does
         }
     }
@@ -120,7 +133,7 @@ impl Outbox {
     #[inline]
     pub fn end_direct(&mut self) -> usize {
         self.direct = std::ptr::null_mut();
-        self.capacity = 0;
+        self.plain = 0;
         std::mem::take(&mut self.filled)
     }
 
@@ -133,22 +146,44 @@ impl Outbox {
     /// Puts a successful completion in.
     #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
-        if self.filled < self.capacity {
-            // SAFETY: set by `begin_direct` and reset by `end_direct`, which one function calls around the poll that
-            // we are in, while the buffer lives and under the endpoint's lock. Outside, `capacity` is 0.
-            let buffer = unsafe { &mut *self.direct };
-            buffer.write(self.filled, body, source);
+        if self.filled < self.plain {
+            // SAFETY: set by `begin_direct`, and `plain` reset by `end_direct`, which one function calls around the poll
+            // that we are in, while the array lives and under the endpoint's lock; `filled` is below its length. An
+            // unaligned store asks nothing of a C caller's buffer.
+            unsafe { self.entries.wrapping_add(self.filled).write_unaligned(body) };
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            self.push_later(body, source, credit);
+            // In pairs, which go through registers: an entry that went by address would be built in memory above as well,
+            // from words, and the wider loads that copy it from there wait until those stores have retired.
+            let CqTaggedEntry { op_context, flags, len, buf, data, tag } = body;
+            self.push_otherwise(credits, (op_context, flags), (len, buf), (data, tag), source, credit);
         }
     }
 
-    /// Puts a completion in for the next read.
+    /// Puts a completion into an array that takes more than plain entries, or in for the next read.
     #[inline(never)]
-    fn push_later(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
-        self.wait(Entry { body, source, credit, error: false });
+    fn push_otherwise(
+        &mut self,
+        credits: &mut Credits,
+        (op_context, flags): (Context, CompletionFlags),
+        (len, buf): (usize, *mut u8),
+        (data, tag): (u64, u64),
+        source: FiAddr,
+        credit: Credit,
+    ) {
+        let body = CqTaggedEntry { op_context, flags, len, buf, data, tag };
+        // SAFETY: null, or as in `push`.
+        let buffer = unsafe { self.direct.as_mut() };
+        // What comes after an entry that waits, which may be an error, is read after it.
+        match buffer.filter(|buffer| self.waiting.is_empty() && self.filled < buffer.capacity()) {
+            Some(buffer) => {
+                buffer.write(self.filled, body, source);
+                self.filled += 1;
+                credits[credit as usize] += 1;
+            }
+            None => self.wait(Entry { body, source, credit, error: false }),
+        }
     }
 
     /// Puts an entry in for the next read.
@@ -167,7 +202,7 @@ impl Outbox {
         let source = error.src_addr;
         self.errors.push_back(error);
         // What comes after it is read after it.
-        (self.capacity, self.enough) = (self.filled, self.filled);
+        (self.plain, self.enough) = (0, self.filled);
         self.wait(Entry { body: CqTaggedEntry::EMPTY, source, credit, error: true });
     }
 

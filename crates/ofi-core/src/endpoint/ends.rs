@@ -17,7 +17,7 @@ use crate::domain::Regions;
 use crate::matching::Limit;
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+    Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
 };
 
 /// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
@@ -100,8 +100,13 @@ impl<T: Transport> Ends<T> {
     /// # Safety
     /// As there.
     #[inline(never)]
-    unsafe fn deliver_slow(&mut self, arrived: Arrived, body: *const u8) -> Delivery {
-        let arrived = &arrived;
+    unsafe fn deliver_slow(
+        &mut self,
+        from: Origin,
+        words: (u64, u64),
+        (len, body): (usize, *const u8),
+    ) -> Delivery {
+        let arrived = &Arrived::of_parts(from, words, len);
         if !arrived.rx.is_of_one() {
             self.rx.counts.dropped += 1;
             return Delivery::Taken;
@@ -163,8 +168,9 @@ impl<T: Transport> Host<T> for Ends<T> {
             self.rx.report(&mut self.boxes, &mut self.peers, context, arrived);
             return Delivery::Taken;
         }
+        let (from, words, len) = arrived.parts();
         // SAFETY: the caller's promise.
-        unsafe { self.deliver_slow(*arrived, body) }
+        unsafe { self.deliver_slow(from, words, (len, body)) }
     }
 
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {

@@ -30,7 +30,7 @@ impl<T: Transport> State<T> {
         if piece.addr.is_null() || *credit == 0 || (TAGGED && tag.ignore != 0) {
             return false;
         }
-        let posted = rx.of_one(op.context, *piece, rx.reports(OpFlags::empty()));
+        let posted = rx.plain(op.context, *piece);
         let queued = rx.matcher.queue::<TAGGED>(tag.tag, posted);
         *credit -= usize::from(queued);
         queued

@@ -8,7 +8,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Peer, Route, RxName, Transport};
+use crate::transport::{Arrived, Origin, Peer, Route, RxName, Transport};
 
 /// The memory of one receive.
 pub struct Buffer {
@@ -161,8 +161,9 @@ pub struct RxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
-    /// What a receive whose success is reported is marked with; see [`RxSide::decide`].
+    /// What a receive whose success is reported is marked with, and what one without flags is; see [`RxSide::decide`].
     signalled: u64,
+    plain: u64,
     /// What the endpoint was opened for: untagged and tagged receives.
     pub may_receive: [bool; 2],
     /// The same once it is enabled, if plain receives have no flags by default.
@@ -171,6 +172,8 @@ pub struct RxSide<T: Transport> {
     pub report_source: bool,
     /// `FI_SOURCE_ERR`: completions from whom the address vector does not know are errors.
     pub source_errors: bool,
+    /// Either of them; see [`RxSide::decide`].
+    sourced: bool,
     pub directed: bool,
     pub tagged_directed: bool,
     pub min_multi_recv: usize,
@@ -191,10 +194,12 @@ impl<T: Transport> RxSide<T> {
             selective: false,
             bound: false,
             signalled: SIGNALLED,
+            plain: SIGNALLED,
             may_receive: [false; 2],
             quick: [false; 2],
             report_source: false,
             source_errors: false,
+            sourced: false,
             directed: false,
             tagged_directed: false,
             min_multi_recv: 0,
@@ -204,9 +209,11 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Says whether a counter counts receives.
+    /// Decides how receives are marked: `counted` says whether a counter counts them.
     pub fn decide(&mut self, counted: bool) {
         self.signalled = if counted { COUNTED } else { SIGNALLED };
+        self.sourced = self.report_source || self.source_errors;
+        self.plain = if self.reports(OpFlags::empty()) { self.signalled } else { SILENT };
     }
 
     /// Whether the success of a receive with these flags is reported.
@@ -215,9 +222,15 @@ impl<T: Transport> RxSide<T> {
         (!self.selective || flags.contains(OpFlags::COMPLETION)) && self.bound
     }
 
+    /// A receive without flags to post into one piece.
+    #[inline(always)]
+    pub fn plain(&self, context: Context, piece: Piece) -> Posted {
+        Posted { context, piece, tail: self.plain }
+    }
+
     /// A receive to post into one piece.
     #[inline(always)]
-    pub fn of_one(&self, context: Context, piece: Piece, signal: bool) -> Posted {
+    fn of_one(&self, context: Context, piece: Piece, signal: bool) -> Posted {
         Posted { context, piece, tail: if signal { self.signalled } else { SILENT } }
     }
 
@@ -320,13 +333,11 @@ impl<T: Transport> RxSide<T> {
     pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
         self.counts.messages += 1;
         self.counts.bytes += arrived.len as u64;
-        let (len, data, tag) = (arrived.len, arrived.data, arrived.tag);
-        let flags = arrived_flags(arrived);
-        let body = CqTaggedEntry { op_context: context, flags, len, buf: std::ptr::null_mut(), data, tag };
-        if self.report_source || self.source_errors {
-            return self.report_sourced(boxes, peers, body, arrived);
+        if self.sourced {
+            let (from, words, len) = arrived.parts();
+            return self.report_sourced(boxes, peers, (context, len), from, words);
         }
-        boxes.received(body, FiAddr::NOTAVAIL, Credit::Receive);
+        boxes.received(received(context, arrived), FiAddr::NOTAVAIL, Credit::Receive);
     }
 
     /// As `report`, with from whom it came.
@@ -335,9 +346,12 @@ impl<T: Transport> RxSide<T> {
         &mut self,
         boxes: &mut Outboxes,
         peers: &mut Peers,
-        body: CqTaggedEntry,
-        arrived: &Arrived,
+        (context, len): (Context, usize),
+        from: Origin,
+        words: (u64, u64),
     ) {
+        let arrived = &Arrived::of_parts(from, words, len);
+        let body = received(context, arrived);
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
             let (credit, context) = ((Credit::Receive, Route::ENDPOINT), body.op_context);
@@ -439,6 +453,19 @@ fn unknown_source(
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
     error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
     boxes.receive_failed(error, credit, route);
+}
+
+/// The completion of a receive that took all of a message.
+#[inline(always)]
+fn received(context: Context, arrived: &Arrived) -> CqTaggedEntry {
+    CqTaggedEntry {
+        op_context: context,
+        flags: arrived_flags(arrived),
+        len: arrived.len,
+        buf: std::ptr::null_mut(),
+        data: arrived.data,
+        tag: arrived.tag,
+    }
 }
 
 /// The flags of a received message's completion.
