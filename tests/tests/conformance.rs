@@ -86,6 +86,8 @@ testkit::conformance!(shm_msg: ShmConnected, skip = [
     an_endpoint_with_one_context_is_reached_by_its_name_too: "no address vector",
     a_message_for_a_context_that_is_not_there_is_dropped_and_counted: "no address vector",
     a_vector_has_room_for_peers_beside_the_bits_of_contexts: "no address vector",
+    a_shared_receive_is_directed_at_a_peer_of_all_endpoints: "one peer for each endpoint",
+    endpoints_of_a_shared_context_have_one_vector: "no address vector",
     one_vector_serves_many_endpoints: "no address vector",
     endpoints_send_by_the_numbers_of_a_shared_vector: "no address vector",
     an_id_given_with_an_insertion_is_reported_as_the_source: "no address vector",

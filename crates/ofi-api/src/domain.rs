@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
-    CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, EventQueue, FiOp, Info, MemoryRegion,
-    MrAttr, PassiveEndpoint, Placement, PollSet, Result, Threading, Threshold, WaitAttr, WaitSet, Work,
-    WorkId,
+    CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue, FiOp, Info,
+    MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit, Threading,
+    Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -74,6 +74,41 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_EINVAL` if `info` is not this domain's; what opening its resources answers.
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>>;
+
+    /// Opens a scalable endpoint (`fi_scalable_ep`): one address for the transmit and receive contexts that are opened from
+    /// it ([`Endpoint::transmit_context`], [`Endpoint::receive_context`]), as many as [`crate::EpAttr`] says. It is bound to an
+    /// address vector and enabled, and has no data transfers of its own. With `FI_NAMED_RX_CTX` a message goes to the
+    /// receive context that its address names; one that names none, and any without the capability, goes to a
+    /// context that can receive it, of one sender always to the same.
+    ///
+    /// # Errors
+    /// As [`Domain::open_endpoint`]; `FI_ENOSYS` where there are none.
+    fn open_scalable(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
+        let _ = info;
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Opens a transmit context that several endpoints share (`fi_stx_context`), whose attributes theirs are a part of.
+    /// What is shared is the room for operations that have not ended, [`TxAttr::size`]; the rest is each endpoint's own.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` where there are none.
+    fn open_shared_transmit(&self, attr: &TxAttr) -> Result<Arc<dyn SharedTransmit>> {
+        let _ = attr;
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Opens a receive context that several endpoints share (`fi_srx_context`), whose attributes theirs are a part of:
+    /// an endpoint that receives, and nothing else. A message of any endpoint that is bound to it takes the first receive
+    /// that matches, and ends on that endpoint's queue. A receive that is cancelled ends on the queue of the endpoint that
+    /// was bound first.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` where there are none.
+    fn open_shared_receive(&self, attr: &RxAttr) -> Result<Arc<dyn Endpoint>> {
+        let _ = attr;
+        Err(Error::new(Errno::ENOSYS))
+    }
 
     /// Opens a completion queue.
     ///

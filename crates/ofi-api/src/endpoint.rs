@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, CollectiveOp, CompletionQueue, Context,
-    Counter, Datatype, DeferredOp, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags, RemotePiece, Result,
-    Threshold,
+    Counter, Datatype, DeferredOp, Errno, Error, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags,
+    RemotePiece, Result, RxAttr, Threshold, TxAttr,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -136,6 +136,12 @@ pub struct Statistic {
     pub help: &'static str,
 }
 
+/// A transmit context that several endpoints share (`fid_stx`). The endpoints that are bound to it keep it open.
+pub trait SharedTransmit: Send + Sync + std::any::Any {
+    /// What names it.
+    fn fid(&self) -> Fid;
+}
+
 /// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently, and when the drop
 /// returns nobody uses the memory that was lent to it any more.
 pub trait Endpoint: Send + Sync + std::any::Any {
@@ -200,6 +206,51 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// # Errors
     /// `FI_ENOTCONN` before the connection is there.
     fn peer_name(&self) -> Result<Address>;
+
+    /// Binds the transmit context that it shares; an endpoint whose info says `FI_SHARED_CONTEXT` needs one.
+    ///
+    /// # Errors
+    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one, or if [`crate::DomainAttr::max_ep_stx_ctx`] others have this one;
+    /// `FI_EINVAL` for an endpoint with a context of its own, or with attributes that are no part of the context's.
+    fn bind_shared_transmit(&self, context: &Arc<dyn SharedTransmit>) -> Result<()> {
+        let _ = context;
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Binds the receive context that it shares ([`crate::Domain::open_shared_receive`]); an endpoint whose info says
+    /// `FI_SHARED_CONTEXT` needs one, and posts no receives of its own. All connectionless endpoints of a context
+    /// have one address vector.
+    ///
+    /// # Errors
+    /// As [`Endpoint::bind_shared_transmit`].
+    fn bind_shared_receive(&self, context: &Arc<dyn Endpoint>) -> Result<()> {
+        let _ = context;
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// A transmit context of a scalable endpoint (`fi_tx_context`), and its attributes: an endpoint that sends, reads and
+    /// writes under the address of the scalable endpoint, ends what it posts on a queue of its own, and is
+    /// enabled by itself. `attr` may ask for less than the scalable endpoint has. A context that was closed may be opened
+    /// again.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an index beyond [`crate::EpAttr::tx_ctx_cnt`], or for more than the scalable endpoint has; `FI_EBUSY`
+    /// for a context that is open; `FI_EOPNOTSUPP` on other endpoints.
+    fn transmit_context(&self, index: usize, attr: Option<&TxAttr>) -> Result<(Arc<dyn Endpoint>, TxAttr)> {
+        let _ = (index, attr);
+        Err(Error::new(Errno::EOPNOTSUPP))
+    }
+
+    /// A receive context of a scalable endpoint (`fi_rx_context`), and its attributes: an endpoint that receives what is
+    /// sent to it by name ([`FiAddr::with_rx_index`]), or what the scalable endpoint chooses it for. Otherwise as
+    /// [`Endpoint::transmit_context`].
+    ///
+    /// # Errors
+    /// As there.
+    fn receive_context(&self, index: usize, attr: Option<&RxAttr>) -> Result<(Arc<dyn Endpoint>, RxAttr)> {
+        let _ = (index, attr);
+        Err(Error::new(Errno::EOPNOTSUPP))
+    }
 
     /// Makes it ready for operations and gives it its address.
     ///

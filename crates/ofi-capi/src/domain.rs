@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::border;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, av, cntr, collective, cq, endpoint, fabric, info, mr, nosys, sets, trigger};
+use crate::{atomic, av, cntr, collective, contexts, cq, endpoint, fabric, info, mr, nosys, sets, trigger};
 
 /// What is behind a domain.
 pub(crate) struct DomainBody {
@@ -48,6 +48,9 @@ static OPS: fi_ops_domain = fi_ops_domain {
     query_collective: collective::query,
     endpoint: endpoint::open,
     endpoint2: endpoint::open_with_flags,
+    scalable_ep: contexts::open_scalable,
+    stx_ctx: contexts::open_shared_transmit,
+    srx_ctx: contexts::open_shared_receive,
     ..fi_ops_domain::NOSYS
 };
 

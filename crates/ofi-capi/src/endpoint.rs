@@ -8,13 +8,13 @@ use ofi_api::{
 };
 
 use crate::abi::{
-    class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
-    fid_eq,
+    Abi, class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_stx,
 };
 use crate::border::{self, invalid};
 use crate::collective::Groups;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, cm, collective, directory, domain, info, msg, nosys, pep, rma, tagged};
+use crate::{atomic, cm, collective, contexts, directory, domain, info, msg, nosys, pep, rma, tagged};
 
 /// The flags of calls without flags.
 #[derive(Clone, Copy)]
@@ -39,23 +39,50 @@ pub(crate) struct EpBody {
     pub tx: Defaults,
     pub rx: Defaults,
     pub addr_format: AddrFormat,
+    /// Which structures the program has.
+    pub abi: Abi,
     /// Whom to connect to unless the call says so.
     pub dest_addr: Option<Address>,
     /// The groups that it has joined.
     pub groups: Arc<Groups>,
     /// What `FI_GETOPSFLAG` answers.
     op_flags: (OpFlags, OpFlags),
-    /// Aliases.
+    /// Aliases, contexts, and endpoints that it is bound to.
     pub users: Users,
     /// The domain, the queues and the vector, which stay open.
     holds: Mutex<Vec<Hold>>,
     entry: Mutex<Option<directory::Entry>>,
 }
 
+impl EpBody {
+    /// For an endpoint that was just opened in what `hold` holds on to.
+    pub(crate) fn new(
+        endpoint: Arc<dyn Endpoint>,
+        addr_format: AddrFormat,
+        op_flags: (OpFlags, OpFlags),
+        hold: Hold,
+    ) -> Self {
+        Self {
+            endpoint,
+            tx: Defaults::OWN,
+            rx: Defaults::OWN,
+            addr_format,
+            abi: Abi::NEWEST,
+            dest_addr: None,
+            groups: Arc::default(),
+            op_flags,
+            users: Users::default(),
+            holds: Mutex::new(vec![hold]),
+            entry: Mutex::default(),
+        }
+    }
+}
+
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_ep {
     type Body = EpBody;
     const CLASS: usize = class::EP;
+    const ALIKE: &'static [usize] = &[class::SEP, class::TX_CTX, class::RX_CTX, class::SRX_CTX];
 
     fn close(&mut self) {
         *self = Self {
@@ -77,14 +104,22 @@ unsafe impl Fid for fid_ep {
 }
 
 static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
-static OPS: fi_ops_ep = fi_ops_ep { cancel, getopt, setopt, ..fi_ops_ep::NOSYS };
+static OPS: fi_ops_ep = fi_ops_ep {
+    cancel,
+    getopt,
+    setopt,
+    tx_ctx: contexts::transmit_context,
+    rx_ctx: contexts::receive_context,
+    ..fi_ops_ep::NOSYS
+};
 
 /// `FI_OPT_ENDPOINT`, the only level.
 const LEVEL: c_int = 0;
 
-fn make(context: *mut c_void, body: EpBody) -> *mut fid_ep {
+/// A handle of `class`, one of those that a `struct fid_ep` may have.
+pub(crate) fn make(context: *mut c_void, class: usize, body: EpBody) -> *mut fid_ep {
     let fid = fid_ep {
-        fid: object::header::<fid_ep>(context, &FID_OPS),
+        fid: fid { fclass: class, ..object::header::<fid_ep>(context, &FID_OPS) },
         ops: OPS.table(),
         cm: cm::OPS.table(),
         msg: msg::OPS.table(),
@@ -145,21 +180,10 @@ unsafe fn open_endpoint(
     }
     let info = rust;
     let endpoint = domain.domain.open_endpoint(&info)?;
-    let handle = make(
-        context,
-        EpBody {
-            endpoint,
-            tx: Defaults::OWN,
-            rx: Defaults::OWN,
-            addr_format: info.addr_format,
-            dest_addr: info.dest_addr.clone(),
-            groups: Arc::default(),
-            entry: Mutex::default(),
-            op_flags: (info.tx_attr.op_flags, info.rx_attr.op_flags),
-            users: Users::default(),
-            holds: Mutex::new(vec![domain.users.hold()]),
-        },
-    );
+    let op_flags = (info.tx_attr.op_flags, info.rx_attr.op_flags);
+    let mut body = EpBody::new(endpoint, info.addr_format, op_flags, domain.users.hold());
+    body.dest_addr.clone_from(&info.dest_addr);
+    let handle = make(context, class::EP, body);
     // SAFETY: just opened.
     let body = unsafe { object::body(handle)? };
     let entry = directory::enter(body.endpoint.fid(), handle);
@@ -172,7 +196,9 @@ unsafe fn open_endpoint(
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
-        unsafe { object::of_fid::<fid_ep>(handle)? }.users.none("an endpoint that has aliases")?;
+        unsafe { object::of_fid::<fid_ep>(handle)? }
+            .users
+            .none("an endpoint that has aliases or contexts, or is bound")?;
         // SAFETY: as above.
         unsafe { object::close::<fid_ep>(handle) }.map(drop)
     })
@@ -208,6 +234,18 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
                 let eq = unsafe { object::of_fid::<fid_eq>(other)? };
                 ep.endpoint.bind_eq(&eq.eq)?;
                 eq.users.hold()
+            }
+            class::STX_CTX => {
+                // SAFETY: the class says so.
+                let stx = unsafe { object::of_fid::<fid_stx>(other)? };
+                ep.endpoint.bind_shared_transmit(&stx.context)?;
+                stx.users.hold()
+            }
+            class::SRX_CTX => {
+                // SAFETY: the class says so.
+                let srx = unsafe { object::of_fid::<fid_ep>(other)? };
+                ep.endpoint.bind_shared_receive(&srx.endpoint)?;
+                srx.users.hold()
             }
             _ => return Err(Error::new(Errno::ENOSYS)),
         };
@@ -276,13 +314,17 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
     // SAFETY: as above.
     let context = unsafe { (*handle).context };
     let other = Defaults::of(flags);
+    // SAFETY: as above.
+    let class = unsafe { (*handle).fclass };
     let copy = make(
         context,
+        class,
         EpBody {
             endpoint: Arc::clone(&ep.endpoint),
             tx: if transmit { other } else { ep.tx },
             rx: if transmit { ep.rx } else { other },
             addr_format: ep.addr_format,
+            abi: ep.abi,
             dest_addr: ep.dest_addr.clone(),
             groups: Arc::clone(&ep.groups),
             entry: Mutex::default(),

@@ -19,6 +19,7 @@ mod border;
 mod cm;
 mod cntr;
 mod collective;
+mod contexts;
 mod cq;
 mod directory;
 mod domain;

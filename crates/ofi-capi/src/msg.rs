@@ -7,7 +7,7 @@ use ofi_api::{Call, FiAddr, OpFlags, ReceiveOp, Result, SendOp};
 
 use crate::abi::{fi_msg, fi_ops_msg, fid_ep};
 use crate::endpoint::EpBody;
-use crate::posting::{context, injected, lend, with_data, with_many, with_message, with_one};
+use crate::posting::{context, injected, lend, room, with_data, with_many, with_message, with_one};
 
 pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
     size: size_of::<fi_ops_msg>(),
@@ -130,7 +130,7 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the C caller's promise.
-    unsafe { with_one(ep, buf, len, desc, |ep, buf| ep.receive(ep.from(buf, source, context))) }
+    unsafe { with_one(ep, buf, room(buf, len), desc, |ep, buf| ep.receive(ep.from(buf, source, context))) }
 }
 
 unsafe extern "C" fn recvv(

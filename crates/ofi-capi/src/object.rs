@@ -20,6 +20,8 @@ pub(crate) unsafe trait Fid: Sized + 'static {
     type Body: 'static;
     /// `FI_CLASS_*`.
     const CLASS: usize;
+    /// Classes of other objects that have the same structure, and the same behind it.
+    const ALIKE: &'static [usize] = &[];
 
     /// Points every table at operations that are not supported: what a closed handle gets.
     fn close(&mut self);
@@ -73,7 +75,7 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     }
     // SAFETY: by the caller's promise it points to an object, whose first field is a `fid`.
     let class = unsafe { (*handle.cast::<fid>()).fclass };
-    if class != F::CLASS {
+    if class != F::CLASS && !F::ALIKE.contains(&class) {
         return Err(wrong_class::<F>(class));
     }
     // SAFETY: as above; the class says that the object is an `Object<F>`.

@@ -133,6 +133,13 @@ pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
     unsafe { object::body(ep) }
 }
 
+/// The room in a buffer to receive into. Null has none, whatever its length: programs that exchange empty messages post such
+/// (libfabric's fi_shared_ctx does), and C's providers look at the length when there are bytes to place.
+#[inline(always)]
+pub(crate) fn room(buf: *const c_void, len: usize) -> usize {
+    if buf.is_null() { 0 } else { len }
+}
+
 /// A call with one buffer.
 ///
 /// # Safety

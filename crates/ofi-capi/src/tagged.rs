@@ -7,7 +7,7 @@ use ofi_api::TagMatch;
 
 use crate::abi::{fi_msg, fi_msg_tagged, fi_ops_tagged, fid_ep};
 use crate::endpoint::EpBody;
-use crate::posting::{injected, with_data, with_many, with_message, with_one};
+use crate::posting::{injected, room, with_data, with_many, with_message, with_one};
 
 pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
@@ -122,7 +122,11 @@ unsafe extern "C" fn recv(
 ) -> isize {
     let tags = TagMatch { tag, ignore };
     // SAFETY: the C caller's promise.
-    unsafe { with_one(ep, buf, len, desc, |ep, buf| ep.receive_tagged(ep.from(buf, source, context), tags)) }
+    unsafe {
+        with_one(ep, buf, room(buf, len), desc, |ep, buf| {
+            ep.receive_tagged(ep.from(buf, source, context), tags)
+        })
+    }
 }
 
 unsafe extern "C" fn recvv(

@@ -29,6 +29,12 @@ impl<T> PolicyLock<T> {
         Self { held: AtomicBool::new(false), real, value: UnsafeCell::new(value) }
     }
 
+    /// A lock for what several endpoints share, whose calls only `FI_THREAD_DOMAIN` keeps apart.
+    pub fn between(serialization: Serialization, value: T) -> Self {
+        let real = serialization.threading() != Threading::Domain;
+        Self { held: AtomicBool::new(false), real, value: UnsafeCell::new(value) }
+    }
+
     /// Waits for the lock, where there is one.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {

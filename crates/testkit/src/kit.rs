@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use ofi::raw::{
-    Address, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain, Endpoint,
-    EpOption, Fabric, GetinfoFlags, Hints, Info, MrMode, Result, Serialization, Threading, Version, WaitObj,
+    Address, AddressVector, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain,
+    Endpoint, EpOption, Fabric, GetinfoFlags, Hints, Info, MrMode, Result, SHARED_CONTEXT, Serialization,
+    SharedTransmit, Threading, Version, WaitObj,
 };
 
 use crate::pair::Pair;
@@ -118,6 +119,9 @@ pub struct Opening {
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
     info: Option<Info>,
     shared_memory: bool,
+    vector: Option<Arc<dyn AddressVector>>,
+    shared_tx: Option<Arc<dyn SharedTransmit>>,
+    shared_rx: Option<Arc<dyn Endpoint>>,
 }
 
 impl Opening {
@@ -137,6 +141,9 @@ impl Opening {
             within: None,
             info: None,
             shared_memory: true,
+            vector: None,
+            shared_tx: None,
+            shared_rx: None,
         }
     }
 
@@ -235,6 +242,26 @@ impl Opening {
         self
     }
 
+    /// With an address vector that exists.
+    pub fn vector(mut self, av: &Arc<dyn AddressVector>) -> Self {
+        self.vector = Some(Arc::clone(av));
+        self
+    }
+
+    /// With a shared transmit context.
+    pub fn shared_transmit(mut self, context: &Arc<dyn SharedTransmit>) -> Self {
+        self.hints = self.hints.tx_ctx_cnt(SHARED_CONTEXT);
+        self.shared_tx = Some(Arc::clone(context));
+        self
+    }
+
+    /// With a shared receive context.
+    pub fn shared_receive(mut self, context: &Arc<dyn Endpoint>) -> Self {
+        self.hints = self.hints.rx_ctx_cnt(SHARED_CONTEXT);
+        self.shared_rx = Some(Arc::clone(context));
+        self
+    }
+
     /// With this info, instead of what getinfo answers to the hints.
     pub fn info(mut self, info: Info) -> Self {
         self.info = Some(info);
@@ -305,7 +332,16 @@ impl Opening {
             ep.bind_counter(&counter, *flags)?;
             counters.push(counter);
         }
-        let av = domain.open_av(&self.av)?;
+        if let Some(context) = &self.shared_tx {
+            ep.bind_shared_transmit(context)?;
+        }
+        if let Some(context) = &self.shared_rx {
+            ep.bind_shared_receive(context)?;
+        }
+        let av = match self.vector {
+            Some(av) => av,
+            None => domain.open_av(&self.av)?,
+        };
         let mut eq = None;
         if crate::connect::is_connected(&info) {
             let queue = crate::connect::open_eq(&fabric)?;

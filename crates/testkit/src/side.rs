@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi::raw::{
-    AddressVector, CompletionQueue, Context, Counter, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain,
+    AddressVector, CompletionQueue, Context, Counter, CqAttr, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain,
     Endpoint, Errno, EventQueue, Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece,
     Result,
 };
@@ -106,6 +106,33 @@ impl Side {
     #[track_caller]
     pub fn eq(&self) -> &Arc<dyn EventQueue> {
         self.eq.as_ref().expect("a connected endpoint")
+    }
+
+    /// A context of its domain, as a side of its own: to post to it. Nothing is ever said on its queue.
+    ///
+    /// # Panics
+    /// If no queue can be opened.
+    #[track_caller]
+    pub fn context(&self, ep: Arc<dyn Endpoint>) -> Side {
+        let queue = self.domain.open_cq(&CqAttr::default()).expect("a queue");
+        self.context_with(ep, queue)
+    }
+
+    /// The same with a queue, which is bound to it.
+    pub fn context_with(&self, ep: Arc<dyn Endpoint>, queue: Arc<dyn CompletionQueue>) -> Side {
+        Side {
+            ep,
+            tx: Arc::clone(&queue),
+            rx: queue,
+            counters: Vec::new(),
+            eq: None,
+            av: Arc::clone(&self.av),
+            domain: Arc::clone(&self.domain),
+            fabric: Arc::clone(&self.fabric),
+            info: self.info.clone(),
+            events: Mutex::default(),
+            lent: Mutex::default(),
+        }
     }
 
     /// Whether both directions have the same queue.

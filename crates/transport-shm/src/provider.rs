@@ -143,6 +143,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     domain.cntr_cnt = MANY;
     (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY);
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (MANY, MANY);
     domain.max_err_data = 128;
     domain.caps = Caps::LOCAL_COMM;
     if crate::settings::REMOTE_COMM.get() {

@@ -88,7 +88,7 @@ c_ops! {
         scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, Ptr) -> c_int;
         cntr_open(*mut fid_domain, *mut fi_cntr_attr, *mut *mut fid_cntr, Ptr) -> c_int;
         poll_open(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int;
-        stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut Ptr, Ptr) -> c_int;
+        stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, Ptr) -> c_int;
         srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, Ptr) -> c_int;
         query_atomic(*mut fid_domain, u32, u32, Ptr, u64) -> c_int;
         query_collective(*mut fid_domain, u32, *mut fi_collective_attr, u64) -> c_int;

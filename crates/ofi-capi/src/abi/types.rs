@@ -27,6 +27,10 @@ c_structs! {
         ops: *mut fi_ops_ep,
         cm: *mut fi_ops_cm,
     }
+    struct fid_stx {
+        fid: fid,
+        ops: *mut fi_ops_ep,
+    }
     struct fid_wait {
         fid: fid,
         ops: *mut fi_ops_wait,
@@ -375,6 +379,11 @@ pub(crate) mod class {
     pub(crate) const FABRIC: usize = 1;
     pub(crate) const DOMAIN: usize = 2;
     pub(crate) const EP: usize = 3;
+    pub(crate) const SEP: usize = 4;
+    pub(crate) const RX_CTX: usize = 5;
+    pub(crate) const SRX_CTX: usize = 6;
+    pub(crate) const TX_CTX: usize = 7;
+    pub(crate) const STX_CTX: usize = 8;
     pub(crate) const PEP: usize = 9;
     pub(crate) const AV: usize = 11;
     pub(crate) const MR: usize = 12;

@@ -78,7 +78,7 @@ fn address(address: Option<&Address>) -> Result<(*mut std::ffi::c_void, usize)> 
     Ok((copy_of(&padded)?, address.bytes().len()))
 }
 
-fn tx_attr(attr: &TxAttr) -> fi_tx_attr {
+pub(crate) fn tx_attr(attr: &TxAttr) -> fi_tx_attr {
     fi_tx_attr {
         caps: attr.caps.bits(),
         mode: attr.mode.bits(),
@@ -93,7 +93,7 @@ fn tx_attr(attr: &TxAttr) -> fi_tx_attr {
     }
 }
 
-fn rx_attr(attr: &RxAttr) -> fi_rx_attr {
+pub(crate) fn rx_attr(attr: &RxAttr) -> fi_rx_attr {
     fi_rx_attr {
         caps: attr.caps.bits(),
         mode: attr.mode.bits(),

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
     CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue,
-    Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result,
-    Serialization, Threshold, WaitAttr, WaitSet, Work, WorkId,
+    Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result, RxAttr,
+    Serialization, SharedTransmit, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 use crate::atomic::Executor;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
-use crate::endpoint::Ep;
+use crate::endpoint::{Ep, SharedTx, Srx};
 use crate::eq::EqCore;
 use crate::fork::Born;
 use crate::keys::{Addressing, RegionTable};
@@ -160,6 +160,16 @@ impl<T: Transport> Domain for DomainHandle<T> {
             ));
         }
         Ok(Ep::open(&self.0, info)?)
+    }
+
+    fn open_shared_transmit(&self, attr: &TxAttr) -> Result<Arc<dyn SharedTransmit>> {
+        self.0.born.check()?;
+        Ok(Arc::new(SharedTx::new(&self.0, attr)))
+    }
+
+    fn open_shared_receive(&self, attr: &RxAttr) -> Result<Arc<dyn Endpoint>> {
+        self.0.born.check()?;
+        Ok(Srx::open(&self.0, attr))
     }
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {

@@ -8,7 +8,6 @@ use super::post::not_enabled;
 use super::transmit::{bad_flags, many_len, not_opened_for};
 use super::{EpCore, State};
 use crate::atomic::Executor;
-use crate::cq::Credit;
 use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
 
 /// What an endpoint may do, and how much of it.
@@ -76,9 +75,9 @@ impl<T: Transport> EpCore<T> {
 
     /// See [`ofi_api::Endpoint::atomic`].
     pub(super) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
-        let outcome = self.state.lock().atomic(op);
-        self.domain.works.run_if_due();
-        outcome
+        let mut guard = self.state.lock();
+        let outcome = guard.atomic(op);
+        self.posted(guard, outcome)
     }
 }
 
@@ -117,7 +116,7 @@ impl<T: Transport> State<T> {
     pub(super) fn atomic(&mut self, op: &AtomicOp<'_>) -> Result<()> {
         let (executor, flags, signal, len) = self.check_atomic(op)?;
         let (peer, _) = self.dest(op.peer)?;
-        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        if self.ends.no_transmit_credit() {
             return Err(self.no_credit());
         }
         let kind = if executor.fetches() { CompletionFlags::READ } else { CompletionFlags::WRITE };

@@ -347,7 +347,7 @@ impl<T: Transport> EpCore<T> {
         let lengths = shape.lengths();
         let buf = piece("buf", &op.buf, lengths[0])?;
         let result = piece("result", &op.result, lengths[1])?;
-        if state.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        if state.ends.no_transmit_credit() {
             return Err(state.no_credit());
         }
         let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };

@@ -7,7 +7,8 @@ use std::time::Instant;
 use ofi_api::{Address, CompletionFlags, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
 
 use super::ends::Ends;
-use super::receive::{self, Posted};
+use super::queue::Posted;
+use super::receive;
 use super::{EpCore, State};
 use crate::cm::{Connection, Ended};
 use crate::cq::{Credit, Source as _};
@@ -18,20 +19,8 @@ use crate::transport::{Arm, Lanes, Peer, Reaction, Transport};
 impl<T: Transport> Ends<T> {
     /// Ends a posted receive without a message.
     pub fn give_back(&mut self, posted: &Posted, errno: Errno) {
-        let mut error = CqErrorEntry::new(posted.context, CompletionFlags::RECV, errno);
-        let mut credit = Credit::Receive;
-        let route = self.rx.route_of(posted);
-        if let Some(id) = self.rx.forget(posted)
-            && let Some(multi) = self.rx.multis.get_mut(id)
-        {
-            multi.exhausted = true;
-            if multi.filling == 0 {
-                self.rx.multis.remove(id);
-                error.flags |= CompletionFlags::MULTI_RECV;
-            } else {
-                credit = Credit::None; // comes back with the flag, when the last part has arrived
-            }
-        }
+        let (flags, credit, route) = self.rx.queue.end(posted);
+        let error = CqErrorEntry::new(posted.context, CompletionFlags::RECV | flags, errno);
         self.boxes.receive_failed(error, credit, route);
     }
 
@@ -40,7 +29,7 @@ impl<T: Transport> Ends<T> {
         if ended == Ended::Now {
             self.rx.quick = [false; 2];
             self.rx.may_receive = [false; 2]; // `late_receive` knows the exception
-            for posted in self.rx.matcher.extract_posted(|_, _| true) {
+            for posted in self.rx.queue.matcher.extract_posted(|_, _| true) {
                 self.give_back(&posted, Errno::ECANCELED);
             }
         }
@@ -106,17 +95,17 @@ impl<T: Transport> State<T> {
         }
         let source = Source::Any;
         let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
-        let waits = self.ends.rx.matcher.peek(&want).is_some();
+        let waits = self.ends.rx.queue.matcher.peek(&want).is_some();
         let plain = op.flags.is_empty() && op.buf.pieces().len() <= self.ends.rx.iov_limit;
         if !waits || !plain || self.ends.boxes.credits[Credit::Receive as usize] == 0 {
             return Some(Err(Error::with(Errno::ESHUTDOWN, "the connection of this endpoint is over")));
         }
         self.ends.boxes.credits[Credit::Receive as usize] -= 1;
         let posted = self.ends.rx.posted(op.context, &op.buf, true);
-        if let matching::Posted::Matched { recv, message } = self.ends.rx.matcher.post(want, posted) {
-            let arrived = receive::arrived(&message.envelope);
-            let filling = self.ends.rx.fill(recv, &arrived);
-            self.settle(filling, message.content);
+        if let matching::Posted::Matched { recv, message } = self.ends.rx.queue.matcher.post(want, posted) {
+            let arrived = receive::arrived(&message.envelope, message.content.peer);
+            let filling = self.ends.rx.queue.fill(recv, &arrived);
+            self.settle(filling, message.content.held);
         }
         Some(Ok(()))
     }

@@ -7,7 +7,7 @@ use super::ends::Ends;
 use super::transmit::{TxOp, success};
 use crate::cq::Credit;
 use crate::matching::Config;
-use crate::transport::{Delivery, Ticket, Transport};
+use crate::transport::{Ticket, Transport};
 
 /// Bytes that datagrams hold before a receive is posted for them, as a socket's buffer does.
 const WAITING_BYTES: usize = 1 << 20;
@@ -28,16 +28,6 @@ pub fn budget(info: &Info) -> Config {
 }
 
 impl<T: Transport> Ends<T> {
-    /// What becomes of a message that there is no room for.
-    #[cold]
-    pub fn no_room(&mut self) -> Delivery {
-        if !self.rx.lossy {
-            return Delivery::Stopped;
-        }
-        self.rx.counts.dropped += 1;
-        Delivery::Taken
-    }
-
     /// Whether an operation may be lost: messages may, accesses to remote memory fail or wait as they always do.
     fn may_lose(&self, ticket: &Ticket) -> bool {
         self.rx.lossy && !ticket.flags.intersects(CompletionFlags::RMA | CompletionFlags::ATOMIC)

@@ -7,14 +7,16 @@ use ofi_api::{
 use super::collective::CollectiveSide;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
-use super::receive::{self, Filling, Held, RxSide};
+use super::queue::{Arrival, Incoming};
+use super::receive::{self, RxSide};
+use super::receiver::Receiver;
+use super::shared_transmit::Loan;
 use super::transmit::{TxOp, TxSide, success};
 use crate::cm::Connection;
 use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
-use crate::matching::Limit;
 use crate::slots::SlotId;
 use crate::transport::{
     Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
@@ -32,67 +34,24 @@ pub struct Ends<T: Transport> {
     pub collectives: Option<Box<CollectiveSide>>,
 }
 
-/// The receive that a message goes to.
-enum Found {
-    Receive(Filling),
-    Nobody,
-    /// A multi-receive buffer, but no room to report it.
-    Stopped,
-}
-
 impl<T: Transport> Ends<T> {
+    /// Whether no operation may be posted, even after borrowing room where it is shared.
     #[inline]
-    fn find(&mut self, arrived: &Arrived) -> Found {
-        let envelope = receive::envelope(arrived);
-        let Some(mut found) = self.rx.matcher.arrive(&envelope) else { return Found::Nobody };
-        if !found.recv().is_special() {
-            let posted = found.take();
-            return Found::Receive(self.rx.fill(posted, arrived));
-        }
-        let (id, context) = (found.id(), found.recv().context);
-        let Some((multi, signal)) = self.rx.matcher.get(id).and_then(|posted| self.rx.multi_of(posted))
-        else {
-            return match self.rx.matcher.take(id) {
-                Some(posted) => Found::Receive(self.rx.fill(posted, arrived)),
-                None => Found::Nobody,
-            };
-        };
-        if !self.boxes.has_room() {
-            self.rx.counts.stopped += 1;
-            return Found::Stopped;
-        }
-        match self.rx.fill_multi(context, signal, multi, arrived) {
-            Some((filling, exhausted)) => {
-                if exhausted && let Some(posted) = self.rx.matcher.take(id) {
-                    self.rx.forget(&posted);
-                }
-                Found::Receive(filling)
-            }
-            None => Found::Nobody,
-        }
+    pub fn no_transmit_credit(&mut self) -> bool {
+        self.boxes.credits[Credit::Transmit as usize] == 0 && !self.borrow()
     }
 
-    /// Keeps a message that nobody waits for.
     #[cold]
-    fn keep(&mut self, arrived: &Arrived, content: Held<T>, held: usize) -> Result<Delivery, Held<T>> {
-        let envelope = receive::envelope(arrived);
-        self.rx.counts.unexpected += 1;
-        let refused = match self.rx.matcher.store(&envelope, content, held) {
-            Ok(_) => return Ok(Delivery::Kept),
-            Err(refused) => refused,
-        };
-        if refused.limit == Limit::Bytes && !self.rx.lossy {
-            // The payload is here already, at most a ring's worth from each peer: take it, and let the transport
-            // tell the sender to keep the next ones.
-            self.rx.counts.over_budget += 1;
-            return match self.rx.matcher.store(&envelope, refused.content, 0) {
-                Ok(_) => Ok(Delivery::Kept),
-                Err(refused) => Err(refused.content),
-            };
-        }
-        self.rx.counts.unexpected -= 1;
-        self.rx.counts.stopped += 1;
-        Err(refused.content)
+    fn borrow(&mut self) -> bool {
+        let room = self.tx.loan.as_ref().map_or(0, Loan::borrow);
+        self.boxes.credits[Credit::Transmit as usize] += room;
+        room > 0
+    }
+
+    /// The endpoint's receive side.
+    #[inline]
+    pub fn receiver(&mut self) -> Receiver<'_, T> {
+        Receiver { rx: &mut self.rx, boxes: &mut self.boxes, peers: &mut self.peers, at: 0 }
     }
 
     /// See [`Host::deliver`].
@@ -111,30 +70,8 @@ impl<T: Transport> Ends<T> {
             self.rx.counts.dropped += 1;
             return Delivery::Taken;
         }
-        match self.find(arrived) {
-            Found::Receive(filling) => {
-                // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
-                // `body` is readable by the caller's promise.
-                unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
-                self.rx.complete(&mut self.boxes, &mut self.peers, &filling);
-                Delivery::Taken
-            }
-            Found::Stopped => self.no_room(),
-            Found::Nobody => {
-                let peer = crate::matching::Peer(arrived.peer);
-                if !self.rx.matcher.may_hold_envelope(peer) {
-                    self.rx.counts.stopped += 1;
-                    return self.no_room();
-                }
-                let mut bytes = Box::<[u8]>::new_uninit_slice(arrived.len);
-                // SAFETY: `body` is readable for `len` bytes, by the caller's promise, and the box is as long.
-                unsafe { copy::bytes(body, bytes.as_mut_ptr().cast(), arrived.len) };
-                // SAFETY: every byte was just written.
-                let bytes = unsafe { bytes.assume_init() };
-                let held = bytes.len();
-                self.keep(arrived, Held::Bytes(bytes), held).unwrap_or_else(|_| self.no_room())
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.receiver().deliver(arrived, body) }
     }
 
     #[cold]
@@ -160,7 +97,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         let envelope = receive::envelope(arrived);
         let len = arrived.len;
         if arrived.rx.is_of_one()
-            && let Some((context, to)) = self.rx.matcher.accept(&envelope, |posted| posted.simple(len))
+            && let Some((context, to)) = self.rx.queue.matcher.accept(&envelope, |posted| posted.simple(len))
         {
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
@@ -178,14 +115,12 @@ impl<T: Transport> Host<T> for Ends<T> {
             self.rx.counts.dropped += 1;
             return Announced::Unwanted(token);
         }
-        match self.find(arrived) {
-            Found::Receive(filling) => Announced::Pull(self.rx.filling.insert(filling)),
-            Found::Stopped => Announced::Stopped(token),
-            Found::Nobody => match self.keep(arrived, Held::AtSender(token), 0) {
-                Ok(_) => Announced::Kept,
-                Err(Held::AtSender(token)) => Announced::Stopped(token),
-                Err(_) => unreachable!("the matcher hands back what it was given"),
-            },
+        // SAFETY: there is no body.
+        match unsafe { self.receiver().arrive(arrived, Incoming::Token(token)) } {
+            Arrival::Receive(filling, _) => Announced::Pull(self.rx.filling.insert(filling)),
+            Arrival::Kept { .. } => Announced::Kept,
+            Arrival::Refused(Incoming::Token(token)) => Announced::Stopped(token),
+            Arrival::Refused(Incoming::Body(_)) => unreachable!("the queue hands back what it was given"),
         }
     }
 
@@ -297,12 +232,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         for id in self.rx.filling.ids(|filling| filling.arrived.peer == peer) {
             self.received(id, Err(error));
         }
-        self.rx.matcher.drop_peer(crate::matching::Peer(peer), |held, _| {
-            if matches!(held, Held::AtSender(token) if tokens(token)) {
-                *held = Held::Lost(error);
-            }
-            false
-        });
+        self.rx.lose(peer, error, tokens);
         self.connection_gone(error);
     }
 
@@ -320,6 +250,6 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn may_hold(&self, peer: Peer, len: usize) -> bool {
-        self.rx.lossy || self.rx.matcher.may_hold_bytes(crate::matching::Peer(peer), len)
+        self.rx.may_hold(peer, len)
     }
 }

@@ -13,8 +13,15 @@ mod outboxes;
 mod peers;
 mod post;
 mod post_receive;
+mod queue;
 mod receive;
+mod receiver;
+mod refused;
 mod search;
+mod shared;
+mod shared_receive;
+mod shared_transmit;
+mod srx;
 mod transmit;
 mod trigger;
 
@@ -24,8 +31,8 @@ use std::sync::Arc;
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, Errno, Error,
-    EventQueue, FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization, Statistic,
-    TagMatch, Threshold,
+    EventQueue, FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization,
+    SharedTransmit, Statistic, TagMatch, Threshold,
 };
 
 use self::atomic::AtomicSide;
@@ -34,6 +41,8 @@ use self::ends::Ends;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
+pub(crate) use self::shared_transmit::SharedTx;
+pub(crate) use self::srx::Srx;
 use self::transmit::{Limits, TxSide, not_opened_for};
 use crate::av::Av;
 use crate::cm::Connection;
@@ -206,7 +215,6 @@ impl<T: Transport> Ep<T> {
         rx.source_errors = info.caps.contains(Caps::SOURCE_ERR);
         rx.directed = info.caps.contains(Caps::DIRECTED_RECV);
         rx.tagged_directed = info.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
-        rx.min_multi_recv = crate::settings::MIN_MULTI_RECV;
         rx.iov_limit = info.rx_attr.iov_limit;
         let fid = Fid::next();
         let connected = info.ep_attr.ep_type == EpType::Msg;
@@ -231,7 +239,10 @@ impl<T: Transport> Ep<T> {
         // starts on the thread that counts, which may be in calls of another endpoint.
         let locked = connected || info.caps.contains(Caps::TRIGGER);
         let serialization = if locked { Serialization::LIBRARY } else { domain.serialization };
-        let state = PolicyLock::new(serialization, state);
+        let state = match shared::shares(info) {
+            true => PolicyLock::between(serialization, state),
+            false => PolicyLock::new(serialization, state),
+        };
         Ok(Arc::new(Self {
             core: Arc::new(EpCore {
                 domain: Arc::clone(domain),
@@ -390,6 +401,16 @@ impl<T: Transport> Endpoint for Ep<T> {
         Ok(())
     }
 
+    fn bind_shared_transmit(&self, context: &Arc<dyn SharedTransmit>) -> Result<()> {
+        self.core.born.check()?;
+        self.core.share_transmit(context)
+    }
+
+    fn bind_shared_receive(&self, context: &Arc<dyn Endpoint>) -> Result<()> {
+        self.core.born.check()?;
+        self.core.share_receive(context)
+    }
+
     fn enable(&self) -> Result<()> {
         self.core.born.check()?;
         let core = &self.core;
@@ -398,6 +419,7 @@ impl<T: Transport> Endpoint for Ep<T> {
         if state.lanes.is_some() {
             return Ok(());
         }
+        state.check_shared(&core.info)?;
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
         let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.boxes.counters.has(kind));
@@ -660,8 +682,11 @@ impl<T: Transport> Drop for Ep<T> {
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
         // What is outstanding ends silently (fi_endpoint(3)); peers notice that the lanes are gone.
-        let gone = (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.matcher.drain());
+        let gone =
+            (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
+        let shared = state.leave_shared();
         drop(guard);
         drop(gone);
+        shared.end();
     }
 }

@@ -12,7 +12,7 @@ impl<T: Transport> EpCore<T> {
         let guard = self.state.lock();
         let limits = &guard.ends.tx.limits;
         Ok(match option {
-            EpOption::MinMultiRecv => guard.ends.rx.min_multi_recv,
+            EpOption::MinMultiRecv => guard.ends.rx.queue.min_multi_recv,
             EpOption::CmDataSize => cm::DATA_SIZE,
             EpOption::MaxMsgSize => limits.message,
             EpOption::MaxTaggedSize => limits.tagged,
@@ -36,7 +36,7 @@ impl<T: Transport> EpCore<T> {
         let (limits, atomics) = (&mut tx.limits, &mut tx.atomics);
         let (field, max) = match option {
             EpOption::MinMultiRecv => {
-                guard.ends.rx.min_multi_recv = value;
+                guard.ends.rx.queue.min_multi_recv = value;
                 return Ok(());
             }
             EpOption::SharedMemoryPermitted => return guard.permit_shared_memory(value),
@@ -81,14 +81,18 @@ impl<T: Transport> EpCore<T> {
             stat("tx_outstanding", guard.ends.tx.ops.len() as u64, "operations that have not ended"),
             stat("rx_messages", rx.messages, "messages received"),
             stat("rx_bytes", rx.bytes, "bytes of messages received"),
-            stat("rx_posted", guard.ends.rx.matcher.posted_len() as u64, "receives that wait"),
+            stat("rx_posted", guard.ends.rx.queue.matcher.posted_len() as u64, "receives that wait"),
             stat("rx_unexpected", rx.unexpected, "messages that came before their receive"),
             stat(
                 "rx_unexpected_now",
-                guard.ends.rx.matcher.unexpected_len() as u64,
+                guard.ends.rx.queue.matcher.unexpected_len() as u64,
                 "of those, still waiting",
             ),
-            stat("rx_unexpected_bytes", guard.ends.rx.matcher.bytes_held() as u64, "bytes that they hold"),
+            stat(
+                "rx_unexpected_bytes",
+                guard.ends.rx.queue.matcher.bytes_held() as u64,
+                "bytes that they hold",
+            ),
             stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
             stat("rx_truncated", rx.truncated, "messages longer than their receive"),
             stat("rx_failed", rx.failed, "receives that ended with an error"),

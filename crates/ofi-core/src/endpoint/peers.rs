@@ -56,6 +56,11 @@ impl Peers {
         self.av.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, av))
     }
 
+    /// The vector.
+    pub fn av(&self) -> Option<&Arc<Av>> {
+        self.av.as_ref()
+    }
+
     /// Whether an address vector is bound.
     pub fn is_bound(&self) -> bool {
         self.av.is_some()

@@ -1,5 +1,7 @@
 //! Posting: the calls of the data path, from the application to the transport.
 
+use std::sync::Arc;
+
 use ofi_api::{
     Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
@@ -8,6 +10,7 @@ use super::transmit::{bad_flags, not_opened_for, send_flags, success};
 use super::{EpCore, State};
 use crate::cntr::Kind;
 use crate::cq::Credit;
+use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
 use crate::transport::{Lanes, OutMessage, OutRma, Peer, RxName, Ticket, Transport};
 
@@ -142,7 +145,7 @@ impl<T: Transport> State<T> {
     pub(super) fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
         let (flags, signal, len) = self.check_send::<TAGGED>(op)?;
         let (peer, rx) = self.dest(op.dest)?;
-        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        if self.ends.no_transmit_credit() {
             return Err(self.no_credit());
         }
         let ticket =
@@ -191,7 +194,7 @@ impl<T: Transport> State<T> {
     pub(super) fn rma(&mut self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let (flags, signal, len) = self.check_rma(op, write)?;
         let (peer, rx) = self.dest(op.peer)?;
-        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        if self.ends.no_transmit_credit() {
             return Err(self.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
@@ -231,13 +234,34 @@ impl<T: Transport> EpCore<T> {
             return Ok(());
         }
         let outcome = guard.send::<TAGGED>(op, tag);
+        self.posted(guard, outcome)
+    }
+
+    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
+        let mut guard = self.state.lock();
+        let outcome = guard.rma(op, write);
+        self.posted(guard, outcome)
+    }
+
+    /// What is due after a post, whose lock ends here.
+    #[inline]
+    pub(super) fn posted(&self, guard: Guard<'_, State<T>>, outcome: Result<()>) -> Result<()> {
+        if outcome.is_err() {
+            return self.not_posted(guard, outcome);
+        }
         drop(guard);
         self.domain.works.run_if_due();
         outcome
     }
 
-    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
-        let outcome = self.state.lock().rma(op, write);
+    #[cold]
+    fn not_posted(&self, guard: Guard<'_, State<T>>, outcome: Result<()>) -> Result<()> {
+        let again = outcome.as_ref().is_err_and(Error::is_again);
+        let context = guard.ends.tx.loan.as_ref().filter(|_| again).map(|loan| Arc::clone(&loan.context));
+        drop(guard);
+        if let Some(context) = context {
+            context.collect();
+        }
         self.domain.works.run_if_due();
         outcome
     }
@@ -258,7 +282,7 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn cancel(&self, context: Context) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let Some(posted) = state.ends.rx.matcher.cancel_by_context(context.0) else {
+        let Some(posted) = state.ends.rx.queue.matcher.cancel_by_context(context.0) else {
             drop(guard);
             if self.domain.works.cancel_triggered(std::ptr::from_ref(self).cast(), context) {
                 return Ok(());

@@ -1,10 +1,11 @@
 //! Posting a receive, and what happens if its message is there already.
 
-use ofi_api::{Call, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, TagMatch};
+use ofi_api::{Call, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, TagMatch};
 
 use super::State;
 use super::post::not_enabled;
-use super::receive::{self, Filling, Held, MultiBuffer, Special, SpecialKind};
+use super::queue::{Filling, Held, Special, SpecialKind};
+use super::receive;
 use super::search::SEARCH_FLAGS;
 use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
 use crate::copy;
@@ -13,7 +14,19 @@ use crate::matching::{self, Source as From, Want};
 use crate::transport::{Lanes, Route, Transport};
 
 /// What a receive may be flagged with.
-const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
+pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
+
+/// A multi-receive buffer of several pieces, or none.
+#[cold]
+pub(super) fn scattered_multi(pieces: usize) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "a receive with FI_MULTI_RECV",
+        "one contiguous buffer",
+        format!("{pieces} pieces"),
+        "post one piece",
+    )
+}
 
 impl<T: Transport> State<T> {
     /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says that
@@ -31,7 +44,7 @@ impl<T: Transport> State<T> {
             return false;
         }
         let posted = rx.plain(op.context, *piece);
-        let queued = rx.matcher.queue::<TAGGED>(tag.tag, posted);
+        let queued = rx.queue.matcher.queue::<TAGGED>(tag.tag, posted);
         *credit -= usize::from(queued);
         queued
     }
@@ -78,12 +91,12 @@ impl<T: Transport> State<T> {
             return self.post_multi(op, want, signal);
         }
         let posted = self.ends.rx.posted(op.context, &op.buf, signal);
-        match self.ends.rx.matcher.post(want, posted) {
+        match self.ends.rx.queue.matcher.post(want, posted) {
             matching::Posted::Queued(_) => {}
             matching::Posted::Matched { recv, message } => {
-                let arrived = receive::arrived(&message.envelope);
-                let filling = self.ends.rx.fill(recv, &arrived);
-                self.settle(filling, message.content);
+                let arrived = receive::arrived(&message.envelope, message.content.peer);
+                let filling = self.ends.rx.queue.fill(recv, &arrived);
+                self.settle(filling, message.content.held);
             }
         }
         Ok(())
@@ -118,32 +131,25 @@ impl<T: Transport> State<T> {
     fn post_multi(&mut self, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
         let [piece] = op.buf.pieces() else {
             self.ends.boxes.credits[Credit::Receive as usize] += 1;
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "a receive with FI_MULTI_RECV",
-                "one contiguous buffer",
-                format!("{} pieces", op.buf.pieces().len()),
-                "post one piece",
-            ));
+            return Err(scattered_multi(op.buf.pieces().len()));
         };
-        let multi =
-            MultiBuffer { buffer: Piece::new(piece.addr, piece.len), used: 0, filling: 0, exhausted: false };
-        let id = self.ends.rx.multis.insert(multi);
+        let id = self.ends.rx.queue.multi(piece);
         loop {
             let special = Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
-            let posted = self.ends.rx.posted_special(op.context, special);
-            let message = match self.ends.rx.matcher.post(want, posted) {
+            let queue = &mut self.ends.rx.queue;
+            let posted = queue.posted_special(op.context, special);
+            let message = match queue.matcher.post(want, posted) {
                 matching::Posted::Queued(_) => return Ok(()),
                 matching::Posted::Matched { message, recv } => {
-                    self.ends.rx.forget(&recv);
+                    queue.forget(&recv);
                     message
                 }
             };
-            let arrived = receive::arrived(&message.envelope);
-            let Some((filling, exhausted)) = self.ends.rx.fill_multi(op.context, signal, id, &arrived) else {
+            let arrived = receive::arrived(&message.envelope, message.content.peer);
+            let Some((filling, exhausted)) = queue.fill_multi(op.context, signal, id, &arrived) else {
                 return Ok(());
             };
-            self.settle(filling, message.content);
+            self.settle(filling, message.content.held);
             if exhausted {
                 return Ok(());
             }

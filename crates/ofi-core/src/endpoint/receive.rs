@@ -1,142 +1,16 @@
-//! The receive side: posted receives, messages that came before them, and receives being filled.
+//! The receive side: what is reported of receives, and those being filled. Where they wait: `queue.rs`.
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
+use super::queue::{COUNTED, Filling, Held, Kept, Posted, RxQueue, SIGNALLED, SILENT};
+use super::shared_receive::SharedPart;
 use crate::cntr::Kind;
 use crate::cq::Credit;
-use crate::matching::{Config, Envelope, Matcher, PostedReceive, Space};
+use crate::matching::{Config, Envelope, Space};
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Origin, Peer, Route, RxName, Transport};
-
-/// The memory of one receive.
-pub struct Buffer {
-    first: Piece,
-    /// All pieces, where there is not exactly one.
-    all: Option<Box<[Piece]>>,
-}
-
-impl Buffer {
-    fn one(first: Piece) -> Self {
-        Self { first, all: None }
-    }
-
-    fn many(all: Box<[Piece]>) -> Self {
-        Self { first: Piece::new(std::ptr::null_mut(), 0), all: Some(all) }
-    }
-
-    #[inline]
-    pub fn pieces(&self) -> &[Piece] {
-        match &self.all {
-            None => std::slice::from_ref(&self.first),
-            Some(all) => all,
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        match &self.all {
-            None => self.first.len,
-            Some(all) => all.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len)),
-        }
-    }
-}
-
-/// A posted receive, small enough to lie in one cache line with what matching needs.
-pub struct Posted {
-    pub context: Context,
-    /// The memory, if it is one piece.
-    piece: Piece,
-    /// [`SIGNALLED`], [`SILENT`], [`COUNTED`], or the id of a [`Special`], which has none of these values.
-    tail: u64,
-}
-
-/// A receive of one piece whose success is reported.
-const SIGNALLED: u64 = 0;
-/// The same, on an endpoint that counts receives: it takes the longer way, so that the short one need not ask.
-const COUNTED: u64 = 2;
-/// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below 2^32.)
-const SILENT: u64 = 1;
-
-/// What few receives have.
-pub struct Special {
-    pub signal: bool,
-    /// Who counts its end.
-    pub route: Route,
-    pub kind: SpecialKind,
-}
-
-/// See [`Special`].
-pub enum SpecialKind {
-    /// Not exactly one piece.
-    Pieces(Box<[Piece]>),
-    /// The multi-receive buffer behind the receive.
-    Multi(SlotId),
-}
-
-impl Posted {
-    /// Context and memory, if this is a receive that `len` bytes complete without further ado: one piece that is long
-    /// enough, whose success is reported.
-    #[inline(always)]
-    pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
-        (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
-    }
-
-    /// Whether there is more to it than one piece of memory.
-    pub fn is_special(&self) -> bool {
-        self.tail > COUNTED
-    }
-
-    fn special(&self) -> Option<SlotId> {
-        self.is_special().then_some(SlotId::from_wire(self.tail))
-    }
-}
-
-impl PostedReceive for Posted {
-    #[inline]
-    fn context(&self) -> usize {
-        self.context.0
-    }
-}
-
-/// A multi-receive buffer: messages are packed one behind the other.
-pub struct MultiBuffer {
-    pub buffer: Piece,
-    pub used: usize,
-    /// Messages assigned to it whose bytes have not all arrived.
-    pub filling: usize,
-    /// It is no longer posted; the completion that finds `filling` at zero releases it.
-    pub exhausted: bool,
-}
-
-/// What is kept of a message that no receive waited for.
-pub enum Held<T: Transport> {
-    /// All of it.
-    Bytes(Box<[u8]>),
-    /// The payload lies at the sender.
-    AtSender(T::Token),
-    /// The payload lay at a sender that is gone.
-    Lost(Errno),
-}
-
-/// A receive that has its message, whose bytes are on their way.
-pub struct Filling {
-    pub context: Context,
-    pub buffer: Buffer,
-    signal: bool,
-    multi: Option<SlotId>,
-    route: Route,
-    pub arrived: Arrived,
-}
-
-impl Filling {
-    /// Bytes that will be placed.
-    #[inline]
-    pub fn placed(&self) -> usize {
-        self.arrived.len.min(self.buffer.len())
-    }
-}
 
 /// What people may read about the receive side.
 #[derive(Default)]
@@ -153,10 +27,11 @@ pub struct Counts {
 
 /// The receive side of an endpoint.
 pub struct RxSide<T: Transport> {
-    pub matcher: Matcher<Posted, Held<T>>,
+    /// Its own receives; empty where they are shared.
+    pub queue: RxQueue<T>,
+    /// Its part in a shared receive context.
+    pub shared: Option<SharedPart<T>>,
     pub filling: Slots<Filling>,
-    specials: Slots<Special>,
-    pub multis: Slots<MultiBuffer>,
     pub op_flags: OpFlags,
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
@@ -176,7 +51,6 @@ pub struct RxSide<T: Transport> {
     sourced: bool,
     pub directed: bool,
     pub tagged_directed: bool,
-    pub min_multi_recv: usize,
     /// Of `FI_EP_DGRAM`: what finds no room is dropped.
     pub lossy: bool,
     pub iov_limit: usize,
@@ -186,10 +60,9 @@ pub struct RxSide<T: Transport> {
 impl<T: Transport> RxSide<T> {
     pub fn new(config: &Config) -> Self {
         Self {
-            matcher: Matcher::new(config),
+            queue: RxQueue::new(config),
+            shared: None,
             filling: Slots::default(),
-            specials: Slots::default(),
-            multis: Slots::default(),
             op_flags: OpFlags::empty(),
             selective: false,
             bound: false,
@@ -202,7 +75,6 @@ impl<T: Transport> RxSide<T> {
             sourced: false,
             directed: false,
             tagged_directed: false,
-            min_multi_recv: 0,
             lossy: false,
             iov_limit: 1,
             counts: Counts::default(),
@@ -225,106 +97,53 @@ impl<T: Transport> RxSide<T> {
     /// A receive without flags to post into one piece.
     #[inline(always)]
     pub fn plain(&self, context: Context, piece: Piece) -> Posted {
-        Posted { context, piece, tail: self.plain }
+        Posted::plain(context, piece, self.plain)
     }
 
-    /// A receive to post into one piece.
-    #[inline(always)]
-    fn of_one(&self, context: Context, piece: Piece, signal: bool) -> Posted {
-        Posted { context, piece, tail: if signal { self.signalled } else { SILENT } }
+    /// As [`RxSide::reports`], of a receive of a shared queue that asked for it or not.
+    pub fn reports_shared(&self, asked: bool) -> bool {
+        self.reports(if asked { OpFlags::COMPLETION } else { OpFlags::empty() })
     }
 
     /// A receive to post into `lent`.
     #[inline(always)]
     pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> Posted {
-        if let [piece] = lent.pieces() {
-            return self.of_one(context, *piece, signal);
-        }
-        self.posted_special(
-            context,
-            Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Pieces(lent.pieces().into()) },
-        )
+        let plain = if signal { self.signalled } else { SILENT };
+        self.queue.posted(context, lent, signal, plain)
     }
 
-    /// A receive to post of something that is not one piece.
-    #[inline(never)]
-    pub fn posted_special(&mut self, context: Context, special: Special) -> Posted {
-        let id = self.specials.insert(special);
-        Posted { context, piece: Piece::new(std::ptr::null_mut(), 0), tail: id.to_wire() }
-    }
-
-    /// The multi-receive buffer behind a posted receive, and whether success is reported.
-    pub fn multi_of(&self, posted: &Posted) -> Option<(SlotId, bool)> {
-        match self.specials.get(posted.special()?)? {
-            Special { signal, kind: SpecialKind::Multi(id), .. } => Some((*id, *signal)),
-            Special { kind: SpecialKind::Pieces(_), .. } => None,
-        }
-    }
-
-    /// Who counts the end of a posted receive.
-    pub fn route_of(&self, posted: &Posted) -> Route {
-        let special = posted.special().and_then(|id| self.specials.get(id));
-        special.map_or(Route::ENDPOINT, |special| special.route)
-    }
-
-    /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
-    pub fn forget(&mut self, posted: &Posted) -> Option<SlotId> {
-        match self.specials.remove(posted.special()?)?.kind {
-            SpecialKind::Multi(id) => Some(id),
-            SpecialKind::Pieces(_) => None,
-        }
-    }
-
-    /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
-    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
-        let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
-            Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
-                (Buffer::many(all), signal, route)
-            }
-            _ => (Buffer::one(posted.piece), posted.tail != SILENT, Route::ENDPOINT),
-        };
-        Filling { context: posted.context, buffer, signal, multi: None, route, arrived: *arrived }
-    }
-
-    /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
-    /// longer be posted.
-    pub fn fill_multi(
-        &mut self,
-        context: Context,
-        signal: bool,
-        multi: SlotId,
-        arrived: &Arrived,
-    ) -> Option<(Filling, bool)> {
-        let buffer = self.multis.get_mut(multi)?;
-        let free = buffer.buffer.len - buffer.used;
-        let taken = free.min(arrived.len);
-        let part = Piece::new(buffer.buffer.addr.wrapping_add(buffer.used), taken);
-        buffer.used += taken;
-        buffer.filling += 1;
-        buffer.exhausted = free - taken < self.min_multi_recv.max(1);
-        let exhausted = buffer.exhausted;
-        let filling = Filling {
-            context,
-            buffer: Buffer::one(part),
-            signal,
-            multi: Some(multi),
-            route: Route::ENDPOINT,
-            arrived: *arrived,
-        };
-        Some((filling, exhausted))
-    }
-
-    /// Takes a completed part off its multi-receive buffer: the flag to report, and whether the credit comes back.
+    /// As [`RxQueue::release`], in the queue that the buffer is in.
     fn release(&mut self, multi: SlotId) -> (CompletionFlags, Credit) {
-        let Some(buffer) = self.multis.get_mut(multi) else {
-            return (CompletionFlags::empty(), Credit::None);
+        match &self.shared {
+            None => self.queue.release(multi),
+            Some(part) => part.release(multi),
+        }
+    }
+
+    /// Whether there is room for `len` more bytes of a peer's unexpected payloads.
+    pub fn may_hold(&self, peer: Peer, len: usize) -> bool {
+        if self.lossy {
+            return true;
+        }
+        match &self.shared {
+            None => self.queue.matcher.may_hold_bytes(crate::matching::Peer(peer), len),
+            Some(part) => part.may_hold(peer, len),
+        }
+    }
+
+    /// The payloads that lie at a peer, and whose tokens are `meant`, are lost.
+    pub fn lose(&mut self, peer: Peer, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
+        let lose = |kept: &mut Kept<T>| {
+            if matches!(&kept.held, Held::AtSender(token) if meant(token)) {
+                kept.held = Held::Lost(errno);
+            }
         };
-        buffer.filling -= 1;
-        if buffer.filling == 0 && buffer.exhausted {
-            self.multis.remove(multi);
-            (CompletionFlags::MULTI_RECV, Credit::Receive)
-        } else {
-            (CompletionFlags::empty(), Credit::None)
+        match &mut self.shared {
+            None => drop(self.queue.matcher.drop_peer(crate::matching::Peer(peer), |kept, _| {
+                lose(kept);
+                false
+            })),
+            Some(part) => part.lose(peer, lose),
         }
     }
 
@@ -375,7 +194,7 @@ impl<T: Transport> RxSide<T> {
         let mut buf = std::ptr::null_mut();
         if let Some(multi) = filling.multi {
             let (released, given) = self.release(multi);
-            (flags, credit, buf) = (flags | released, given, filling.buffer.first.addr);
+            (flags, credit, buf) = (flags | released, given, filling.buffer.start());
             signal |= !released.is_empty() && self.bound;
         }
         if !signal {
@@ -432,7 +251,7 @@ impl<T: Transport> RxSide<T> {
         error.olen = arrived.len - placed;
         error.src_addr = peers.source(arrived.peer);
         if filling.multi.is_some() {
-            error.buf = filling.buffer.first.addr as usize;
+            error.buf = filling.buffer.start() as usize;
         }
         boxes.receive_failed(error, credit, filling.route);
     }
@@ -488,9 +307,8 @@ pub fn envelope(arrived: &Arrived) -> Envelope {
     }
 }
 
-/// A message as it arrived, from the matcher's view.
-pub fn arrived(envelope: &Envelope) -> Arrived {
-    let peer: Peer = envelope.peer.0;
+/// A message of `peer` as it arrived, from the matcher's view.
+pub fn arrived(envelope: &Envelope, peer: Peer) -> Arrived {
     Arrived {
         peer,
         rx: RxName::ANY,

@@ -5,7 +5,8 @@ use ofi_api::{
 };
 
 use super::State;
-use super::receive::{self, Held};
+use super::queue::{Held, Kept};
+use super::receive;
 use super::transmit::bad_flags;
 use crate::cq::Credit;
 use crate::matching::{self, Unexpected, Want};
@@ -28,28 +29,28 @@ impl<T: Transport> State<T> {
         let context = op.context.0;
         match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
             (true, true, false) => {
-                let found = self.ends.rx.matcher.claim(want, context).map(|message| message.envelope);
+                let found = self.ends.rx.queue.matcher.claim(want, context).map(|message| message.envelope);
                 self.found(op, want, found);
             }
             (true, false, false) => {
-                let found = self.ends.rx.matcher.peek(want).map(|message| message.envelope);
+                let found = self.ends.rx.queue.matcher.peek(want).map(|message| message.envelope);
                 self.found(op, want, found);
             }
             (true, false, true) => {
-                let message = self.ends.rx.matcher.discard(want);
+                let message = self.ends.rx.queue.matcher.discard(want);
                 self.discarded(op, want, message);
             }
             (false, true, true) => {
-                let message = self.ends.rx.matcher.take_claimed(context);
+                let message = self.ends.rx.queue.matcher.take_claimed(context);
                 self.discarded(op, want, message);
             }
-            (false, true, false) => match self.ends.rx.matcher.take_claimed(context) {
+            (false, true, false) => match self.ends.rx.queue.matcher.take_claimed(context) {
                 Some(message) => {
                     let signal = self.ends.rx.reports(flags);
                     let posted = self.ends.rx.posted(op.context, &op.buf, signal);
-                    let arrived = receive::arrived(&message.envelope);
-                    let filling = self.ends.rx.fill(posted, &arrived);
-                    self.settle(filling, message.content);
+                    let arrived = receive::arrived(&message.envelope, message.content.peer);
+                    let filling = self.ends.rx.queue.fill(posted, &arrived);
+                    self.settle(filling, message.content.held);
                 }
                 None => {
                     self.ends.boxes.credits[Credit::Receive as usize] += 1;
@@ -70,12 +71,12 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    fn discarded(&mut self, op: &ReceiveOp<'_>, want: &Want, message: Option<Unexpected<Held<T>>>) {
+    fn discarded(&mut self, op: &ReceiveOp<'_>, want: &Want, message: Option<Unexpected<Kept<T>>>) {
         let found = message.as_ref().map(|message| message.envelope);
-        if let Some(Unexpected { envelope, content: Held::AtSender(token), .. }) = message
+        if let Some(Unexpected { content: Kept { held: Held::AtSender(token), peer, .. }, .. }) = message
             && let Some((lanes, _)) = self.split()
         {
-            lanes.discard(envelope.peer.0, token);
+            lanes.discard(peer, token);
         }
         self.found(op, want, found);
     }
@@ -92,7 +93,7 @@ impl<T: Transport> State<T> {
             self.ends.boxes.credits[Credit::Receive as usize] += 1;
             return;
         }
-        let arrived = receive::arrived(&envelope);
+        let arrived = receive::arrived(&envelope, envelope.peer.0);
         let source =
             if self.ends.rx.report_source { self.ends.peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         let body = CqTaggedEntry {

@@ -3,6 +3,7 @@
 use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp};
 
 use super::atomic::AtomicSide;
+use super::shared_transmit::Loan;
 use crate::slots::Slots;
 use crate::transport::{Peer, Route, Ticket, Transport};
 
@@ -62,6 +63,8 @@ pub struct TxSide<T: Transport> {
     pub counted: bool,
     /// Addresses name receive contexts, so no send is quick.
     pub names: bool,
+    /// Its part in a shared transmit context.
+    pub loan: Option<Loan<T>>,
     /// Who counts the end of what is being posted. The endpoint, except while deferred work is.
     pub route: Route,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
@@ -100,6 +103,7 @@ impl<T: Transport> TxSide<T> {
             matches: false,
             counted: false,
             names: false,
+            loan: None,
             route: Route::ENDPOINT,
             may_send: [false; 2],
             may_read: false,

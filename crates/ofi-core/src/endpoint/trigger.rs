@@ -9,7 +9,8 @@ use ofi_api::{
     OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch, Threshold,
 };
 
-use super::receive::{self, Special, SpecialKind};
+use super::queue::{Special, SpecialKind};
+use super::receive;
 use super::transmit::{bad_flags, many_len, not_opened_for};
 use super::{Ep, EpCore, State};
 use crate::cntr::Cntr;
@@ -160,11 +161,11 @@ impl<T: Transport> State<T> {
         }
         *credit -= 1;
         let special = Special { signal, route, kind: SpecialKind::Pieces(op.buf.pieces().into()) };
-        let posted = self.ends.rx.posted_special(op.context, special);
-        if let matching::Posted::Matched { recv, message } = self.ends.rx.matcher.post(want, posted) {
-            let arrived = receive::arrived(&message.envelope);
-            let filling = self.ends.rx.fill(recv, &arrived);
-            self.settle(filling, message.content);
+        let posted = self.ends.rx.queue.posted_special(op.context, special);
+        if let matching::Posted::Matched { recv, message } = self.ends.rx.queue.matcher.post(want, posted) {
+            let arrived = receive::arrived(&message.envelope, message.content.peer);
+            let filling = self.ends.rx.queue.fill(recv, &arrived);
+            self.settle(filling, message.content.held);
         }
         Ok(())
     }

@@ -462,6 +462,23 @@ macro_rules! for_each_case {
                 a_message_for_a_context_that_is_not_there_is_dropped_and_counted
                 a_vector_has_room_for_peers_beside_the_bits_of_contexts
             }
+            sharing {
+                a_context_that_is_shared_is_granted_on_request
+                a_shared_receive_serves_whichever_endpoint_is_sent_to
+                messages_wait_for_shared_receives
+                a_shared_tagged_receive_takes_its_tag_through_any_endpoint
+                a_shared_receive_is_directed_at_a_peer_of_all_endpoints
+                a_shared_buffer_holds_messages_of_several_endpoints
+                a_shared_context_has_room_for_its_size_of_receives
+                a_shared_receive_reports_as_its_endpoint_is_bound
+                a_cancelled_shared_receive_ends_at_the_first_endpoint
+                an_endpoint_that_closes_leaves_shared_receives_to_the_others
+                a_shared_context_that_closes_takes_its_receives_along
+                wrong_bindings_of_shared_contexts_are_refused
+                endpoints_of_a_shared_context_have_one_vector
+                endpoints_share_the_room_of_a_transmit_context
+                threads_post_to_a_shared_context_while_its_endpoints_are_read
+            }
             six {
                 six_the_source_is_the_number_of_the_sender
                 six_a_truncated_message_has_len_16_and_olen_84

@@ -35,6 +35,7 @@ pub mod rma;
 pub mod search;
 pub mod sets;
 pub mod shared_av;
+pub mod sharing;
 pub mod six;
 pub mod threading;
 pub mod triggers;

@@ -1,0 +1,399 @@
+//! Where receives wait for messages, and messages for receives: of one endpoint, of one receive context, or shared by
+//! several endpoints (`shared_receive.rs`). Who matched and how it is told is the business of others.
+
+use ofi_api::{CompletionFlags, Context, Errno, Lent, Piece};
+
+use crate::copy;
+use crate::cq::Credit;
+use crate::matching::{Config, Envelope, Limit, Matcher, PostedReceive};
+use crate::slots::{SlotId, Slots};
+use crate::transport::{Arrived, Peer, Route, Transport};
+
+/// The memory of one receive.
+pub struct Buffer {
+    first: Piece,
+    /// All pieces, where there is not exactly one.
+    all: Option<Box<[Piece]>>,
+}
+
+impl Buffer {
+    fn one(first: Piece) -> Self {
+        Self { first, all: None }
+    }
+
+    fn many(all: Box<[Piece]>) -> Self {
+        Self { first: Piece::new(std::ptr::null_mut(), 0), all: Some(all) }
+    }
+
+    /// The first byte of a buffer of one piece.
+    pub fn start(&self) -> *mut u8 {
+        self.first.addr
+    }
+
+    #[inline]
+    pub fn pieces(&self) -> &[Piece] {
+        match &self.all {
+            None => std::slice::from_ref(&self.first),
+            Some(all) => all,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        match &self.all {
+            None => self.first.len,
+            Some(all) => all.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len)),
+        }
+    }
+}
+
+/// A posted receive, small enough to lie in one cache line with what matching needs.
+pub struct Posted {
+    pub context: Context,
+    /// The memory, if it is one piece.
+    piece: Piece,
+    /// [`SIGNALLED`], [`SILENT`], [`COUNTED`], or the id of a [`Special`], which has none of these values.
+    tail: u64,
+}
+
+/// A receive of one piece whose success is reported.
+pub const SIGNALLED: u64 = 0;
+/// The same, on an endpoint that counts receives: it takes the longer way, so that the short one need not ask.
+pub const COUNTED: u64 = 2;
+/// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below 2^32.)
+pub const SILENT: u64 = 1;
+
+/// What few receives have.
+pub struct Special {
+    pub signal: bool,
+    /// Who counts its end.
+    pub route: Route,
+    pub kind: SpecialKind,
+}
+
+/// See [`Special`].
+pub enum SpecialKind {
+    /// Not exactly one piece.
+    Pieces(Box<[Piece]>),
+    /// The multi-receive buffer behind the receive.
+    Multi(SlotId),
+}
+
+impl Posted {
+    /// A receive into one piece, marked [`SIGNALLED`], [`SILENT`] or [`COUNTED`].
+    #[inline(always)]
+    pub const fn plain(context: Context, piece: Piece, mark: u64) -> Self {
+        Self { context, piece, tail: mark }
+    }
+
+    /// Context and memory, if this is a receive that `len` bytes complete without further ado: one piece that is long
+    /// enough, whose success is reported.
+    #[inline(always)]
+    pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
+        (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
+    }
+
+    /// Whether there is more to it than one piece of memory.
+    pub fn is_special(&self) -> bool {
+        self.tail > COUNTED
+    }
+
+    fn special(&self) -> Option<SlotId> {
+        self.is_special().then_some(SlotId::from_wire(self.tail))
+    }
+}
+
+impl PostedReceive for Posted {
+    #[inline]
+    fn context(&self) -> usize {
+        self.context.0
+    }
+}
+
+/// A multi-receive buffer: messages are packed one behind the other.
+struct MultiBuffer {
+    buffer: Piece,
+    used: usize,
+    /// Messages assigned to it whose bytes have not all arrived.
+    filling: usize,
+    /// It is no longer posted; the completion that finds `filling` at zero releases it.
+    exhausted: bool,
+}
+
+/// What is kept of a message that no receive waited for.
+pub enum Held<T: Transport> {
+    /// All of it.
+    Bytes(Box<[u8]>),
+    /// The payload lies at the sender.
+    AtSender(T::Token),
+    /// The payload lay at a sender that is gone.
+    Lost(Errno),
+}
+
+/// A receive that has its message, whose bytes are on their way.
+pub struct Filling {
+    pub context: Context,
+    pub buffer: Buffer,
+    /// Whether success is reported. Of a shared queue: whether that was asked for.
+    pub signal: bool,
+    pub multi: Option<SlotId>,
+    pub route: Route,
+    /// Which receive context reports it; 0 for an endpoint that is none.
+    pub at: u16,
+    pub arrived: Arrived,
+}
+
+impl Filling {
+    /// Bytes that will be placed.
+    #[inline]
+    pub fn placed(&self) -> usize {
+        self.arrived.len.min(self.buffer.len())
+    }
+}
+
+/// A message that waits, and through which endpoint it came.
+pub struct Kept<T: Transport> {
+    pub held: Held<T>,
+    /// The endpoint, among those that share the queue.
+    pub member: u32,
+    /// The endpoint's number for the sender.
+    pub peer: Peer,
+}
+
+/// A message that has arrived, or that waits at its sender.
+pub enum Incoming<T: Transport> {
+    Body(*const u8),
+    Token(T::Token),
+}
+
+/// What became of it.
+pub enum Arrival<T: Transport> {
+    /// It goes to a receive.
+    Receive(Filling, Incoming<T>),
+    /// It waits for one; whether it exceeds the budget.
+    Kept { over: bool },
+    /// There is no room for it. A body is not kept by anyone.
+    Refused(Incoming<T>),
+}
+
+/// The receive that a message goes to.
+enum Found {
+    Receive(Filling),
+    Nobody,
+    /// A multi-receive buffer, but no room to report it.
+    Stopped,
+}
+
+/// See the module.
+pub struct RxQueue<T: Transport> {
+    pub matcher: Matcher<Posted, Kept<T>>,
+    specials: Slots<Special>,
+    multis: Slots<MultiBuffer>,
+    pub min_multi_recv: usize,
+}
+
+impl<T: Transport> RxQueue<T> {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            matcher: Matcher::new(config),
+            specials: Slots::default(),
+            multis: Slots::default(),
+            min_multi_recv: crate::settings::MIN_MULTI_RECV,
+        }
+    }
+
+    /// A receive to post into `lent`; `plain` marks one of one piece ([`Posted::plain`]).
+    #[inline(always)]
+    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool, plain: u64) -> Posted {
+        if let [piece] = lent.pieces() {
+            return Posted { context, piece: *piece, tail: plain };
+        }
+        self.posted_special(
+            context,
+            Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Pieces(lent.pieces().into()) },
+        )
+    }
+
+    /// A receive to post of something that is not one piece.
+    #[inline(never)]
+    pub fn posted_special(&mut self, context: Context, special: Special) -> Posted {
+        let id = self.specials.insert(special);
+        Posted { context, piece: Piece::new(std::ptr::null_mut(), 0), tail: id.to_wire() }
+    }
+
+    /// Makes a multi-receive buffer.
+    pub fn multi(&mut self, piece: &Piece) -> SlotId {
+        let buffer = Piece::new(piece.addr, piece.len);
+        self.multis.insert(MultiBuffer { buffer, used: 0, filling: 0, exhausted: false })
+    }
+
+    /// The multi-receive buffer behind a posted receive, and whether success is reported.
+    fn multi_of(&self, posted: &Posted) -> Option<(SlotId, bool)> {
+        match self.specials.get(posted.special()?)? {
+            Special { signal, kind: SpecialKind::Multi(id), .. } => Some((*id, *signal)),
+            Special { kind: SpecialKind::Pieces(_), .. } => None,
+        }
+    }
+
+    /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
+    pub fn forget(&mut self, posted: &Posted) -> Option<SlotId> {
+        match self.specials.remove(posted.special()?)?.kind {
+            SpecialKind::Multi(id) => Some(id),
+            SpecialKind::Pieces(_) => None,
+        }
+    }
+
+    /// The receive that a message goes to, no longer posted unless it has room for more messages. `room`: whether
+    /// something may be reported that takes no receive's credit.
+    #[inline]
+    fn find(&mut self, envelope: &Envelope, arrived: &Arrived, room: bool) -> Found {
+        let Some(mut found) = self.matcher.arrive(envelope) else { return Found::Nobody };
+        if !found.recv().is_special() {
+            let posted = found.take();
+            return Found::Receive(self.fill(posted, arrived));
+        }
+        let (id, context) = (found.id(), found.recv().context);
+        let Some((multi, signal)) = self.matcher.get(id).and_then(|posted| self.multi_of(posted)) else {
+            return match self.matcher.take(id) {
+                Some(posted) => Found::Receive(self.fill(posted, arrived)),
+                None => Found::Nobody,
+            };
+        };
+        if !room {
+            return Found::Stopped;
+        }
+        match self.fill_multi(context, signal, multi, arrived) {
+            Some((filling, exhausted)) => {
+                if exhausted && let Some(posted) = self.matcher.take(id) {
+                    self.forget(&posted);
+                }
+                Found::Receive(filling)
+            }
+            None => Found::Nobody,
+        }
+    }
+
+    /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
+    /// payload that is here already may exceed the budget: at most a ring's worth from each peer.
+    ///
+    /// # Safety
+    /// A [`Incoming::Body`] may be read for `arrived.len` bytes during the call.
+    pub unsafe fn arrive(
+        &mut self,
+        envelope: &Envelope,
+        arrived: &Arrived,
+        from: u32,
+        (room, beyond): (bool, bool),
+        incoming: Incoming<T>,
+    ) -> Arrival<T> {
+        match self.find(envelope, arrived, room) {
+            Found::Receive(filling) => return Arrival::Receive(filling, incoming),
+            Found::Stopped => return Arrival::Refused(incoming),
+            Found::Nobody => {}
+        }
+        let kept = |held| Kept { held, member: from, peer: arrived.peer };
+        let (content, bytes) = match incoming {
+            Incoming::Token(token) => (kept(Held::AtSender(token)), 0),
+            Incoming::Body(body) => {
+                if !self.matcher.may_hold_envelope(envelope.peer) {
+                    return Arrival::Refused(incoming);
+                }
+                let mut bytes = Box::<[u8]>::new_uninit_slice(arrived.len);
+                // SAFETY: `body` is readable for `len` bytes, by the caller's promise, and the box is as long.
+                unsafe { copy::bytes(body, bytes.as_mut_ptr().cast(), arrived.len) };
+                // SAFETY: every byte was just written.
+                (kept(Held::Bytes(unsafe { bytes.assume_init() })), arrived.len)
+            }
+        };
+        let refused = match self.matcher.store(envelope, content, bytes) {
+            Ok(_) => return Arrival::Kept { over: false },
+            Err(refused) => refused,
+        };
+        let content = if refused.limit == Limit::Bytes && beyond {
+            // The transport tells the sender to keep the next ones.
+            match self.matcher.store(envelope, refused.content, 0) {
+                Ok(_) => return Arrival::Kept { over: true },
+                Err(refused) => refused.content,
+            }
+        } else {
+            refused.content
+        };
+        Arrival::Refused(match content.held {
+            Held::AtSender(token) => Incoming::Token(token),
+            Held::Bytes(_) | Held::Lost(_) => Incoming::Body(std::ptr::null()),
+        })
+    }
+
+    /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
+    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
+        let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
+            Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
+                (Buffer::many(all), signal, route)
+            }
+            _ => (Buffer::one(posted.piece), posted.tail != SILENT, Route::ENDPOINT),
+        };
+        Filling { context: posted.context, buffer, signal, multi: None, route, at: 0, arrived: *arrived }
+    }
+
+    /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
+    /// longer be posted.
+    pub fn fill_multi(
+        &mut self,
+        context: Context,
+        signal: bool,
+        multi: SlotId,
+        arrived: &Arrived,
+    ) -> Option<(Filling, bool)> {
+        let buffer = self.multis.get_mut(multi)?;
+        let free = buffer.buffer.len - buffer.used;
+        let taken = free.min(arrived.len);
+        let part = Piece::new(buffer.buffer.addr.wrapping_add(buffer.used), taken);
+        buffer.used += taken;
+        buffer.filling += 1;
+        buffer.exhausted = free - taken < self.min_multi_recv.max(1);
+        let exhausted = buffer.exhausted;
+        let filling = Filling {
+            context,
+            buffer: Buffer::one(part),
+            signal,
+            multi: Some(multi),
+            route: Route::ENDPOINT,
+            at: 0,
+            arrived: *arrived,
+        };
+        Some((filling, exhausted))
+    }
+
+    /// Takes a completed part off its multi-receive buffer: the flag to report, and whether the credit comes back.
+    pub fn release(&mut self, multi: SlotId) -> (CompletionFlags, Credit) {
+        let Some(buffer) = self.multis.get_mut(multi) else {
+            return (CompletionFlags::empty(), Credit::None);
+        };
+        buffer.filling -= 1;
+        if buffer.filling == 0 && buffer.exhausted {
+            self.multis.remove(multi);
+            (CompletionFlags::MULTI_RECV, Credit::Receive)
+        } else {
+            (CompletionFlags::empty(), Credit::None)
+        }
+    }
+
+    /// Ends a receive that was posted and gets no message: what to flag, whether the credit comes back, who counts it.
+    pub fn end(&mut self, posted: &Posted) -> (CompletionFlags, Credit, Route) {
+        let special = posted.special().and_then(|id| self.specials.get(id));
+        let route = special.map_or(Route::ENDPOINT, |special| special.route);
+        let (mut flags, mut credit) = (CompletionFlags::empty(), Credit::Receive);
+        if let Some(id) = self.forget(posted)
+            && let Some(multi) = self.multis.get_mut(id)
+        {
+            multi.exhausted = true;
+            if multi.filling == 0 {
+                self.multis.remove(id);
+                flags = CompletionFlags::MULTI_RECV;
+            } else {
+                credit = Credit::None; // comes back with the flag, when the last part has arrived
+            }
+        }
+        (flags, credit, route)
+    }
+}

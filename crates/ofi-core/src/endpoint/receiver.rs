@@ -1,0 +1,79 @@
+//! What happens to a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
+
+use super::outboxes::Outboxes;
+use super::peers::Peers;
+use super::queue::{Arrival, Filling, Incoming};
+use super::receive::{self, RxSide};
+use crate::copy;
+use crate::transport::{Arrived, Delivery, Transport};
+
+/// A receive context, and what it needs of its endpoint.
+pub struct Receiver<'a, T: Transport> {
+    pub rx: &'a mut RxSide<T>,
+    pub boxes: &'a mut Outboxes,
+    pub peers: &'a mut Peers,
+    /// See [`Filling::at`].
+    pub at: u16,
+}
+
+impl<T: Transport> Receiver<'_, T> {
+    /// Finds the receive of a message, or keeps the message.
+    ///
+    /// # Safety
+    /// An [`Incoming::Body`] may be read for `arrived.len` bytes during the call.
+    pub unsafe fn arrive(&mut self, arrived: &Arrived, incoming: Incoming<T>) -> Arrival<T> {
+        let ways = (self.boxes.has_room(), !self.rx.lossy);
+        let mut arrival = match &mut self.rx.shared {
+            None => {
+                let envelope = receive::envelope(arrived);
+                // SAFETY: the caller's promise.
+                unsafe { self.rx.queue.arrive(&envelope, arrived, 0, ways, incoming) }
+            }
+            // SAFETY: the caller's promise.
+            Some(part) => unsafe { part.arrive(self.peers, arrived, ways, incoming) },
+        };
+        let counts = &mut self.rx.counts;
+        match &mut arrival {
+            Arrival::Receive(filling, _) => {
+                filling.at = self.at;
+                if self.rx.shared.is_some() {
+                    filling.signal = self.rx.reports_shared(filling.signal);
+                }
+            }
+            Arrival::Kept { over } => {
+                counts.unexpected += 1;
+                counts.over_budget += u64::from(*over);
+            }
+            Arrival::Refused(_) => counts.stopped += 1,
+        }
+        arrival
+    }
+
+    /// See [`crate::transport::Host::deliver`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
+        // SAFETY: the caller's promise.
+        match unsafe { self.arrive(arrived, Incoming::Body(body)) } {
+            Arrival::Receive(filling, _) => {
+                // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
+                // `body` is readable by the caller's promise.
+                unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
+                self.complete(&filling);
+                Delivery::Taken
+            }
+            Arrival::Kept { .. } => Delivery::Kept,
+            Arrival::Refused(_) if self.rx.lossy => {
+                self.rx.counts.dropped += 1;
+                Delivery::Taken
+            }
+            Arrival::Refused(_) => Delivery::Stopped,
+        }
+    }
+
+    /// Reports a filled receive.
+    pub fn complete(&mut self, filling: &Filling) {
+        self.rx.complete(self.boxes, self.peers, filling);
+    }
+}

@@ -1,0 +1,495 @@
+//! Shared receive contexts (`fi_srx_context`): one queue of receives for the messages of several endpoints, each of which
+//! reports what came through it on its own completion queue.
+//!
+//! A message is matched under its endpoint's lock and, inside it, the context's. A receive that finds its message
+//! waiting is completed by the endpoint that the message came through, after the context's lock was released: an
+//! endpoint's lock comes before a context's, never after it.
+//!
+//! Senders have numbers of the context's own here, by address, so that a directed receive takes what its peer sent to
+//! whichever endpoint.
+
+use std::sync::{Arc, Weak};
+
+use ofi_api::{
+    Call, Caps, CompletionFlags, Context, CqErrorEntry, Errno, Error, FiAddr, Fid, Lent, OpFlags, ReceiveOp,
+    Result, RxAttr, TagMatch,
+};
+use rustc_hash::FxHashMap;
+
+use super::EpCore;
+use super::outboxes::Outboxes;
+use super::peers::Peers;
+use super::post_receive::RECEIVE_FLAGS;
+use super::queue::{
+    Arrival, Filling, Held, Incoming, Kept, Posted, RxQueue, SIGNALLED, SILENT, Special, SpecialKind,
+};
+use super::receive;
+use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
+use crate::av::Av;
+use crate::cq::Credit;
+use crate::domain::DomainCore;
+use crate::fork::Born;
+use crate::lock::PolicyLock;
+use crate::matching::{self, Config, Source, Want};
+use crate::slots::SlotId;
+use crate::transport::{Arrived, Peer, Route, Transport};
+
+/// What is shared.
+pub struct SharedRx<T: Transport> {
+    pub(super) domain: Arc<DomainCore<T>>,
+    pub(super) fid: Fid,
+    pub(super) born: Born,
+    pub(super) attr: RxAttr,
+    state: PolicyLock<State<T>>,
+}
+
+struct State<T: Transport> {
+    queue: RxQueue<T>,
+    /// Receives that may still be posted.
+    credits: usize,
+    /// The numbers of senders, by address.
+    senders: FxHashMap<Box<[u8]>, u32>,
+    /// The vector of all connectionless endpoints.
+    av: Option<Arc<Av>>,
+    members: Vec<Option<Member<T>>>,
+}
+
+/// An endpoint that is bound.
+struct Member<T: Transport> {
+    core: Weak<EpCore<T>>,
+    /// Receives that got a message of its, and whose room has not come back.
+    taken: usize,
+}
+
+impl<T: Transport> State<T> {
+    fn sender(&mut self, address: &[u8]) -> u32 {
+        if let Some(&number) = self.senders.get(address) {
+            return number;
+        }
+        let number = self.senders.len() as u32;
+        self.senders.insert(address.into(), number);
+        number
+    }
+
+    /// A receive now belongs to a member.
+    fn give(&mut self, member: u32) {
+        if let Some(Some(member)) = self.members.get_mut(member as usize) {
+            member.taken += 1;
+        }
+    }
+
+    fn core(&self, member: u32) -> Option<Arc<EpCore<T>>> {
+        self.members.get(member as usize)?.as_ref()?.core.upgrade()
+    }
+
+    fn cores(&self) -> Vec<(u32, Arc<EpCore<T>>)> {
+        let members = self.members.iter().enumerate();
+        members.filter_map(|(at, member)| Some((at as u32, member.as_ref()?.core.upgrade()?))).collect()
+    }
+
+    /// What a receive waits for.
+    fn want(&mut self, attr: &RxAttr, source: FiAddr, tag: Option<TagMatch>) -> Result<Want> {
+        let caps = Caps::DIRECTED_RECV
+            | if tag.is_some() { Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };
+        let source = if source == FiAddr::UNSPEC || !attr.caps.intersects(caps) {
+            Source::Any
+        } else {
+            let av = self.av.as_ref().ok_or_else(|| {
+                Error::wanted(
+                    Errno::ENOAV,
+                    "a directed receive of a shared context",
+                    "the address vector of an endpoint that is bound to it and enabled",
+                    "none",
+                    "bind and enable an endpoint first",
+                )
+            })?;
+            let address = av.address(av.split(source)?.0)?;
+            Source::From(matching::Peer(self.sender(address.bytes())))
+        };
+        Ok(tag.map_or(Want::untagged(source), |tag| Want::tagged(source, tag.tag, tag.ignore)))
+    }
+}
+
+/// A receive that found its message waiting, and whom it is to be completed by.
+struct Settled<T: Transport> {
+    core: Arc<EpCore<T>>,
+    filling: Filling,
+    held: Held<T>,
+}
+
+impl<T: Transport> Settled<T> {
+    /// Completes it, or hands it back if the endpoint has closed.
+    fn settle(self) -> Option<Filling> {
+        let Self { core, mut filling, held } = self;
+        let mut guard = core.state.lock();
+        if guard.lanes.is_none() {
+            return Some(filling);
+        }
+        filling.signal = guard.ends.rx.reports_shared(filling.signal);
+        guard.settle(filling, held);
+        None
+    }
+}
+
+/// Posting.
+impl<T: Transport> SharedRx<T> {
+    /// Opens a context of `domain`.
+    pub(super) fn new(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Self {
+        let mut attr = attr.clone();
+        if attr.caps.is_empty() {
+            attr.caps = domain.info.caps;
+        }
+        let config = Config {
+            bytes: crate::settings::unexpected_bytes(),
+            envelopes: crate::settings::unexpected_messages(),
+            hash_seed: None,
+        };
+        let state = State {
+            queue: RxQueue::new(&config),
+            credits: attr.size,
+            senders: FxHashMap::default(),
+            av: None,
+            members: Vec::new(),
+        };
+        Self {
+            domain: Arc::clone(domain),
+            fid: Fid::next(),
+            born: Born::here(),
+            state: PolicyLock::between(domain.serialization, state),
+            attr,
+        }
+    }
+
+    /// `fi_recv` and `fi_trecv`, by whether there is a tag.
+    pub(super) fn receive(&self, op: &ReceiveOp<'_>, tag: Option<TagMatch>) -> Result<()> {
+        let kind = if tag.is_some() { Caps::TAGGED } else { Caps::MSG };
+        let ways = self.attr.caps & Caps::MSG_DIRECTIONS;
+        if !self.attr.caps.contains(kind) || !(ways.is_empty() || ways.contains(Caps::RECV)) {
+            let caps = if tag.is_some() { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
+            return Err(not_opened_for("a receive of a shared context", caps));
+        }
+        let flags = if op.call == Call::Msg { op.flags } else { self.attr.op_flags | op.flags };
+        if !RECEIVE_FLAGS.contains(flags) {
+            return Err(bad_flags(flags - RECEIVE_FLAGS));
+        }
+        match op.buf.pieces() {
+            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
+            [_] => {}
+            _ => drop(many_len(&op.buf, self.attr.iov_limit)?),
+        }
+        let multi = flags.contains(OpFlags::MULTI_RECV);
+        if multi && op.buf.pieces().len() != 1 {
+            return Err(super::post_receive::scattered_multi(op.buf.pieces().len()));
+        }
+        let asked = flags.contains(OpFlags::COMPLETION);
+        // A message of an endpoint that closes meanwhile is none: then the receive looks for the next.
+        loop {
+            let settled = {
+                let mut guard = self.state.lock();
+                let state = &mut *guard;
+                let want = state.want(&self.attr, op.source, tag)?;
+                if state.credits == 0 {
+                    drop(guard);
+                    if self.collect() == 0 {
+                        return Err(Error::AGAIN);
+                    }
+                    continue;
+                }
+                match multi {
+                    true => state.post_multi(op.context, &op.buf, want, asked),
+                    false => state.post(op.context, &op.buf, want, asked),
+                }
+            };
+            let mut lost = settled.into_iter().filter_map(Settled::settle).peekable();
+            if multi || lost.peek().is_none() {
+                for part in lost.filter_map(|filling| filling.multi) {
+                    self.state.lock().queue.release(part);
+                }
+                break;
+            }
+        }
+        self.domain.works.run_if_due();
+        Ok(())
+    }
+
+    /// Takes room back that endpoints' completions have freed; how much. Moving those endpoints on lets a program through
+    /// that only tries again.
+    fn collect(&self) -> usize {
+        let cores = self.state.lock().cores();
+        let mut collected = 0;
+        for (at, core) in cores {
+            let back = core.spare_receives();
+            let mut guard = self.state.lock();
+            let state = &mut *guard;
+            let member = state.members.get_mut(at as usize).and_then(Option::as_mut);
+            // It may have left meanwhile, and its room has come back then.
+            if let Some(member) = member.filter(|member| member.core.as_ptr() == Arc::as_ptr(&core)) {
+                let back = back.min(member.taken);
+                member.taken -= back;
+                state.credits += back;
+                collected += back;
+            }
+        }
+        self.domain.works.run_if_due();
+        collected
+    }
+
+    /// `fi_cancel`: told by the endpoint that was bound first, as the context has no queue.
+    pub(super) fn cancel(&self, context: Context) -> Result<()> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(posted) = state.queue.matcher.cancel_by_context(context.0) else {
+            return Err(Error::wanted(
+                Errno::ENOENT,
+                "fi_cancel",
+                "the context of a receive that waits",
+                format!("{:#x}, which none has", context.0),
+                "nothing: the receive has its message, or was never posted",
+            ));
+        };
+        let (flags, credit, route) = state.queue.end(&posted);
+        let first = state.cores().into_iter().next();
+        match (&first, credit) {
+            (Some((member, _)), Credit::Receive) => state.give(*member),
+            (None, Credit::Receive) => state.credits += 1,
+            _ => {}
+        }
+        drop(guard);
+        if let Some((_, core)) = first {
+            let mut error =
+                CqErrorEntry::new(posted.context, CompletionFlags::RECV | flags, Errno::ECANCELED);
+            error.src_addr = FiAddr::NOTAVAIL;
+            core.state.lock().ends.boxes.receive_failed(error, credit, route);
+            self.domain.works.run_if_due();
+        }
+        Ok(())
+    }
+
+    /// Free bytes below which a multi-receive buffer is released.
+    pub(super) fn min_multi_recv(&self) -> usize {
+        self.state.lock().queue.min_multi_recv
+    }
+
+    /// Sets it.
+    pub(super) fn set_min_multi_recv(&self, bytes: usize) {
+        self.state.lock().queue.min_multi_recv = bytes;
+    }
+
+    /// Receives that wait, messages that wait, and bytes that these hold.
+    pub(super) fn counts(&self) -> [u64; 3] {
+        let guard = self.state.lock();
+        let matcher = &guard.queue.matcher;
+        [matcher.posted_len() as u64, matcher.unexpected_len() as u64, matcher.bytes_held() as u64]
+    }
+
+    /// The application has closed it: nobody uses the memory of its receives any more.
+    pub(super) fn close(&self) {
+        let mut guard = self.state.lock();
+        let posted = guard.queue.matcher.extract_posted(|_, _| true);
+        let cores = guard.cores();
+        drop(guard);
+        drop(posted);
+        for (_, core) in cores {
+            let mut guard = core.state.lock();
+            let filling = &mut guard.ends.rx.filling;
+            for id in filling.ids(|_| true) {
+                filling.remove(id);
+            }
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Posts a receive; whom to settle it with, if its message was there.
+    fn post(&mut self, context: Context, lent: &Lent<'_>, want: Want, asked: bool) -> Vec<Settled<T>> {
+        self.credits -= 1;
+        loop {
+            let posted = self.queue.posted(context, lent, asked, if asked { SIGNALLED } else { SILENT });
+            let (recv, message) = match self.queue.matcher.post(want, posted) {
+                matching::Posted::Queued(_) => return Vec::new(),
+                matching::Posted::Matched { recv, message } => (recv, message),
+            };
+            let Kept { held, member, peer } = message.content;
+            let Some(core) = self.core(member) else {
+                self.queue.forget(&recv);
+                continue;
+            };
+            let filling = self.queue.fill(recv, &receive::arrived(&message.envelope, peer));
+            self.give(member);
+            return vec![Settled { core, filling, held }];
+        }
+    }
+
+    /// Posts a multi-receive buffer, after the messages that already wait for it.
+    fn post_multi(&mut self, context: Context, lent: &Lent<'_>, want: Want, asked: bool) -> Vec<Settled<T>> {
+        let mut settled = Vec::new();
+        let [piece] = lent.pieces() else { return settled };
+        self.credits -= 1;
+        let id = self.queue.multi(piece);
+        loop {
+            let special = Special { signal: asked, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
+            let posted: Posted = self.queue.posted_special(context, special);
+            let message = match self.queue.matcher.post(want, posted) {
+                matching::Posted::Queued(_) => return settled,
+                matching::Posted::Matched { message, recv } => {
+                    self.queue.forget(&recv);
+                    message
+                }
+            };
+            let Kept { held, member, peer } = message.content;
+            let Some(core) = self.core(member) else { continue };
+            let arrived = receive::arrived(&message.envelope, peer);
+            let Some((filling, exhausted)) = self.queue.fill_multi(context, asked, id, &arrived) else {
+                return settled;
+            };
+            settled.push(Settled { core, filling, held });
+            if exhausted {
+                return settled;
+            }
+        }
+    }
+}
+
+/// Members.
+impl<T: Transport> SharedRx<T> {
+    /// Adds an endpoint.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if as many are bound as may be.
+    pub(super) fn join(self: &Arc<Self>, core: Weak<EpCore<T>>) -> Result<SharedPart<T>> {
+        let mut guard = self.state.lock();
+        let limit = self.domain.info.domain_attr.max_ep_srx_ctx;
+        if guard.members.iter().flatten().count() >= limit {
+            return Err(super::shared_transmit::crowded("receive", limit));
+        }
+        let member = Some(Member { core, taken: 0 });
+        let free = guard.members.iter().position(Option::is_none);
+        let at = free.unwrap_or(guard.members.len());
+        match free {
+            Some(at) => guard.members[at] = member,
+            None => guard.members.push(member),
+        }
+        Ok(SharedPart { context: Arc::clone(self), member: at as u32, senders: Vec::new() })
+    }
+
+    /// Takes the vector of an endpoint that is being enabled.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if another endpoint has another one.
+    pub(super) fn use_av(&self, av: &Arc<Av>) -> Result<()> {
+        let mut guard = self.state.lock();
+        match &guard.av {
+            Some(known) if !Arc::ptr_eq(known, av) => Err(Error::wanted(
+                Errno::EINVAL,
+                "the address vector of an endpoint with a shared receive context",
+                "that of the other endpoints of the context",
+                "another one",
+                "bind one vector to all of them",
+            )),
+            _ => {
+                guard.av = Some(Arc::clone(av));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An endpoint's part in a shared context.
+pub struct SharedPart<T: Transport> {
+    pub context: Arc<SharedRx<T>>,
+    member: u32,
+    /// The context's number of each peer, and 1; 0 where it was not asked for.
+    senders: Vec<u32>,
+}
+
+impl<T: Transport> SharedPart<T> {
+    /// As [`RxQueue::arrive`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn arrive(
+        &mut self,
+        peers: &Peers,
+        arrived: &Arrived,
+        ways: (bool, bool),
+        incoming: Incoming<T>,
+    ) -> Arrival<T> {
+        let mut guard = self.context.state.lock();
+        let at = arrived.peer as usize;
+        if self.senders.len() <= at {
+            self.senders.resize(at + 1, 0);
+        }
+        if self.senders[at] == 0 {
+            let address = peers.address(arrived.peer).map_or(&[][..], |address| address.bytes());
+            self.senders[at] = guard.sender(address) + 1;
+        }
+        let mut envelope = receive::envelope(arrived);
+        envelope.peer = matching::Peer(self.senders[at] - 1);
+        // SAFETY: the caller's promise.
+        let arrival = unsafe { guard.queue.arrive(&envelope, arrived, self.member, ways, incoming) };
+        if let Arrival::Receive(Filling { multi: None, .. }, _) = &arrival {
+            guard.give(self.member);
+        }
+        arrival
+    }
+
+    fn sender(&self, peer: Peer) -> Option<matching::Peer> {
+        self.senders.get(peer as usize)?.checked_sub(1).map(matching::Peer)
+    }
+
+    /// As [`RxQueue::release`].
+    pub fn release(&self, multi: SlotId) -> (CompletionFlags, Credit) {
+        let mut guard = self.context.state.lock();
+        let released = guard.queue.release(multi);
+        if released.1 == Credit::Receive {
+            guard.give(self.member);
+        }
+        released
+    }
+
+    /// Whether there is room for `len` more bytes of a peer's unexpected payloads.
+    pub fn may_hold(&self, peer: Peer, len: usize) -> bool {
+        let sender = self.sender(peer).unwrap_or(matching::Peer(u32::MAX));
+        self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
+    }
+
+    /// Changes what waits of a peer.
+    pub fn lose(&self, peer: Peer, mut lose: impl FnMut(&mut Kept<T>)) {
+        let Some(sender) = self.sender(peer) else { return };
+        let mine = |kept: &Kept<T>| kept.member == self.member && kept.peer == peer;
+        drop(self.context.state.lock().queue.matcher.drop_peer(sender, |kept, _| {
+            if mine(kept) {
+                lose(kept);
+            }
+            false
+        }));
+    }
+
+    /// The endpoint closes: what waits of its messages is gone, and the room of its receives comes back.
+    pub fn leave(&self, filling: &[Filling]) {
+        let mut guard = self.context.state.lock();
+        let state = &mut *guard;
+        let Some(member) = state.members.get_mut(self.member as usize).and_then(Option::take) else { return };
+        state.credits += member.taken;
+        for part in filling.iter().filter_map(|filling| filling.multi) {
+            state.queue.release(part);
+        }
+        let mut gone = Vec::new();
+        for sender in self.senders.iter().filter_map(|number| number.checked_sub(1)) {
+            let mine = |kept: &mut Kept<T>, _: Option<usize>| kept.member == self.member;
+            gone.extend(state.queue.matcher.drop_peer(matching::Peer(sender), mine));
+        }
+        drop(guard);
+        drop(gone);
+    }
+}
+
+impl<T: Transport> EpCore<T> {
+    /// Moves the endpoint on, and takes the room that its completions have freed.
+    fn spare_receives(&self) -> usize {
+        let mut guard = self.state.lock();
+        guard.drive();
+        let Outboxes { credits, .. } = &mut guard.ends.boxes;
+        std::mem::take(&mut credits[Credit::Receive as usize])
+    }
+}
