@@ -113,7 +113,7 @@ pub fn protocol(input: &[u8]) {
             11 => ends[who].1.stop = what & 16 != 0,
             12 => {
                 let (endpoint, application) = &mut ends[who];
-                endpoint.resume(application);
+                endpoint.resume(now, application);
             }
             13 => endpoint_restarts(&mut ends[who], config, input.byte()),
             14 => ends[who].0.too_long(0, input.short()),

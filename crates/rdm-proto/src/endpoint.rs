@@ -3,8 +3,9 @@
 //! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
 //! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
@@ -84,8 +85,16 @@ pub struct Endpoint {
     peers: Vec<Connection>,
     by_address: HashMap<SocketAddr, u32>,
     by_session: HashMap<u64, u32>,
+    /// Peers to which time means something, in no order; each knows its place.
     active: Vec<u32>,
-    cursor: usize,
+    /// Peers that may have something to send, each once.
+    ready: VecDeque<u32>,
+    /// When to look at which peer. A peer is looked at at its own `timer`; entries of other times are stale.
+    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// Peers whose time has come, while they are looked at.
+    due: Vec<u32>,
+    /// Peers that were at rest when they were put here, the longest first.
+    resting: VecDeque<u32>,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
     stats: EndpointStats,
@@ -100,6 +109,8 @@ impl core::fmt::Debug for KeyBox {
     }
 }
 
+/// Peers at rest that keep their buffers.
+const WARM: usize = 64;
 /// Answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
 /// How long a cookie is good for, at least; at most twice that.
@@ -118,7 +129,10 @@ impl Endpoint {
             by_address: HashMap::new(),
             by_session: HashMap::new(),
             active: Vec::new(),
-            cursor: 0,
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            due: Vec::new(),
+            resting: VecDeque::new(),
             stopped: Vec::new(),
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
@@ -161,9 +175,7 @@ impl Endpoint {
     pub fn expect(&mut self, now: Instant, peer: u32, something: bool) {
         let Some(connection) = self.peers.get_mut(peer as usize) else { return };
         connection.expecting = something;
-        if something {
-            self.activate(now, peer);
-        }
+        self.activate(now, peer);
     }
 
     /// Counters.
@@ -181,13 +193,83 @@ impl Endpoint {
         self.peers.len()
     }
 
+    /// Something has happened with a peer: it may have something to send, and time means something to it.
     fn activate(&mut self, now: Instant, peer: u32) {
-        if let Some(connection) = self.peers.get_mut(peer as usize)
-            && !connection.active
-        {
-            connection.active = true;
+        let Some(connection) = self.peers.get_mut(peer as usize) else { return };
+        if connection.place.is_none() {
+            connection.place = Some(self.active.len() as u32);
             connection.wake(now);
             self.active.push(peer);
+        }
+        self.enqueue(peer);
+        self.set_timer(peer);
+    }
+
+    /// A peer will be asked for packets.
+    fn enqueue(&mut self, peer: u32) {
+        let connection = &mut self.peers[peer as usize];
+        if !core::mem::replace(&mut connection.queued, true) {
+            self.ready.push_back(peer);
+        }
+    }
+
+    /// Makes sure that a peer is looked at when it has to be.
+    fn set_timer(&mut self, peer: u32) {
+        let connection = &mut self.peers[peer as usize];
+        let Some(time) = connection.timeout(&self.config) else { return };
+        if connection.timer.is_none_or(|timer| time < timer) {
+            connection.timer = Some(time);
+            self.timers.push(Reverse((time, peer)));
+        }
+    }
+
+    /// The next peer to be looked at, and when; entries that are stale or early are put right.
+    fn next_timer(&mut self) -> Option<(Instant, u32)> {
+        while let Some(&Reverse((time, peer))) = self.timers.peek() {
+            let connection = &mut self.peers[peer as usize];
+            if connection.timer == Some(time) {
+                let real = connection.timeout(&self.config);
+                if real == Some(time) {
+                    return Some((time, peer));
+                }
+                connection.timer = real;
+                if let Some(real) = real {
+                    self.timers.push(Reverse((real, peer)));
+                }
+            }
+            self.timers.pop();
+        }
+        None
+    }
+
+    /// A peer has nothing to send; if time means nothing to it either, it is not looked at any more.
+    fn rest(&mut self, peer: u32) {
+        let connection = &mut self.peers[peer as usize];
+        if connection.is_quiet()
+            && let Some(place) = connection.place.take()
+        {
+            self.active.swap_remove(place as usize);
+            if let Some(&moved) = self.active.get(place as usize) {
+                self.peers[moved as usize].place = Some(place);
+            }
+            self.keep_few_warm(peer);
+        }
+    }
+
+    /// Peers that have been at rest longer than [`WARM`] others give back the memory that they do not need for it.
+    fn keep_few_warm(&mut self, peer: u32) {
+        if core::mem::replace(&mut self.peers[peer as usize].resting, true) {
+            return;
+        }
+        self.resting.push_back(peer);
+        if self.resting.len() > WARM
+            && let Some(longest) = self.resting.pop_front()
+        {
+            let connection = &mut self.peers[longest as usize];
+            connection.resting = false;
+            if connection.place.is_none() {
+                connection.shrink();
+            }
         }
     }
 
@@ -283,6 +365,7 @@ impl Endpoint {
                 Some(cookie) => {
                     if let Some(peer) = self.asked(from, head.session) {
                         self.peers[peer as usize].retry(now, u64::from_be_bytes(*cookie));
+                        self.activate(now, peer);
                     }
                 }
                 None => self.stats.malformed += 1,
@@ -362,6 +445,7 @@ impl Endpoint {
                 Some(peer) => {
                     self.peers[peer as usize].begin_self(now, &self.config, init.epoch);
                     self.stats.sessions += 1;
+                    self.activate(now, peer);
                 }
                 None => self.stats.stale += 1,
             }
@@ -423,7 +507,7 @@ impl Endpoint {
     }
 
     /// Offers records again that were stopped.
-    pub fn resume<D: Driver>(&mut self, driver: &mut D) {
+    pub fn resume<D: Driver>(&mut self, now: Instant, driver: &mut D) {
         for peer in core::mem::take(&mut self.stopped) {
             let connection = &mut self.peers[peer as usize];
             match connection.resume(peer, driver) {
@@ -432,6 +516,8 @@ impl Endpoint {
                 Ok(()) => {}
                 Err(reason) => self.lose(peer, reason, driver),
             }
+            // Credit for what was taken, and answers.
+            self.activate(now, peer);
         }
     }
 
@@ -442,27 +528,21 @@ impl Endpoint {
 
     /// Reacts to the passing of time. To be called now and then in any case, and at [`Endpoint::poll_timeout`].
     pub fn handle_time<D: Driver>(&mut self, now: Instant, driver: &mut D) {
-        let mut index = 0;
-        while let Some(&peer) = self.active.get(index) {
-            let connection = &mut self.peers[peer as usize];
-            if !connection.is_open() && !connection.is_connecting() && !connection.sender.is_drained() {
-                let name = self.fresh_name();
-                self.rename(peer, name);
-                self.peers[peer as usize].connect(now, name);
-                index += 1;
-                continue;
-            }
-            if let Err(reason) = connection.on_time(now, &self.config) {
+        let mut due = core::mem::take(&mut self.due);
+        while let Some((time, peer)) = self.next_timer()
+            && time <= now
+        {
+            self.timers.pop();
+            self.peers[peer as usize].timer = None;
+            due.push(peer);
+        }
+        for peer in due.drain(..) {
+            if let Err(reason) = self.peers[peer as usize].on_time(now, &self.config) {
                 self.lose(peer, reason, driver);
             }
-            let connection = &mut self.peers[peer as usize];
-            if connection.is_quiet() {
-                connection.active = false;
-                self.active.swap_remove(index);
-            } else {
-                index += 1;
-            }
+            self.activate(now, peer);
         }
+        self.due = due;
     }
 
     /// Writes the next datagram to `buf`. To be called until it answers `None`.
@@ -480,16 +560,13 @@ impl Endpoint {
             header.write(packet);
             return Some(Transmit { to, len, peer: None });
         }
-        for _ in 0..self.active.len() {
-            if self.cursor >= self.active.len() {
-                self.cursor = 0;
+        while let Some(&peer) = self.ready.front() {
+            if let Some(transmit) = self.poll_transmit_to(now, peer, buf, driver) {
+                return Some(transmit);
             }
-            let peer = self.active[self.cursor];
-            let connection = &mut self.peers[peer as usize];
-            match connection.transmit(now, &self.config, self.epoch, peer, buf, driver) {
-                Some((to, len)) => return Some(Transmit { to, len, peer: Some(peer) }),
-                None => self.cursor += 1,
-            }
+            self.ready.pop_front();
+            self.peers[peer as usize].queued = false;
+            self.rest(peer);
         }
         None
     }
@@ -510,19 +587,29 @@ impl Endpoint {
         driver: &mut D,
     ) -> Option<Transmit> {
         let connection = self.peers.get_mut(peer as usize)?;
-        let (to, len) = connection.transmit(now, &self.config, self.epoch, peer, buf, driver)?;
+        if !connection.is_open() && !connection.is_connecting() && !connection.sender.is_drained() {
+            let name = self.fresh_name();
+            self.rename(peer, name);
+            self.peers[peer as usize].connect(now, name);
+        }
+        let connection = &mut self.peers[peer as usize];
+        let written = connection.transmit(now, &self.config, self.epoch, peer, buf, driver);
+        self.set_timer(peer);
+        let (to, len) = written?;
         Some(Transmit { to, len, peer: Some(peer) })
     }
 
     /// When [`Endpoint::handle_time`] has something to do.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.active.iter().filter_map(|&peer| self.peers[peer as usize].timeout(&self.config)).min()
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        self.next_timer().map(|(time, _)| time)
     }
 
     /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.
     pub fn too_long(&mut self, peer: u32, len: usize) {
         if let Some(connection) = self.peers.get_mut(peer as usize) {
             connection.on_too_long(len as u64);
+            self.enqueue(peer);
+            self.set_timer(peer);
         }
     }
 
@@ -539,7 +626,13 @@ impl Endpoint {
     pub fn hasten(&mut self) -> bool {
         let mut any = false;
         for &peer in &self.active {
-            any |= self.peers[peer as usize].hasten();
+            let connection = &mut self.peers[peer as usize];
+            if connection.hasten() {
+                any = true;
+                if !core::mem::replace(&mut connection.queued, true) {
+                    self.ready.push_back(peer);
+                }
+            }
         }
         any
     }

@@ -87,6 +87,11 @@ impl RangeSet {
         self.0.pop_front()
     }
 
+    /// Gives back memory that is not used.
+    pub fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
     /// Forgets the lowest run.
     pub fn forget_first(&mut self) -> Option<Range<u64>> {
         self.0.pop_front()

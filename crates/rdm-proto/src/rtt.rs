@@ -13,8 +13,9 @@ pub struct Rtt {
 
 /// Assumed before the first sample. A session within a data centre is far below it.
 const INITIAL: Duration = Duration::from_millis(20);
-/// The least time that timers count with: what a descheduled thread costs.
-const GRANULARITY: Duration = Duration::from_millis(1);
+/// The least time that timers count with. RFC 9002 has 1 ms, which is what timers of operating systems once did; who waits for
+/// a message here polls, and a probe too many costs two packets.
+const GRANULARITY: Duration = Duration::from_micros(250);
 
 impl Default for Rtt {
     fn default() -> Self {
@@ -34,6 +35,13 @@ impl Rtt {
         let adjusted = if sample >= self.least.saturating_add(delay) { sample - delay } else { sample };
         self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
         self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+    }
+
+    /// Whether the last sample says that packets wait in a queue on the way: that it is above the least one by an eighth, and
+    /// by 100 us, which is what a descheduled thread costs at the least.
+    pub fn shows_queue(&self) -> bool {
+        let least = self.least.min(self.latest);
+        self.latest - least > (least / 8).max(Duration::from_micros(100))
     }
 
     /// The smoothed time.
@@ -69,5 +77,8 @@ mod tests {
         }
         assert!(rtt.smoothed().abs_diff(time) < Duration::from_micros(10), "{:?}", rtt.smoothed());
         assert!(rtt.probe_timeout() < time + GRANULARITY * 2);
+        assert!(rtt.shows_queue(), "2 ms more than the least");
+        rtt.sample(time + Duration::from_micros(90), Duration::ZERO);
+        assert!(!rtt.shows_queue());
     }
 }

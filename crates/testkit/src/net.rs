@@ -473,7 +473,7 @@ impl Net {
         for (from, bytes) in inbox {
             endpoint.handle(now, from, &bytes, &mut here.application);
         }
-        endpoint.resume(&mut here.application);
+        endpoint.resume(now, &mut here.application);
         endpoint.handle_time(now, &mut here.application);
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(65_536, 0);

@@ -241,7 +241,7 @@ impl UdpLanes {
     fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
         if host.hungry() {
             let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
-            self.endpoint.resume(&mut glue);
+            self.endpoint.resume(now(), &mut glue);
         }
     }
 

@@ -14,7 +14,7 @@ impl Controller for Fixed {
 
     fn on_acked(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _limited: bool) {}
 
-    fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64) {}
+    fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _queue: bool) {}
 
     fn on_silence(&mut self) {}
 

@@ -19,8 +19,8 @@ pub trait Controller: Debug + Send {
     /// `bytes` that left at `sent` have arrived. `limited`: the window was what held the sender back.
     fn on_acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool);
 
-    /// `bytes` that left at `sent` are lost.
-    fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64);
+    /// `bytes` that left at `sent` are lost. `queue`: round trips are longer than they were at best, so packets wait somewhere.
+    fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
     /// Nothing has been heard for several probe timeouts.
     fn on_silence(&mut self);

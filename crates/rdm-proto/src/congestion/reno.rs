@@ -1,4 +1,7 @@
 //! NewReno, as RFC 9002, section 7, has it, with the window of RFC 6928 to begin with: a share of a link like TCP's.
+//!
+//! One difference: a loss while round trips are as short as ever is not taken for congestion. It costs an eighth of the
+//! window, and no more than the window that anybody may begin with.
 
 use super::Controller;
 use crate::time::Instant;
@@ -47,12 +50,17 @@ impl Controller for Reno {
         }
     }
 
-    fn on_lost(&mut self, now: Instant, sent: Instant, _bytes: u64) {
+    fn on_lost(&mut self, now: Instant, sent: Instant, _bytes: u64, queue: bool) {
         if self.recovery.is_some_and(|start| sent <= start) {
             return; // the same event
         }
         self.recovery = Some(now);
-        self.window = (self.window / 2).max(LEAST_PACKETS * self.packet);
+        // Without a queue, nobody waits for this sender to give way: the loss is one of the line, not one of congestion.
+        self.window = if queue {
+            (self.window / 2).max(LEAST_PACKETS * self.packet)
+        } else {
+            (self.window / 8 * 7).max(self.window.min(INITIAL_PACKETS * self.packet))
+        };
         self.threshold = self.window;
         self.counted = 0;
     }
@@ -83,8 +91,8 @@ mod tests {
         assert_eq!(reno.window(), 10_000);
         reno.on_acked(at(2), at(1), 10_000, true);
         assert_eq!(reno.window(), 20_000);
-        reno.on_lost(at(3), at(2), 1000);
-        reno.on_lost(at(3), at(2), 1000);
+        reno.on_lost(at(3), at(2), 1000, true);
+        reno.on_lost(at(3), at(2), 1000, true);
         assert_eq!(reno.window(), 10_000, "two packets of one burst are one event");
         reno.on_acked(at(4), at(3), 5000, true);
         assert_eq!(reno.window(), 10_000, "left before the loss was known");
@@ -92,6 +100,8 @@ mod tests {
         assert_eq!(reno.window(), 11_000);
         reno.on_acked(at(5), at(4), 90_000, false);
         assert_eq!(reno.window(), 11_000, "the window held nobody back");
+        reno.on_lost(at(7), at(6), 1000, false);
+        assert_eq!(reno.window(), 10_000, "nobody waits: as much as anybody may begin with");
         reno.on_silence();
         assert_eq!(reno.window(), 2000);
     }

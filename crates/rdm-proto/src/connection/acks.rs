@@ -104,7 +104,7 @@ impl Session {
         if probe {
             self.size.on_probe_lost(size, false);
         } else {
-            self.controller.on_lost(now, at, size);
+            self.controller.on_lost(now, at, size, self.rtt.shows_queue());
         }
     }
 
@@ -120,7 +120,7 @@ impl Session {
     }
 
     /// Forgets packets of which nothing is to be learned any more. Those that were taken for lost are kept while younger ones are under way.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         while self.sent.front().is_some_and(|sent| !sent.in_flight) {
             self.sent.pop_front();
             self.first_sent += 1;

@@ -116,6 +116,9 @@ struct Session {
     last_eliciting: Instant,
     loss_time: Option<Instant>,
     probe_count: u32,
+    /// The first of these probe timeouts, and whether the path already counts as changed since.
+    silent_from: Instant,
+    changed: bool,
     probes: u32,
     rtt: Rtt,
     controller: Box<dyn Controller>,
@@ -150,8 +153,14 @@ pub struct Connection {
     pub sender: Sender,
     /// Whether the driver waits for something of the peer.
     pub expecting: bool,
-    /// Whether the endpoint looks at it.
-    pub active: bool,
+    /// Its place among those that the endpoint looks at.
+    pub place: Option<u32>,
+    /// Whether the endpoint will ask it for packets.
+    pub queued: bool,
+    /// Whether the endpoint counts it among those at rest.
+    pub resting: bool,
+    /// When the endpoint will look at it.
+    pub timer: Option<Instant>,
     /// The peer has closed the session, but not everything that it sent has been taken.
     pub closed: bool,
     /// Nothing more is sent.
@@ -195,7 +204,10 @@ impl Connection {
             session: None,
             sender: Sender::new(),
             expecting: false,
-            active: false,
+            place: None,
+            queued: false,
+            resting: false,
+            timer: None,
             closed: false,
             muted: false,
             attempts: 0,
@@ -338,6 +350,8 @@ impl Connection {
             last_eliciting: now,
             loss_time: None,
             probe_count: 0,
+            silent_from: now,
+            changed: false,
             probes: 0,
             rtt: Rtt::default(),
             controller: config.congestion.controller(BASE_PACKET.min(longest)),
@@ -499,6 +513,19 @@ impl Connection {
         let Some(session) = &mut self.session else { return false };
         session.ack_now |= session.unacked > 0;
         session.ack_now
+    }
+
+    /// Gives back what a session at rest does not need.
+    pub fn shrink(&mut self) {
+        self.sender.commands.shrink();
+        self.sender.bulk.shrink();
+        if let Some(session) = self.session.as_deref_mut() {
+            session.forget();
+            if session.sent.is_empty() {
+                session.sent = VecDeque::new();
+            }
+            session.received.shrink();
+        }
     }
 
     /// Counters.

@@ -9,12 +9,13 @@ use crate::time::Instant;
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// Time that counts as silence at most for one look at the clock: who does not look cannot hear.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
-/// Probe timeouts after which the peer's process is asked.
-const ASK_AFTER: u32 = 2;
+/// Probe timeouts after which the peer's process is asked, and how long they have to have taken.
+const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The network's word is asked after no more often than this.
 const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// Probe timeouts after which the path counts as changed.
-const BLACK_HOLE_AFTER: u32 = 4;
+/// Probe timeouts after which the path counts as changed, and how long they have to have taken: a thread that waits for its
+/// turn is no change of the path.
+const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {
     /// When [`Connection::on_time`] has something to do.
@@ -114,12 +115,17 @@ impl Connection {
             session.probes = 1;
         }
         if probe {
+            if session.probe_count == 0 {
+                (session.silent_from, session.changed) = (now, false);
+            }
             session.probe_count += 1;
             session.probes = 2;
             self.stats.probes += 1;
             session.repeat_oldest(&mut self.sender);
-            session.ask |= session.probe_count >= ASK_AFTER && session.peer.liveness_port != 0;
-            if session.probe_count == BLACK_HOLE_AFTER {
+            let over = |(count, time)| session.probe_count >= count && now >= session.silent_from + time;
+            session.ask |= over(ASK_AFTER) && session.peer.liveness_port != 0;
+            if over(BLACK_HOLE_AFTER) && !session.changed {
+                session.changed = true;
                 session.controller.on_silence();
                 if session.size.on_black_hole() {
                     session.controller.set_packet_size(session.size.packet());

@@ -153,6 +153,18 @@ impl SendStream {
             && self.pending.iter().all(|pending| matches!(pending, Pending::Record { .. }))
     }
 
+    /// Gives back memory that is not used, if everything has arrived.
+    pub(crate) fn shrink(&mut self) {
+        if self.is_drained() {
+            self.segments = VecDeque::new();
+            self.pending = VecDeque::new();
+            self.spare = Vec::new();
+            self.marks.shrink_to_fit();
+            self.acked.shrink();
+            self.lost.shrink();
+        }
+    }
+
     /// Bytes that are kept here: what the driver should bound.
     pub fn buffered(&self) -> usize {
         (self.end - self.base) as usize + self.pending_bytes
