@@ -1,6 +1,7 @@
 //! What the tests of several processes share: how their endpoints are opened and told of.
 
 pub mod mesh;
+pub mod udp;
 
 use testkit::prelude::*;
 
@@ -11,6 +12,8 @@ pub enum Naming {
     Names,
     /// `127.0.0.1:port`
     Ports,
+    /// UDP sockets on loopback, not shared memory.
+    Udp,
 }
 
 impl Naming {
@@ -19,20 +22,25 @@ impl Naming {
         match self {
             Self::Names => "names",
             Self::Ports => "ports",
+            Self::Udp => "udp",
         }
     }
 
     /// From an argument of a child.
     pub fn from_argument(text: &str) -> Self {
-        if text == "ports" { Self::Ports } else { Self::Names }
+        match text {
+            "ports" => Self::Ports,
+            "udp" => Self::Udp,
+            _ => Self::Names,
+        }
     }
 }
 
-/// Shared memory, with everything that these tests use.
+/// Shared memory or UDP, with everything that these tests use.
 pub fn hints(naming: Naming) -> Hints {
     let format = match naming {
         Naming::Names => AddrFormat::Str,
-        Naming::Ports => AddrFormat::SockaddrIn,
+        Naming::Ports | Naming::Udp => AddrFormat::SockaddrIn,
     };
     let caps = Caps::MSG
         | Caps::TAGGED
@@ -40,8 +48,14 @@ pub fn hints(naming: Naming) -> Hints {
         | Caps::SOURCE
         | Caps::TAGGED_DIRECTED_RECV
         | Caps::DIRECTED_RECV;
-    Hints::new()
-        .provider("shm")
+    let hints = match naming {
+        Naming::Names | Naming::Ports => Hints::new().provider("shm"),
+        Naming::Udp => {
+            let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+            Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback.into())
+        }
+    };
+    hints
         .caps(caps)
         .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
         .addr_format(format)

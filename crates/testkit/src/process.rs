@@ -144,9 +144,32 @@ impl Child {
     /// If that fails.
     #[track_caller]
     pub fn start_with(role: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_under(&[], role, arguments, environment)
+    }
+
+    /// Starts a child by a program that runs its arguments, such as `nsenter -t 1 -n`. To be called by a thread that outlives
+    /// it.
+    ///
+    /// # Panics
+    /// If that fails.
+    #[track_caller]
+    pub fn start_under(
+        wrapper: &[&str],
+        role: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         let program = std::env::current_exe().expect("the name of this program");
-        let process = Command::new(program)
+        let mut command = match wrapper {
+            [] => Command::new(program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+        };
+        let process = command
             .args([ENTRY, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(ARGUMENTS, arguments.join("\n"))

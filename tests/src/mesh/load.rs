@@ -145,8 +145,8 @@ pub struct Load {
 impl Load {
     /// An endpoint with everything that others may use. `stripe`: which part of the others' regions is its own, below
     /// [`STRIPES`].
-    pub fn open(index: usize, stripe: usize) -> Self {
-        let all = hints(Naming::Names);
+    pub fn open(index: usize, stripe: usize, naming: Naming) -> Self {
+        let all = hints(naming);
         let caps = all.info.caps | Caps::ATOMIC;
         let side = Opening::new(all.caps(caps)).wait_obj(WaitObj::Fd).open();
         let memory = [Memory::new(STRIPES * STRIPE), Memory::library(&side.domain, STRIPES * STRIPE)];

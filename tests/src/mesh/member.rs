@@ -4,7 +4,7 @@ use testkit::leftovers::open_files;
 use testkit::process::Line;
 
 use super::load::Load;
-use crate::resident_kib;
+use crate::{Naming, resident_kib};
 
 /// Shows its card and does what it is told, word by word, and everything to everybody whom it was told of:
 /// `join INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one is dead, answered by `buried INDEX DONE FAILED` when
@@ -15,7 +15,8 @@ use crate::resident_kib;
 /// For anything that is not as it should be: the process ends, and the other end of the line notices.
 pub fn member(line: &mut Line, arguments: &[String]) {
     let [index, stripe] = [0, 1].map(|at| arguments[at].parse().expect("an index, and a stripe"));
-    let mut load = Load::open(index, stripe);
+    let naming = Naming::from_argument(&std::env::var(super::NAMING).unwrap_or_default());
+    let mut load = Load::open(index, stripe, naming);
     line.say(load.card());
     let mut calming = false;
     loop {

@@ -9,6 +9,9 @@ mod load;
 mod member;
 mod orchestra;
 
+/// Environment variable: how members' endpoints are named ([`crate::Naming`]), and so what carries their messages.
+pub const NAMING: &str = "OFI_MESH_NAMING";
+
 pub use load::Load;
 pub use member::member;
 pub use orchestra::{Mesh, Report, Seat};

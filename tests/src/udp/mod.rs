@@ -1,0 +1,130 @@
+//! What the tests of UDP on real sockets share: a peer in another process that sends everything back, a conversation with it
+//! that checks every byte, and a relay that loses datagrams.
+
+mod relay;
+
+use std::net::{IpAddr, SocketAddr};
+
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+use crate::{Naming, hints, parse, parse_region, region_text};
+
+pub use relay::{Relay, Weather};
+
+/// The tag that tells an echo to end.
+const STOP: u64 = u64::MAX;
+/// The longest message.
+const LONGEST: usize = 1 << 20;
+/// Lengths of messages: empty, short, as long as a command may be and longer, of many packets.
+const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, LONGEST];
+
+/// An endpoint at `address`, whose port may be 0.
+pub fn open(address: SocketAddr) -> Side {
+    let side = Opening::new(hints(Naming::Udp).src_addr(address.into()));
+    if address.port() == 0 { side.open() } else { side.name(&address.into()).open() }
+}
+
+/// An endpoint on loopback.
+pub fn local() -> Side {
+    open(SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+/// The role of a peer: opens an endpoint at the address that is its argument, says its address and a region of
+/// [`LONGEST`] bytes, hears the other's address, and sends back what comes until told to stop.
+///
+/// # Panics
+/// If anything fails.
+pub fn echo(line: &mut Line, arguments: &[String]) {
+    let side = open(arguments[0].parse().expect("an address"));
+    let memory = Memory::new(LONGEST);
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).expect("a region");
+    line.say(side.name());
+    line.say(region_text(&region));
+    let to = side.insert_address(&parse(&line.hear()));
+    let buffer = Memory::new(LONGEST);
+    loop {
+        side.receive(&buffer).context(1).tag_ignoring(0, u64::MAX).post().expect("a receive");
+        let entry = wait::drive(&[&side], "a message", || side.next_of(1)).done();
+        if entry.tag == STOP {
+            return;
+        }
+        let out = side.out(to, buffer.slice(..entry.len)).context(2).tag(entry.tag);
+        wait::drive(&[&side], "room", || out.send().ok());
+        wait::drive(&[&side], "the echo", || side.next_of(2)).done();
+    }
+}
+
+/// A peer that runs [`echo`], seen from here.
+pub struct Echo {
+    /// Its process.
+    pub child: Child,
+    /// Its own address.
+    pub address: Address,
+    region: RemotePiece,
+}
+
+impl Echo {
+    /// Starts one at `address`, by `wrapper` if that is not empty.
+    pub fn start(wrapper: &[&str], address: SocketAddr) -> Self {
+        let mut child = Child::start_under(wrapper, "echo", &[&address.to_string()], &[]);
+        let address = parse(&child.line.hear());
+        let region = parse_region(&child.line.hear());
+        Self { child, address, region }
+    }
+
+    /// Tells it where this end is reached.
+    pub fn meet(&mut self, own: &Address) {
+        self.child.line.say(own);
+    }
+
+    /// Sends it messages of all lengths, and gets them back; writes its memory, and reads it.
+    ///
+    /// # Panics
+    /// If a byte is wrong, or anything fails.
+    pub fn converse(&self, side: &Side, to: FiAddr, rounds: u8) {
+        for round in 0..rounds {
+            for (number, len) in LENGTHS.into_iter().enumerate() {
+                let tag = number as u64 * 1_000 + u64::from(round);
+                let (from, into) = (Memory::patterned(len, round), Memory::new(len));
+                side.receive(&into).context(1).tag(tag).post().expect("a receive");
+                let out = side.out(to, &from).context(2).tag(tag);
+                wait::drive(&[side], "room", || out.send().ok());
+                let entry = wait::drive(&[side], "the echo", || side.next_of(1)).done();
+                assert_eq!(entry.len, len);
+                into.check(len, round);
+                wait::drive(&[side], "the send", || side.next_of(2)).done();
+            }
+            let (from, into) = (Memory::patterned(LONGEST, round + 100), Memory::new(LONGEST));
+            wait::drive(&[side], "room", || side.out(to, &from).context(3).write(&[self.region]).ok());
+            wait::drive(&[side], "the write", || side.next_of(3)).done();
+            wait::drive(&[side], "room", || side.out(to, &into).context(4).read(&[self.region]).ok());
+            wait::drive(&[side], "the read", || side.next_of(4)).done();
+            into.check(LONGEST, round + 100);
+        }
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub fn end(self, side: &Side, to: FiAddr) {
+        wait::drive(&[side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
+        let mut child = Some(self.child);
+        // It may need the message once more.
+        wait::drive(&[side], "the end of the echo", || {
+            let ended = child.as_mut().is_some_and(|child| child.ended_within(Duration::ZERO).is_some());
+            ended.then(|| child.take().map(Child::finish))
+        });
+    }
+}
+
+/// The socket address in an address.
+///
+/// # Panics
+/// If there is none.
+pub fn socket(address: &Address) -> SocketAddr {
+    address.to_socket_addr().expect("a socket address")
+}
+
+/// An address of this host with a port of the kernel's choosing.
+pub fn any_port(ip: impl Into<IpAddr>) -> SocketAddr {
+    SocketAddr::new(ip.into(), 0)
+}

@@ -1,0 +1,101 @@
+//! A relay between two sockets that loses, repeats, holds back and refuses datagrams, where there is nothing else that does.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use testkit::net::Random;
+
+/// What happens to datagrams; of 1,000 each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// Lost.
+    pub loss: u32,
+    /// Sent on twice.
+    pub duplicate: u32,
+    /// Held back behind the next.
+    pub reorder: u32,
+    /// Longer ones are lost.
+    pub longest: usize,
+}
+
+/// Stands between two peers: each sends to its own side of the relay. Ends when dropped.
+pub struct Relay {
+    /// Where the first peer finds the second, and where the second finds the first.
+    pub sides: [SocketAddr; 2],
+    over: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Between the peers at these addresses.
+    ///
+    /// # Panics
+    /// If there are no sockets.
+    pub fn between(peers: [SocketAddr; 2], weather: Weather) -> Self {
+        let sockets = peers.map(|peer| {
+            let socket = UdpSocket::bind(SocketAddr::new(peer.ip(), 0)).expect("a socket");
+            socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time-out");
+            Arc::new(socket)
+        });
+        let sides = sockets.each_ref().map(|socket| socket.local_addr().expect("its address"));
+        let (over, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let threads = (0..2)
+            .map(|way| {
+                // What the first peer sends comes to side 0, and leaves from side 1, where the second expects it from.
+                let (from, to) = (Arc::clone(&sockets[way]), Arc::clone(&sockets[1 - way]));
+                let (over, lost) = (Arc::clone(&over), Arc::clone(&lost));
+                let (sender, receiver) = (peers[way], peers[1 - way]);
+                std::thread::spawn(move || {
+                    let mut random = Random(0x5EED + way as u64);
+                    let mut held: Option<Vec<u8>> = None;
+                    let mut buffer = vec![0; 65_536];
+                    let mut since = Instant::now();
+                    while !over.load(Ordering::Relaxed) {
+                        let Ok((len, source)) = from.recv_from(&mut buffer) else { continue };
+                        if source != sender {
+                            continue;
+                        }
+                        if len > weather.longest || random.chance(weather.loss) {
+                            lost.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        let send = |bytes: &[u8]| _ = to.send_to(bytes, receiver);
+                        if random.chance(weather.reorder) && held.is_none() {
+                            (held, since) = (Some(buffer[..len].to_vec()), Instant::now());
+                            continue;
+                        }
+                        send(&buffer[..len]);
+                        if random.chance(weather.duplicate) {
+                            send(&buffer[..len]);
+                        }
+                        if since.elapsed() > Duration::ZERO
+                            && let Some(bytes) = held.take()
+                        {
+                            send(&bytes);
+                        }
+                    }
+                })
+            })
+            .collect();
+        Self { sides, over, lost, threads }
+    }
+
+    /// Datagrams lost on the way, so far.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // Its panic has been printed; a second one while one unwinds would end the process.
+            let _ = thread.join();
+        }
+    }
+}

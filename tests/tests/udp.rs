@@ -1,0 +1,250 @@
+//! UDP on real sockets: processes, losses, deaths, sleep, and many peers.
+
+use std::net::Ipv4Addr;
+
+use ofi_tests::mesh::{Mesh, NAMING, Report, Seat, member};
+use ofi_tests::udp::{Echo, Relay, Weather, any_port, echo, local, open, socket};
+use ofi_tests::{Naming, hints, parse, resident_kib};
+use testkit::prelude::*;
+use testkit::process::Line;
+
+testkit::roles!(echo, sleeper, member);
+
+/// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine gets on
+/// top.
+const BOUND: Duration = Duration::from_secs(5 + 3);
+
+fn number(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
+}
+
+fn with_echo() -> (Echo, Side, FiAddr) {
+    let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
+    let side = local();
+    echo.meet(&side.name());
+    let to = side.insert_address(&echo.address);
+    (echo, side, to)
+}
+
+#[test]
+fn two_processes_converse() {
+    let (echo, side, to) = with_echo();
+    echo.converse(&side, to, 3);
+    echo.end(&side, to);
+}
+
+#[test]
+fn a_relay_that_loses_repeats_and_reorders_is_not_noticed() {
+    let mut repaired = 0;
+    for (loss, longest) in [(30, 65_536), (50, 1_472), (10, 4_000)] {
+        let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
+        let side = local();
+        let peers = [socket(&side.name()), socket(&echo.address)];
+        let relay = Relay::between(peers, Weather { loss, duplicate: 20, reorder: 20, longest });
+        // Each knows the other by its side of the relay.
+        echo.meet(&relay.sides[1].into());
+        let to = side.insert_address(&relay.sides[0].into());
+        echo.converse(&side, to, 2);
+        repaired += side.statistic("udp_lost") + side.statistic("udp_probes");
+        assert!(relay.lost() > 0, "it was to lose something");
+        echo.end(&side, to);
+    }
+    assert!(repaired > 0);
+}
+
+#[test]
+fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
+    let mut victim = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
+    let (other, side, to_other) = with_echo();
+    victim.meet(&side.name());
+    let to = side.insert_address(&victim.address);
+    victim.converse(&side, to, 1);
+    // Under load: messages that are under way, announced, and not looked at yet.
+    let load: Vec<Memory> = (0..20).map(|number| Memory::patterned(number * 20_000, 1)).collect();
+    for (number, memory) in load.iter().enumerate() {
+        let out = side.out(to, memory).context(100 + number).tag(1);
+        wait::drive(&[&side], "room", || out.send().ok());
+    }
+    victim.child.kill();
+    let begin = Instant::now();
+    let late = Memory::patterned(64, 1);
+    side.out(to, &late).context(120).tag(1).send().expect("a send to a peer that is not known to be dead");
+    for context in 100..=120 {
+        let ended = wait::drive_for(BOUND, &[&side], "the end of a send", || side.next_of(context));
+        if let Event::Failed(error) = ended {
+            assert!([Errno::ETIMEDOUT, Errno::ECONNRESET].contains(&error.err), "{error:?}");
+        }
+    }
+    assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
+    other.converse(&side, to_other, 1);
+    // Echoes of the load that were under way when the victim died are unexpected messages of no interest.
+    let mut successor = Echo::start(&[], socket(&victim.address));
+    successor.meet(&side.name());
+    successor.converse(&side, to, 1);
+    successor.end(&side, to);
+    other.end(&side, to_other);
+}
+
+/// Posts receives and then does not call the library for the seconds that it is told.
+fn sleeper(line: &mut Line, arguments: &[String]) {
+    let side = local();
+    line.say(side.name());
+    let to = side.insert_address(&parse(&line.hear()));
+    let short: Vec<Memory> = (0..SHORT).map(|_| Memory::new(64)).collect();
+    let long = Memory::new(LONG);
+    for (number, memory) in short.iter().enumerate() {
+        side.receive(memory).context(number).tag(number as u64).post().expect("a receive");
+    }
+    side.receive(&long).context(SHORT).tag(SHORT as u64).post().expect("a receive");
+    // The first message, so that the session stands.
+    wait::drive(&[&side], "the first message", || side.next_of(0)).done();
+    line.say("asleep");
+    std::thread::sleep(Duration::from_secs(arguments[0].parse().expect("seconds")));
+    for number in 1..=SHORT {
+        wait::drive(&[&side], "a message", || side.next_of(number)).done();
+    }
+    for (number, memory) in short.iter().enumerate() {
+        memory.check(64, number as u8);
+    }
+    long.check(LONG, 77);
+    wait::drive(&[&side], "room", || side.out(to, ()).context(9_999).tag(1).send().ok());
+    wait::drive(&[&side], "the answer", || side.next_of(9_999)).done();
+}
+
+const SHORT: usize = 300;
+const LONG: usize = 1 << 20;
+
+/// Longer than a dead peer is waited for; `OFI_UDP_SLEEP` has another number of seconds.
+#[test]
+fn a_peer_that_does_not_look_for_long_gets_everything() {
+    let seconds = number("OFI_UDP_SLEEP", 7);
+    let mut child = testkit::process::Child::start("sleeper", &[&seconds.to_string()]);
+    let side = local();
+    let to = side.insert_address(&parse(&child.line.hear()));
+    child.line.say(side.name());
+    let memory: Vec<Memory> = (0..SHORT).map(|number| Memory::patterned(64, number as u8)).collect();
+    let long = Memory::patterned(LONG, 77);
+    let send = |number: usize, memory: &Memory| {
+        let out = side.out(to, memory).context(number).tag(number as u64);
+        wait::drive(&[&side], "room", || out.send().ok());
+    };
+    send(0, &memory[0]);
+    wait::drive(&[&side], "word that it sleeps", || child.line.has_news().then_some(()));
+    child.line.expect("asleep");
+    (1..SHORT).for_each(|number| send(number, &memory[number]));
+    send(SHORT, &long);
+    side.receive(()).context(5_000).tag(1).post().expect("a receive");
+    let bound = Duration::from_secs(seconds + 40);
+    for context in (0..=SHORT).chain([5_000]) {
+        wait::drive_for(bound, &[&side], "what it slept through", || side.next_of(context)).done();
+    }
+    child.finish();
+}
+
+/// Lets this process have `wanted` descriptors. Whether it may.
+fn descriptors(wanted: u64) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure that it is given.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: reads the structure that it is given.
+    let raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
+    raised && limit.rlim_cur >= wanted
+}
+
+#[test]
+fn a_thousand_peers_talk_to_one_endpoint() {
+    const PEERS: usize = 1_000;
+    if !descriptors(6 * PEERS as u64) {
+        println!("NOT RUN: a_thousand_peers_talk_to_one_endpoint: too few descriptors are allowed");
+        return;
+    }
+    let hub = Opening::new(hints(Naming::Udp).rx_size(4 * PEERS).tx_size(4 * PEERS)).open();
+    let peers: Vec<Side> = (0..PEERS).map(|_| Opening::new(hints(Naming::Udp)).beside(&hub).open()).collect();
+    let memory: Vec<Memory> = (0..PEERS).map(|number| Memory::patterned(64, number as u8)).collect();
+    let echoes: Vec<Memory> = (0..PEERS).map(|_| Memory::new(64)).collect();
+    let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
+    let back: Vec<FiAddr> = peers.iter().map(|peer| peer.insert(&hub)).collect();
+    for round in 0..2 {
+        for number in 0..PEERS {
+            peers[number].receive(&echoes[number]).context(number).post().expect("a receive");
+            hub.receive(&memory[number]).context(number).tag(number as u64).post().expect("a receive");
+            let from = Memory::patterned(64, (number + round) as u8);
+            let out = hub.out(to[number], &from).context(PEERS + number).inject();
+            wait::drive(&[&hub], "room", || out.send().ok());
+        }
+        for number in 0..PEERS {
+            wait::drive(&[&hub, &peers[number]], "the message", || peers[number].next_of(number)).done();
+            echoes[number].check(64, (number + round) as u8);
+            let out = peers[number].out(back[number], &echoes[number]).tag(number as u64).inject();
+            wait::drive(&[&hub, &peers[number]], "room", || out.send().ok());
+        }
+        for number in 0..PEERS {
+            wait::drive(&[&hub, &peers[number]], "the answer", || hub.next_of(number)).done();
+            memory[number].check(64, (number + round) as u8);
+        }
+    }
+    assert_eq!(hub.statistic("udp_sessions"), PEERS as u64);
+}
+
+/// Of the members of a mesh: UDP, and a death that is noticed as soon as the mesh expects it.
+const ENVIRONMENT: [(&str, &str); 2] = [(NAMING, "udp"), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
+
+#[test]
+fn processes_are_killed_at_random_under_load() {
+    let mut mesh = Mesh::start(4, &ENVIRONMENT);
+    for kill in 0..number("OFI_UDP_KILLS", 6) {
+        std::thread::sleep(Duration::from_millis(100 + 37 * kill % 200));
+        let mut victim = mesh.seats.swap_remove(kill as usize % 4);
+        victim.child.kill();
+        mesh.tell_of_death(victim.index);
+        let newcomer = mesh.newcomer(&[]);
+        mesh.bury(&victim);
+        mesh.admit(newcomer);
+    }
+    mesh.expect_progress();
+    assert!(mesh.end().iter().all(|Report { done, .. }| *done > 0));
+}
+
+/// What resident memory may grow by, in KiB, as in `soak.rs`.
+const GROWTH: u64 = 8 << 10;
+
+#[test]
+fn memory_stays_flat_under_load() {
+    let time = Duration::from_secs(number("OFI_SOAK_SECONDS", 12));
+    let mut mesh = Mesh::start(4, &ENVIRONMENT[..1]);
+    let sample = |mesh: &mut Mesh| mesh.seats.iter_mut().map(Seat::report).collect::<Vec<Report>>();
+    std::thread::sleep(time / 3);
+    let first = sample(&mut mesh);
+    std::thread::sleep(time / 3 * 2);
+    let last = sample(&mut mesh);
+    for (before, after) in first.iter().zip(&last) {
+        assert!(after.done > before.done, "a member stands still: {before:?}, {after:?}");
+        assert!(after.resident < before.resident + GROWTH, "{before:?}, {after:?}");
+        assert!(after.files < before.files + 4, "{before:?}, {after:?}");
+    }
+    mesh.end();
+}
+
+/// A peer that comes and goes leaves nothing behind at an endpoint that stays.
+#[test]
+fn sessions_that_end_leave_nothing_behind() {
+    let hub = local();
+    let message = Memory::patterned(64, 1);
+    let mut before = 0;
+    for round in 0..60 {
+        let peer = open(any_port(Ipv4Addr::LOCALHOST));
+        let (to, into) = (peer.insert(&hub), Memory::new(64));
+        hub.receive(&into).context(1).post().expect("a receive");
+        let out = peer.out(to, &message).context(2);
+        wait::drive(&[&hub, &peer], "room", || out.send().ok());
+        wait::drive(&[&hub, &peer], "the message", || hub.next_of(1)).done();
+        wait::drive(&[&hub, &peer], "the send", || peer.next_of(2)).done();
+        drop(peer);
+        wait::drive(&[&hub], "the end of the session", || (hub.statistic("udp_sessions") == 0).then_some(()));
+        if round == 20 {
+            before = resident_kib();
+        }
+    }
+    assert!(resident_kib() < before + 4_096, "{before} KiB, then {}", resident_kib());
+}

@@ -1,0 +1,135 @@
+//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses by nftables: the nearest to two hosts
+//! that one host has. Made by the test itself in a user namespace, without privileges; what this host lacks is said by name.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+
+use ofi_tests::udp::{Echo, echo, open};
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(echo, near_end);
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+
+/// Runs a script; its output, or what is wrong.
+fn shell(script: &str) -> Result<String, String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// The far namespace: a process that does nothing but hold it. Killed when dropped.
+struct Far(std::process::Child);
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn join_namespaces() -> Result<Far, String> {
+    shell("ip link set lo up")?;
+    let far = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
+    let far = Far(far.map_err(|error| format!("unshare: {error}"))?);
+    let pid = far.0.id();
+    let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
+    wait::until("the far namespace", || {
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
+    });
+    shell(&format!(
+        "ip link add near type veth peer name far
+         ip link set far netns {pid}
+         ip address add {NEAR}/24 dev near
+         ip link set near up
+         nsenter -t {pid} -n sh -ec 'ip link set lo up; ip address add {FAR}/24 dev far; ip link set far up'"
+    ))?;
+    Ok(far)
+}
+
+/// Loses `loss` of 1,000 datagrams that arrive at this end, or none.
+fn lose(loss: u32) -> Result<(), String> {
+    shell("nft list table ip lossy >/dev/null 2>&1 && nft delete table ip lossy || true")?;
+    if loss > 0 {
+        shell(&format!(
+            "nft add table ip lossy
+             nft add chain ip lossy in '{{ type filter hook input priority 0; }}'
+             nft add rule ip lossy in meta l4proto udp numgen random mod 1000 '<' {loss} counter drop"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Runs in the near namespace. Says what could not run, a line each, and `over`.
+fn near_end(line: &mut Line, _: &[String]) {
+    let far = match join_namespaces() {
+        Ok(far) => far,
+        Err(why) => {
+            line.say(format!("NOT RUN: all: {}", why.replace('\n', "; ")));
+            return line.say("over");
+        }
+    };
+    let pid = far.0.id().to_string();
+    let mut echo = Echo::start(&["nsenter", "-t", &pid, "-n"], SocketAddr::new(FAR.into(), 0));
+    let side = open(SocketAddr::new(NEAR.into(), 0));
+    echo.meet(&side.name());
+    let to = side.insert_address(&echo.address);
+    echo.converse(&side, to, 2);
+    assert!(side.statistic("udp_tx_calls") < side.statistic("udp_tx_datagrams"), "{}", side.report());
+    for loss in [1, 10, 50] {
+        match lose(loss) {
+            Ok(()) => {
+                let before = side.statistic("udp_lost") + side.statistic("udp_probes");
+                echo.converse(&side, to, 2);
+                let repaired = side.statistic("udp_lost") + side.statistic("udp_probes") - before;
+                assert!(loss < 50 || repaired > 0, "{}", side.report());
+            }
+            Err(why) => line.say(format!("NOT RUN: losses: {}", why.replace('\n', "; "))),
+        }
+    }
+    lose(0).expect("the rule can be taken away again");
+    // The path narrows under the session, and widens again.
+    shell("ip link set near mtu 1400").expect("an interface of this test");
+    shell(&format!("nsenter -t {pid} -n ip link set far mtu 1400")).expect("an interface of this test");
+    echo.converse(&side, to, 1);
+    // A cut link, shorter than the bound: nobody gets an error.
+    shell("ip link set near down").expect("an interface of this test");
+    let message = Memory::patterned(64, 9);
+    let back = Memory::new(64);
+    side.receive(&back).context(50).tag(50).post().expect("a receive");
+    side.out(to, &message).context(51).tag(50).send().expect("a send into a cut");
+    wait::drive_through(Duration::from_secs(1), &[&side]);
+    shell("ip link set near up").expect("an interface of this test");
+    wait::drive(&[&side], "the message after the cut", || side.next_of(50)).done();
+    wait::drive(&[&side], "its end", || side.next_of(51)).done();
+    back.check(64, 9);
+    // And one that lasts: every operation fails within the bound.
+    shell("ip link set near down").expect("an interface of this test");
+    let begin = Instant::now();
+    side.out(to, &message).context(52).tag(50).send().expect("a send into a cut");
+    wait::drive_for(Duration::from_secs(9), &[&side], "the end", || side.next_of(52)).failed();
+    assert!(begin.elapsed() > Duration::from_secs(4), "{:?}", begin.elapsed());
+    line.say("over");
+}
+
+#[test]
+fn two_namespaces_converse_whatever_the_link_does() {
+    if let Err(why) = shell("unshare -Urn true") {
+        println!("NOT RUN: two_namespaces_converse_whatever_the_link_does: {why}");
+        return;
+    }
+    let mut child = Child::start_under(&["unshare", "-Urn"], "near_end", &[], &[]);
+    loop {
+        match child.line.hear().as_str() {
+            "over" => break,
+            said => println!("{said}"),
+        }
+    }
+    child.finish();
+}
