@@ -39,6 +39,24 @@ static void infos(void)
 	CHECK(FI_MAJOR(fi_version()) >= 2);
 }
 
+static void what_is_open(void)
+{
+	struct fi_info *info = pair_info(FI_MSG), *again;
+	CHECK(!info->fabric_attr->fabric && !info->domain_attr->domain);
+	fi_freeinfo(info);
+	pair_open(&pair, FI_MSG);
+	info = pair_info(FI_MSG);
+	CHECK(info->fabric_attr->fabric == pair.fabric && info->domain_attr->domain == pair.domain);
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, info, &again));
+	CHECK(again->domain_attr->domain == pair.domain && !again->next);
+	fi_freeinfo(again);
+	fi_freeinfo(info);
+	pair_close(&pair);
+	info = pair_info(FI_MSG);
+	CHECK(!info->fabric_attr->fabric && !info->domain_attr->domain);
+	fi_freeinfo(info);
+}
+
 static void order_of_closing(void)
 {
 	struct fid_ep *stale;
@@ -145,6 +163,7 @@ static void names(void)
 int main(void)
 {
 	infos();
+	what_is_open();
 	order_of_closing();
 	what_is_not_supported();
 	addresses();

@@ -6,12 +6,12 @@
 //! than 2.6) has no counterpart.
 
 use crate::{
-    AddrFormat, Address, AvType, Caps, EpType, Mode, MrMode, MsgOrder, Nic, OpFlags, Progress, Protocol,
-    ResourceMgmt, Threading, TrafficClass, Version,
+    AddrFormat, Address, AvType, Caps, Domain, EpType, Fabric, Mode, MrMode, MsgOrder, Nic, OpFlags,
+    Progress, Protocol, ResourceMgmt, Threading, TrafficClass, Version,
 };
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// `FI_SHARED_CONTEXT`: a context count that means "shared with other endpoints".
 pub const SHARED_CONTEXT: usize = usize::MAX;
@@ -219,31 +219,79 @@ pub struct FabricAttr {
     pub api_version: Version,
 }
 
-/// An open object that an [`Info`] refers to. Copies refer to the same object and keep it alive.
+/// An object that an [`Info`] refers to. Copies refer to the same one.
 #[derive(Clone)]
-pub struct Handle(Arc<dyn Any + Send + Sync>);
+pub struct Handle(Object);
+
+#[derive(Clone)]
+enum Object {
+    /// Kept alive.
+    Any(Arc<dyn Any + Send + Sync>),
+    /// Open while others keep it open.
+    Fabric(Weak<dyn Fabric>),
+    /// As above.
+    Domain(Weak<dyn Domain>),
+}
 
 impl Handle {
-    /// A handle to `object`.
+    /// A handle to `object`, which keeps it alive.
     pub fn new<T: Any + Send + Sync>(object: Arc<T>) -> Handle {
-        Handle(object)
+        Handle(Object::Any(object))
+    }
+
+    /// A handle to an open fabric, which does not keep it open.
+    pub fn of_fabric(fabric: &Arc<dyn Fabric>) -> Handle {
+        Handle(Object::Fabric(Arc::downgrade(fabric)))
+    }
+
+    /// A handle to an open domain, which does not keep it open.
+    pub fn of_domain(domain: &Arc<dyn Domain>) -> Handle {
+        Handle(Object::Domain(Arc::downgrade(domain)))
     }
 
     /// The object, if it is a `T`.
     pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        Arc::clone(&self.0).downcast().ok()
+        let Object::Any(object) = &self.0 else { return None };
+        Arc::clone(object).downcast().ok()
+    }
+
+    /// The fabric, if it is one and open.
+    pub fn fabric(&self) -> Option<Arc<dyn Fabric>> {
+        if let Object::Fabric(fabric) = &self.0 { fabric.upgrade() } else { None }
+    }
+
+    /// The domain, if it is one and open.
+    pub fn domain(&self) -> Option<Arc<dyn Domain>> {
+        if let Object::Domain(domain) = &self.0 { domain.upgrade() } else { None }
+    }
+
+    /// Whether the object is there.
+    pub fn is_open(&self) -> bool {
+        match &self.0 {
+            Object::Any(_) => true,
+            Object::Fabric(fabric) => fabric.strong_count() > 0,
+            Object::Domain(domain) => domain.strong_count() > 0,
+        }
+    }
+
+    fn as_ptr(&self) -> *const () {
+        match &self.0 {
+            Object::Any(object) => Arc::as_ptr(object).cast(),
+            Object::Fabric(fabric) => fabric.as_ptr().cast(),
+            Object::Domain(domain) => domain.as_ptr().cast(),
+        }
     }
 }
 
 impl PartialEq for Handle {
     fn eq(&self, other: &Handle) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.as_ptr() == other.as_ptr()
     }
 }
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Pointer::fmt(&Arc::as_ptr(&self.0), f)
+        fmt::Pointer::fmt(&self.as_ptr(), f)
     }
 }
 

@@ -1,14 +1,15 @@
 //! Domains, and what is opened in one.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{Domain, Errno, Error, Info, Result, Serialization, Threading};
+use ofi_api::{Domain, Errno, Error, Handle, Info, Result, Serialization, Threading};
 
 use crate::abi::{
     Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric,
 };
 use crate::border;
+use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{atomic, av, cntr, collective, contexts, cq, endpoint, fabric, info, mr, nosys, sets, trigger};
 
@@ -19,6 +20,8 @@ pub(crate) struct DomainBody {
     /// Which structures the program has.
     pub abi: Abi,
     pub users: Users,
+    /// getinfo tells of it.
+    told: Mutex<Option<Open>>,
     /// The fabric stays open.
     _fabric: Hold,
 }
@@ -119,10 +122,21 @@ unsafe fn open_domain(
         ops: OPS.table(),
         mr: mr::OPS.table(),
     };
-    let body =
-        DomainBody { domain, info, abi: fabric.abi(), users: Users::default(), _fabric: fabric.users.hold() };
+    let told = Handle::of_domain(&domain);
+    let body = DomainBody {
+        domain,
+        info,
+        abi: fabric.abi(),
+        users: Users::default(),
+        told: Mutex::default(),
+        _fabric: fabric.users.hold(),
+    };
+    let handle = object::open(fid, body);
+    // SAFETY: just opened.
+    let body = unsafe { object::body(handle)? };
+    *body.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Open::new(told, handle));
     // SAFETY: not null, and the caller's.
-    unsafe { place.write(object::open(fid, body)) };
+    unsafe { place.write(handle) };
     Ok(())
 }
 

@@ -1,15 +1,16 @@
 //! Fabrics: `fi_fabric`, and what is opened in one.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{Errno, Error, Fabric, FabricAttr, Info, Result, Version};
+use ofi_api::{Errno, Error, Fabric, FabricAttr, Handle, Info, Result, Version};
 
 use crate::abi::{
     Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
     fid_wait,
 };
 use crate::border::{self, invalid};
+use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Users};
 use crate::{domain, eq, info, nosys, pep, sets};
 
@@ -21,6 +22,8 @@ pub(crate) struct FabricBody {
     /// What the program calls the provider, and what it is called here: not the same in a plug-in.
     names: (String, String),
     pub users: Users,
+    /// getinfo tells of it.
+    told: Mutex<Option<Open>>,
 }
 
 impl FabricBody {
@@ -113,7 +116,12 @@ pub(crate) unsafe fn open_of(
         ops: OPS.table(),
         api_version: api.as_c(),
     };
-    let handle = object::open(fid, FabricBody { fabric, api, names, users: Users::default() });
+    let told = Handle::of_fabric(&fabric);
+    let body = FabricBody { fabric, api, names, users: Users::default(), told: Mutex::default() };
+    let handle = object::open(fid, body);
+    // SAFETY: just opened.
+    let body = unsafe { object::body(handle)? };
+    *body.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Open::new(told, handle));
     // SAFETY: not null, and the caller's.
     unsafe { place.write(handle) };
     Ok(())

@@ -22,6 +22,7 @@ pub mod log;
 pub mod matching;
 pub mod mr;
 pub mod negotiate;
+pub mod opened;
 pub mod peers;
 pub mod progress;
 pub mod provider_filter;

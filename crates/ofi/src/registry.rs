@@ -99,8 +99,13 @@ fn collect(
             continue;
         }
         let offers = offers(provider.as_ref());
-        all.infos
-            .extend(offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name)));
+        for mut info in offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name))
+        {
+            match ofi_core::opened::complete(&mut info) {
+                Ok(()) => all.infos.push(info),
+                Err(refusal) => all.refusals.push(refusal),
+            }
+        }
         all.refusals.extend(offers.refusals);
     }
     Ok(all)

@@ -8,7 +8,7 @@ use ofi_api::{
     TxAttr, Version,
 };
 
-use super::{FidHandle, forget_any};
+use super::{FidHandle, forget_any, opened};
 use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
 use crate::memory;
 
@@ -144,7 +144,7 @@ pub(crate) unsafe fn ep_attr(c: &fi_ep_attr) -> Result<EpAttr> {
 /// The C caller's promise: strings end, and the key has as many bytes as is said.
 pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
     Ok(DomainAttr {
-        domain: FidHandle::of(c.domain),
+        domain: opened::object(c.domain),
         // SAFETY: the caller's promise.
         name: unsafe { memory::text(c.name) }.unwrap_or_default(),
         threading: Threading::try_from(c.threading)?,
@@ -187,7 +187,7 @@ pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
 /// The C caller's promise: strings end.
 pub(crate) unsafe fn fabric_attr(c: &fi_fabric_attr) -> FabricAttr {
     FabricAttr {
-        fabric: FidHandle::of(c.fabric),
+        fabric: opened::object(c.fabric),
         // SAFETY: the caller's promise.
         name: unsafe { memory::text(c.name) }.unwrap_or_default(),
         // SAFETY: the caller's promise.

@@ -2,6 +2,7 @@
 
 mod copy;
 mod from_c;
+pub(crate) mod opened;
 mod source;
 mod to_c;
 

@@ -2,8 +2,8 @@
 
 use ofi_api::{Address, BusAttr, DomainAttr, EpAttr, FabricAttr, Info, Nic, Result, RxAttr, TxAttr};
 
-use super::FidHandle;
 use super::copy::{NIC_OPS, release};
+use super::{FidHandle, opened};
 use crate::abi::{
     Abi, class, fi_bus_attr, fi_device_attr, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
     fi_link_attr, fi_pci_attr, fi_rx_attr, fi_tx_attr, fid, fid_nic,
@@ -123,7 +123,7 @@ fn ep_attr(c: &mut fi_ep_attr, attr: &EpAttr) -> Result<()> {
 }
 
 fn domain_attr(c: &mut fi_domain_attr, attr: &DomainAttr) -> Result<()> {
-    c.domain = FidHandle::pointer(attr.domain.as_ref());
+    c.domain = opened::pointer(attr.domain.as_ref());
     c.name = string(&attr.name)?;
     c.threading = attr.threading.as_c();
     (c.control_progress, c.progress) = (attr.control_progress.as_c(), attr.progress.as_c());
@@ -148,7 +148,7 @@ fn domain_attr(c: &mut fi_domain_attr, attr: &DomainAttr) -> Result<()> {
 }
 
 fn fabric_attr(c: &mut fi_fabric_attr, attr: &FabricAttr) -> Result<()> {
-    c.fabric = FidHandle::pointer(attr.fabric.as_ref());
+    c.fabric = opened::pointer(attr.fabric.as_ref());
     c.name = string(&attr.name)?;
     c.prov_name = string(&attr.prov_name)?;
     c.prov_version = attr.prov_version.as_c();

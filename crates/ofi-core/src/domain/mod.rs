@@ -21,6 +21,7 @@ use crate::eq::EqCore;
 use crate::fork::Born;
 use crate::keys::{Addressing, RegionTable};
 use crate::mr::Mr;
+use crate::opened;
 use crate::progress::Progress;
 use crate::roster::Roster;
 use crate::transport::Transport;
@@ -80,11 +81,13 @@ pub struct FabricCore<T: Transport> {
 impl<T: Transport> FabricCore<T> {
     /// The fabric that `info` names.
     pub fn open(info: &Info) -> Arc<dyn Fabric> {
-        Arc::new(Self {
+        let fabric: Arc<dyn Fabric> = Arc::new(Self {
             name: info.fabric_attr.name.clone(),
             provider: info.fabric_attr.prov_name.clone(),
             transport: std::marker::PhantomData,
-        })
+        });
+        opened::fabric(&info.fabric_attr.prov_name, &fabric);
+        fabric
     }
 }
 
@@ -113,7 +116,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
         let part = DomainPart::open(info, Registered::whole(Arc::clone(&regions)))?;
-        Ok(Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
+        let domain: Arc<dyn Domain> = Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
             id: DomainId::next(),
             info: info.clone(),
             // A progress thread calls too: then there is no leaving out locks.
@@ -124,7 +127,9 @@ impl<T: Transport> Fabric for FabricCore<T> {
             born: Born::here(),
             works: Arc::default(),
             roster: Roster::default(),
-        }))))
+        })));
+        opened::domain(&self.provider, &domain);
+        Ok(domain)
     }
 
     fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>> {

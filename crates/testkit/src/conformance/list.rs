@@ -27,6 +27,7 @@ macro_rules! for_each_case {
                 progress_is_granted_as_asked_or_better
                 order_asked_for_is_granted_or_refused
                 an_order_of_accesses_comes_with_a_size
+                what_is_open_is_told_and_may_be_asked_for
                 a_handle_is_carried_along
                 named_tag_formats_are_granted_by_name
                 an_answer_asked_for_again_is_given_again

@@ -1,0 +1,42 @@
+//! Which handles of C stand for fabrics and domains that are open, where an info refers to them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::Handle;
+
+use super::FidHandle;
+
+fn all() -> MutexGuard<'static, Vec<(Handle, usize)>> {
+    static ALL: Mutex<Vec<(Handle, usize)>> = Mutex::new(Vec::new());
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that an object is open under a handle of C, until it is dropped.
+pub(crate) struct Open(usize);
+
+impl Open {
+    pub(crate) fn new<T>(object: Handle, handle: *mut T) -> Self {
+        let address = handle.expose_provenance();
+        all().push((object, address));
+        Self(address)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        all().retain(|&(_, address)| address != self.0);
+    }
+}
+
+/// The object behind C's pointer in an info: none for null, and the pointer itself where it is of nothing that is open.
+pub(super) fn object<T>(pointer: *mut T) -> Option<Handle> {
+    let found =
+        all().iter().find(|(_, address)| *address == pointer.addr()).map(|(object, _)| object.clone());
+    found.or_else(|| FidHandle::of(pointer))
+}
+
+/// C's pointer for an object in an info.
+pub(super) fn pointer<T>(object: Option<&Handle>) -> *mut T {
+    let found = all().iter().find(|(open, _)| Some(open) == object).map(|&(_, address)| address);
+    found.map_or_else(|| FidHandle::pointer(object), std::ptr::with_exposed_provenance_mut)
+}

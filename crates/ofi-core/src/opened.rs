@@ -1,0 +1,84 @@
+//! Which fabrics and domains this process has open: getinfo answers the first of each name (fi_fabric(3), fi_domain(3)), and
+//! hints may name one that nothing but itself will do for.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Domain, Fabric, Handle, Info, Refusal};
+
+use crate::fork::Born;
+
+struct Opened {
+    provider: String,
+    /// Of the fabric or the domain.
+    name: String,
+    handle: Handle,
+    born: Born,
+}
+
+#[derive(Default)]
+struct All {
+    fabrics: Vec<Opened>,
+    domains: Vec<Opened>,
+}
+
+fn all() -> MutexGuard<'static, All> {
+    static ALL: Mutex<All> = Mutex::new(All { fabrics: Vec::new(), domains: Vec::new() });
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add(list: &mut Vec<Opened>, provider: &str, name: &str, handle: Handle) {
+    list.retain(|opened| opened.handle.is_open() && opened.born.is_here());
+    list.push(Opened { provider: provider.into(), name: name.into(), handle, born: Born::here() });
+}
+
+/// Takes note of a fabric, while it is open.
+pub fn fabric(provider: &str, fabric: &Arc<dyn Fabric>) {
+    add(&mut all().fabrics, provider, fabric.name(), Handle::of_fabric(fabric));
+}
+
+/// Takes note of a domain, while it is open.
+pub fn domain(provider: &str, domain: &Arc<dyn Domain>) {
+    add(&mut all().domains, provider, domain.name(), Handle::of_domain(domain));
+}
+
+/// The first that is open.
+fn first(list: &[Opened], provider: &str, name: &str) -> Option<Handle> {
+    let mut open = list.iter().filter(|opened| opened.handle.is_open() && opened.born.is_here());
+    open.find(|opened| opened.provider == provider && opened.name == name).map(|opened| opened.handle.clone())
+}
+
+/// Whether what the hints name is another one than this.
+fn is_other(list: &[Opened], wanted: Option<&Handle>, provider: &str, name: &str) -> bool {
+    let named = list.iter().find(|opened| Some(&opened.handle) == wanted && opened.handle.is_open());
+    named.is_some_and(|named| (&*named.provider, &*named.name) != (provider, name))
+}
+
+/// Completes an offer: with the objects of its names that are open, unless it has those that the hints named.
+///
+/// # Errors
+/// The refusal, where the hints named an open object that this offer does not go with.
+pub fn complete(info: &mut Info) -> Result<(), Refusal> {
+    let all = all();
+    let provider = info.fabric_attr.prov_name.clone();
+    let refused = |field, offered: &str| Refusal {
+        provider: provider.clone(),
+        field,
+        wanted: "another one, which is open".into(),
+        offered: offered.into(),
+    };
+    let (fabric, domain) = (&mut info.fabric_attr, &mut info.domain_attr);
+    if is_other(&all.fabrics, fabric.fabric.as_ref(), &provider, &fabric.name) {
+        return Err(refused("fabric_attr.fabric", &fabric.name));
+    }
+    if is_other(&all.domains, domain.domain.as_ref(), &provider, &domain.name) {
+        return Err(refused("domain_attr.domain", &domain.name));
+    }
+    // A handle of something else, or of what was closed, is the program's and stays.
+    if fabric.fabric.as_ref().is_none_or(|handle| !handle.is_open()) {
+        fabric.fabric = first(&all.fabrics, &provider, &fabric.name);
+    }
+    if domain.domain.as_ref().is_none_or(|handle| !handle.is_open()) {
+        domain.domain = first(&all.domains, &provider, &domain.name);
+    }
+    Ok(())
+}
