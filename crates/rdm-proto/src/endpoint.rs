@@ -233,9 +233,11 @@ impl Endpoint {
                     return Some((time, peer));
                 }
                 connection.timer = real;
+                self.timers.pop();
                 if let Some(real) = real {
                     self.timers.push(Reverse((real, peer)));
                 }
+                continue;
             }
             self.timers.pop();
         }

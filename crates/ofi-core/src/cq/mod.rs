@@ -307,7 +307,9 @@ impl CompletionQueue for Cq {
             if self.take_signal() {
                 return Err(Error::AGAIN);
             }
-            if self.trywait().is_ok() && !self.block(waiting, deadline) {
+            // Also where a source always has something, which leads to no completion.
+            let woken = self.trywait().is_ok() && self.block(waiting, deadline);
+            if !woken {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late && !self.signaled.load(Ordering::Relaxed) {
                     return self.read(buffer);

@@ -159,9 +159,11 @@ impl Socket {
                     return Sent::Full;
                 }
                 // What ICMP said about an earlier one: this one has not been tried.
-                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH if !self.outgoing.is_again() => {
+                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                     self.take_errors();
-                    continue;
+                    if !self.outgoing.is_again() {
+                        continue;
+                    }
                 }
                 libc::EMSGSIZE => self.take_errors(), // it is in the queue, too
                 _ => {}
@@ -194,9 +196,17 @@ impl Socket {
         self.set.fd()
     }
 
-    /// Whether datagrams wait to be received.
-    pub fn is_readable(&self) -> bool {
-        ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(std::time::Instant::now()))
+    /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the socket
+    /// would keep it readable for good.
+    pub fn is_readable(&mut self) -> bool {
+        let readable = |socket: &UdpSocket| {
+            ofi_core::sys::wait_readable(&[socket.as_raw_fd()], Some(std::time::Instant::now()))
+        };
+        if !readable(&self.socket) {
+            return false;
+        }
+        self.take_errors();
+        !self.refused.is_empty() || readable(&self.socket)
     }
 
     /// Blocks until something may have come, for at most `time`.
@@ -221,4 +231,34 @@ fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32>
         many => unsafe { libc::sendmmsg(fd, many.as_mut_ptr(), many.len() as libc::c_uint, flags) },
     };
     usize::try_from(sent).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_icmp_says_is_taken_and_the_socket_is_quiet_again() {
+        let mut socket = Socket::new(([127, 0, 0, 1], 0).into(), 65_536, true).unwrap();
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Two errors: a call that reports one leaves the other in the queue.
+        for _ in 0..2 {
+            socket.next().unwrap().0[0] = 1;
+            socket.push(&Transmit { to: nobody, len: 1, peer: None });
+            while socket.has_waiting() {
+                socket.flush();
+            }
+        }
+        let end = std::time::Instant::now() + Duration::from_secs(5);
+        while socket.refused.is_empty() && std::time::Instant::now() < end {
+            socket.is_readable();
+        }
+        assert_eq!(socket.refused, [nobody]);
+        socket.refused.clear();
+        while socket.is_readable() && std::time::Instant::now() < end {
+            socket.receive();
+            socket.refused.clear();
+        }
+        assert!(!socket.is_readable());
+    }
 }
