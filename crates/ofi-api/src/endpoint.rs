@@ -105,6 +105,24 @@ pub enum EpOption {
     MinMultiRecv = 0,
     /// Most bytes that connect, accept and reject carry. Read-only.
     CmDataSize = 1,
+    /// Where buffered receives begin: API 2 has none. Refused.
+    BufferedMin = 2,
+    /// The limit of buffered receives: API 2 has none. Refused.
+    BufferedLimit = 3,
+    /// A socket's send buffer, for providers whose endpoints are sockets. Refused.
+    SendBufSize = 4,
+    /// A socket's receive buffer. Refused.
+    RecvBufSize = 5,
+    /// Operations that may be outstanding. Read-only: `fi_tx_attr.size`.
+    TxSize = 6,
+    /// Receives that may be posted. Read-only: `fi_rx_attr.size`.
+    RxSize = 7,
+    /// How transfers of device memory run between devices, for providers with `FI_HMEM`. Refused.
+    HmemP2p = 8,
+    /// Operations that a device triggers. Refused.
+    XpuTrigger = 9,
+    /// Whether CUDA may be called, for providers with `FI_HMEM`. Refused.
+    CudaApiPermitted = 10,
     /// Whether shared memory may be used with peers of the same host: 1 or 0. Set before enable.
     SharedMemoryPermitted = 11,
     /// Largest message of untagged sends.
@@ -123,6 +141,40 @@ pub enum EpOption {
     InjectRmaSize = 18,
     /// Largest injected atomic.
     InjectAtomicSize = 19,
+    /// Whether the endpoint is behind a firewall, for providers that connect. Refused.
+    FirewallAddr = 20,
+}
+
+impl EpOption {
+    /// All of them.
+    pub const ALL: [Self; 21] = [
+        Self::MinMultiRecv,
+        Self::CmDataSize,
+        Self::BufferedMin,
+        Self::BufferedLimit,
+        Self::SendBufSize,
+        Self::RecvBufSize,
+        Self::TxSize,
+        Self::RxSize,
+        Self::HmemP2p,
+        Self::XpuTrigger,
+        Self::CudaApiPermitted,
+        Self::SharedMemoryPermitted,
+        Self::MaxMsgSize,
+        Self::MaxTaggedSize,
+        Self::MaxRmaSize,
+        Self::MaxAtomicSize,
+        Self::InjectMsgSize,
+        Self::InjectTaggedSize,
+        Self::InjectRmaSize,
+        Self::InjectAtomicSize,
+        Self::FirewallAddr,
+    ];
+
+    /// The option with C's number. Numbers below zero are of single providers.
+    pub fn from_c(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|option| *option as i32 == number)
+    }
 }
 
 /// One named counter of an endpoint, for people and monitoring.

@@ -352,20 +352,7 @@ unsafe extern "C" fn cancel(handle: *mut fid, context: *mut c_void) -> isize {
 
 /// The option with C's number, for the only level.
 fn option(level: c_int, name: c_int) -> Result<EpOption> {
-    let all = [
-        EpOption::MinMultiRecv,
-        EpOption::MaxMsgSize,
-        EpOption::MaxTaggedSize,
-        EpOption::MaxRmaSize,
-        EpOption::CmDataSize,
-        EpOption::SharedMemoryPermitted,
-        EpOption::MaxAtomicSize,
-        EpOption::InjectAtomicSize,
-        EpOption::InjectMsgSize,
-        EpOption::InjectTaggedSize,
-        EpOption::InjectRmaSize,
-    ];
-    let found = all.into_iter().find(|option| *option as c_int == name);
+    let found = EpOption::from_c(name);
     found.filter(|_| level == LEVEL).ok_or_else(|| {
         Error::wanted(
             Errno::ENOPROTOOPT,

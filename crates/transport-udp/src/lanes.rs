@@ -84,6 +84,7 @@ impl UdpLanes {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
         }
         let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
+        socket.mark(crate::class::of(info))?;
         let mut alive = Alive::new(wanted.ip())?;
         // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
         let params = Params {

@@ -7,6 +7,7 @@
 
 mod address;
 mod atomic;
+mod class;
 mod command;
 mod door;
 mod glue;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ofi_api::{
     AddrFormat, Address, AvType, Caps, EpAttr, EpType, Fabric, GetinfoFlags, Info, MrMode, MsgOrder, Offers,
-    OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, Version,
+    OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, TrafficClass,
+    Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
@@ -131,11 +132,14 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         | OpFlags::MATCH_COMPLETE;
     (tx.msg_order, tx.inject_size, tx.size) = (variant.order, INJECT, variant.size);
     (tx.iov_limit, tx.rma_iov_limit) = (IOV_LIMIT, RMA_IOV_LIMIT);
+    // Any class that is asked for is granted (`class.rs`).
+    tx.tclass = TrafficClass::BEST_EFFORT;
     let rx = &mut info.rx_attr;
     rx.op_flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
     (rx.msg_order, rx.size, rx.iov_limit) = (variant.order, variant.size, IOV_LIMIT);
     let domain = &mut info.domain_attr;
     domain.name = NAME.into();
+    domain.tclass = TrafficClass::BEST_EFFORT;
     (domain.threading, domain.resource_mgmt) = (Threading::Safe, ResourceMgmt::Enabled);
     (domain.control_progress, domain.progress) = (variant.progress, variant.progress);
     (domain.av_type, domain.mr_mode) = (AvType::Unspec, variant.mr_mode);

@@ -58,7 +58,8 @@ impl Drop for Pages {
     }
 }
 
-fn set_option(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
+/// Sets an option that is an int; whether that went.
+pub fn set_option(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
     let (from, len) = (std::ptr::from_ref(&value).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: `value` is an int, which all options used here are.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }

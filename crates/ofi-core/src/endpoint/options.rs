@@ -23,7 +23,9 @@ impl<T: Transport> EpCore<T> {
             EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
             EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
             EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
-            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
+            EpOption::TxSize => self.info.tx_attr.size,
+            EpOption::RxSize => self.info.rx_attr.size,
+            other => return Err(refused(other)),
         })
     }
 
@@ -48,7 +50,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::InjectRmaSize => (&mut limits.inject_rma, max_inject),
             EpOption::MaxAtomicSize => (&mut atomics.size, T::atomic_size()),
             EpOption::InjectAtomicSize => (&mut atomics.inject, max_inject.min(T::atomic_size())),
-            _ => return Err(Error::new(Errno::ENOPROTOOPT)),
+            other => return Err(refused(other)),
         };
         if value > max {
             return Err(Error::wanted(
@@ -113,6 +115,31 @@ impl<T: Transport> EpCore<T> {
         }
         all
     }
+}
+
+/// Why an option is not served, or not set.
+#[cold]
+fn refused(option: EpOption) -> Error {
+    let (wanted, advice) = match option {
+        EpOption::CmDataSize => ("it is read-only", "give at most as much"),
+        EpOption::TxSize | EpOption::RxSize => {
+            ("it is read-only once the endpoint is open", "ask getinfo for a size, in tx_attr and rx_attr")
+        }
+        EpOption::BufferedMin | EpOption::BufferedLimit => {
+            ("there are no buffered receives: API 2 took them out", "post receives with FI_MULTI_RECV")
+        }
+        EpOption::SendBufSize | EpOption::RecvBufSize => {
+            ("an endpoint is no stream socket", "use the settings of the provider (fi_info -e)")
+        }
+        EpOption::HmemP2p | EpOption::CudaApiPermitted => {
+            ("it is of providers with FI_HMEM, and no device is ever called here", "leave it out")
+        }
+        EpOption::XpuTrigger => ("no device starts operations", "use FI_TRIGGER, which counters start"),
+        EpOption::FirewallAddr => ("no connection has to be made to a peer", "leave it out"),
+        _ => ("the endpoint does not have it", "do without it"),
+    };
+    let subject = format!("endpoint option {option:?}");
+    Error::wanted(Errno::ENOPROTOOPT, subject, wanted, "a program that asks for it", advice)
 }
 
 impl<T: Transport> State<T> {

@@ -202,6 +202,26 @@ pub fn options_are_read_set_and_bounded(kit: &dyn Kit) {
     }
 }
 
+pub fn every_option_is_served_or_refused_with_a_reason(kit: &dyn Kit) {
+    let side = kit.side();
+    for option in EpOption::ALL {
+        assert_eq!(EpOption::from_c(option as i32), Some(option));
+        match side.ep.option(option) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::ENOPROTOOPT, "{option:?}");
+                assert!(!error.detail().expect("a reason").wanted.is_empty(), "{option:?}");
+                assert_eq!(side.ep.set_option(option, 0).unwrap_err().errno(), Errno::ENOPROTOOPT);
+            }
+        }
+    }
+    assert_eq!(side.ep.option(EpOption::TxSize), Ok(side.info.tx_attr.size));
+    assert_eq!(side.ep.option(EpOption::RxSize), Ok(side.info.rx_attr.size));
+    for read_only in [EpOption::TxSize, EpOption::RxSize, EpOption::CmDataSize] {
+        assert_eq!(side.ep.set_option(read_only, 1).unwrap_err().errno(), Errno::ENOPROTOOPT);
+    }
+}
+
 pub fn a_size_option_bounds_what_is_sent(kit: &dyn Kit) {
     let pair = kit.pair();
     if pair.a.ep.set_option(EpOption::InjectMsgSize, 10).is_ok() {

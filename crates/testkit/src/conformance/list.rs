@@ -27,6 +27,10 @@ macro_rules! for_each_case {
                 progress_is_granted_as_asked_or_better
                 order_asked_for_is_granted_or_refused
                 an_order_of_accesses_comes_with_a_size
+                neither_a_prefix_nor_a_receive_for_remote_data_is_needed
+                persistent_memory_and_its_completions_are_not_claimed
+                a_traffic_class_is_granted_or_not_claimed
+                authorization_keys_are_refused_by_providers_that_check_none
                 what_is_open_is_told_and_may_be_asked_for
                 a_handle_is_carried_along
                 named_tag_formats_are_granted_by_name
@@ -429,6 +433,7 @@ macro_rules! for_each_case {
                 the_source_address_of_the_hints_is_the_name
                 a_peer_that_closes_and_comes_back_under_its_name_is_met_anew
                 options_are_read_set_and_bounded
+                every_option_is_served_or_refused_with_a_reason
                 a_size_option_bounds_what_is_sent
                 statistics_count_what_happened
                 enabling_twice_is_harmless_or_refused

@@ -229,6 +229,57 @@ pub fn an_order_of_accesses_comes_with_a_size(kit: &dyn Kit) {
     }
 }
 
+pub fn neither_a_prefix_nor_a_receive_for_remote_data_is_needed(kit: &dyn Kit) {
+    let modes = Mode::MSG_PREFIX | Mode::RX_CQ_DATA | Mode::CONTEXT | Mode::CONTEXT2;
+    let mut hints = kit.usual().mode(modes);
+    hints.info.ep_attr.msg_prefix_size = 64; // what a program can spare is not what is needed
+    (hints.info.tx_attr.mode, hints.info.rx_attr.mode) = (modes, modes);
+    let info = kit.info(&hints);
+    assert_eq!(
+        (info.mode, info.tx_attr.mode, info.rx_attr.mode),
+        (Mode::empty(), Mode::empty(), Mode::empty())
+    );
+    assert_eq!(info.ep_attr.msg_prefix_size, 0, "without FI_MSG_PREFIX there is no prefix");
+}
+
+pub fn persistent_memory_and_its_completions_are_not_claimed(kit: &dyn Kit) {
+    refused(kit, kit.usual().caps(kit.usual_caps() | Caps::RMA_PMEM), "caps");
+    refused(kit, kit.usual().tx_op_flags(OpFlags::COMMIT_COMPLETE), "tx_attr.op_flags");
+    assert!(!kit.info(&kit.usual()).caps.contains(Caps::RMA_PMEM), "secondary, but nobody has it");
+    let pair = kit.pair();
+    let posted = pair.a.out(pair.to_b, ()).msg(OpFlags::COMMIT_COMPLETE).send();
+    assert!(matches!(posted.unwrap_err().errno(), Errno::EBADFLAGS | Errno::EOPNOTSUPP | Errno::ENOSYS));
+}
+
+pub fn a_traffic_class_is_granted_or_not_claimed(kit: &dyn Kit) {
+    let plain = kit.info(&kit.usual());
+    for class in [TrafficClass::LOW_LATENCY, TrafficClass::BULK_DATA, TrafficClass::from_dscp(26)] {
+        let mut hints = kit.usual().tclass(class);
+        hints.info.domain_attr.tclass = class;
+        let info = kit.info(&hints);
+        // A provider without a network has no classes, and says so by granting none.
+        let granted = if plain.tx_attr.tclass == TrafficClass::UNSPEC { TrafficClass::UNSPEC } else { class };
+        assert_eq!((info.tx_attr.tclass, info.domain_attr.tclass), (granted, granted));
+        let side = Opening::new(hints).open();
+        assert_eq!(side.info.tx_attr.tclass, granted);
+    }
+}
+
+pub fn authorization_keys_are_refused_by_providers_that_check_none(kit: &dyn Kit) {
+    let offered = kit.info(&kit.usual());
+    assert_eq!((offered.ep_attr.auth_key_size, offered.domain_attr.auth_key_size), (0, 0));
+    assert_eq!(offered.domain_attr.max_ep_auth_key, 0);
+    let mut hints = kit.usual();
+    (hints.info.domain_attr.auth_key_size, hints.info.domain_attr.auth_key) = (4, vec![1, 2, 3, 4]);
+    refused(kit, hints, "domain_attr.auth_key_size");
+    let mut hints = kit.usual();
+    (hints.info.ep_attr.auth_key_size, hints.info.ep_attr.auth_key) = (4, vec![1, 2, 3, 4]);
+    refused(kit, hints, "ep_attr.auth_key_size");
+    let mut hints = kit.usual();
+    hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
+    refused(kit, hints, "domain_attr.auth_key_size");
+}
+
 pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();

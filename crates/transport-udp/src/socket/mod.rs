@@ -94,6 +94,14 @@ impl Socket {
         })
     }
 
+    /// Marks everything that is sent.
+    ///
+    /// # Errors
+    /// Those of [`crate::class::mark`].
+    pub fn mark(&self, class: ofi_api::TrafficClass) -> Result<()> {
+        crate::class::mark(&self.socket, class)
+    }
+
     /// Receives a batch: how many datagrams, and whether there may be more.
     pub fn receive(&mut self) -> (usize, bool) {
         match self.incoming.receive(&self.socket) {
