@@ -95,6 +95,8 @@ pub enum Test {
     RmaRead,
     /// Fetch-adds of eight bytes in the server's memory, one after the other; latency is that of one.
     FetchAdd,
+    /// All-reduces of both sides' eight bytes, one after the other; latency is that of one.
+    AllReduce,
     /// Both sides asleep until the other's message; latency is the **round trip**.
     Wake(Sleep),
     /// One side asleep for a second with nobody sending; `cpu_share` is the result.

@@ -190,6 +190,8 @@ pub const LINES: &[Line] = &{
             Job::new(Test::FetchAdd, 8, 300_000).in_library_memory(),
         )
         .against(Some(Against::Ours(ping_pong(SMALL), "64 B one way")), RatioAtMost(2.0)),
+        line("all-reduce", "8 B all-reduce, 2 ranks", LatencyNs, Job::new(Test::AllReduce, 8, 300_000))
+            .against(Some(Against::Ours(ping_pong(SMALL), "64 B one way")), RatioAtMost(3.0)),
         line("wake-sread", "wake-up of sread, round trip", LatencyNs, wake(Sleep::Sread))
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
         line("wake-epoll", "wake-up of epoll, round trip", LatencyNs, wake(Sleep::Epoll))

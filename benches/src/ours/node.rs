@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
-    CqTaggedEntry, Domain, Endpoint, EpType, FiAddr, GetinfoFlags, Hints, Lent, MrMode, Piece, Progress,
-    ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version, WaitObj,
+    CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, EventKind, EventQueue, FiAddr, GetinfoFlags, Hints,
+    Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version, WaitObj,
 };
 
 use super::{Job, Memory, Provider, Test};
@@ -21,7 +21,9 @@ pub struct Node {
     pub rx: Arc<dyn CompletionQueue>,
     pub domain: Arc<dyn Domain>,
     pub peer: FiAddr,
-    _av: Arc<dyn AddressVector>,
+    pub av: Arc<dyn AddressVector>,
+    /// There for collectives.
+    events: Option<Arc<dyn EventQueue>>,
 }
 
 fn stack(error: ofi::raw::Error) -> Error {
@@ -66,12 +68,17 @@ impl Node {
         endpoint.bind_cq(&tx, BindFlags::TRANSMIT).map_err(stack)?;
         endpoint.bind_cq(&rx, BindFlags::RECV).map_err(stack)?;
         endpoint.bind_av(&av).map_err(stack)?;
+        let events = match more.contains(Caps::COLLECTIVE) {
+            true => Some(fabric.open_eq(&EqAttr::default()).map_err(stack)?),
+            false => None,
+        };
+        events.iter().try_for_each(|events| endpoint.bind_eq(events)).map_err(stack)?;
         endpoint.enable().map_err(stack)?;
         let name = endpoint.name().map_err(stack)?;
         let theirs: String = link.exchange(&name.to_string())?;
         let theirs: Address = theirs.parse().map_err(stack)?;
         let peer = av.insert(&[theirs]).remove(0).map_err(stack)?;
-        Ok(Self { endpoint, tx, rx, domain, peer, _av: av })
+        Ok(Self { endpoint, tx, rx, domain, peer, av, events })
     }
 
     /// Waits for the other side, answering for this one meanwhile: its last message may need an acknowledgement.
@@ -167,6 +174,22 @@ impl Node {
             if looks.is_multiple_of(1 << 20) {
                 self.patient(&mut since)?;
             }
+        }
+    }
+
+    /// Waits for an event.
+    pub fn wait_event(&self, kind: EventKind) -> Result<()> {
+        let Some(events) = &self.events else { return Err(Error::Stack("no event queue".into())) };
+        let mut since = None;
+        loop {
+            match events.read() {
+                Ok(event) if event.kind == kind => return Ok(()),
+                Ok(event) => return Err(Error::Stack(format!("an event of another kind: {event:?}"))),
+                Err(error) if error.is_again() => {}
+                Err(error) => return Err(stack(error)),
+            }
+            self.poll(&self.rx, &mut [])?;
+            self.patient(&mut since)?;
         }
     }
 

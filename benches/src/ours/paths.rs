@@ -1,14 +1,16 @@
 //! The paths whose instructions are counted: two endpoints in one thread, one operation to a function.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
-    Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, DeferredOp, Endpoint as _,
-    FiAddr, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, SendOp, Threshold, WaitObj,
+    AtomicOp, Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, DeferredOp,
+    Endpoint as _, FiAddr, FiOp, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
+    SendOp, Threshold, WaitObj,
 };
 
-use super::node::Node;
+use super::node::{Arena, Node};
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
 
@@ -26,6 +28,7 @@ pub const PATHS: &[Path] = &[
         name: "triggered write 64 B, counter added to, completion read",
         function: "*paths*write_and_complete_triggered*",
     },
+    Path { name: "fetch-add 8 B, completion read", function: "*paths*fetch_add_and_complete*" },
     Path { name: "window of 64 sends of 64 B, completions read together", function: "*paths*send_window*" },
     Path {
         name: "window of 64 receives of 64 B, read together, posted again",
@@ -56,7 +59,7 @@ impl Sides {
     }
 }
 
-fn read_one(node: &Node, queue: &std::sync::Arc<dyn CompletionQueue>) -> Result<()> {
+fn read_one(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Result<()> {
     let mut entry = [CqTaggedEntry::EMPTY];
     match queue.read(&mut CqBuffer::new(&mut entry)) {
         Ok(_) => Ok(()),
@@ -109,7 +112,7 @@ fn receive_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> R
 #[inline(always)]
 fn read_window(
     node: &Node,
-    queue: &std::sync::Arc<dyn CompletionQueue>,
+    queue: &Arc<dyn CompletionQueue>,
     entries: &mut [CqTaggedEntry],
     mut each: impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
@@ -173,6 +176,48 @@ fn write_and_complete_triggered(node: &Node, op: &RmaOp<'_>, when: &Threshold<'_
     read_one(node, &node.tx)
 }
 
+#[inline(never)]
+fn fetch_add_and_complete(node: &Node, op: &AtomicOp<'_>) -> Result<()> {
+    node.endpoint.atomic(op).map_err(stack)?;
+    read_one(node, &node.tx)
+}
+
+/// Adds to memory of the library, which whoever adds reaches by itself.
+fn run_fetch_adds(count: u64) -> Result<()> {
+    let mut sides = Sides::open(Caps::ATOMIC)?;
+    let (operand, result) = ([Piece::new(sides.piece(0).addr, 8)], [Piece::new(sides.piece(128).addr, 8)]);
+    let Sides { sender, receiver, .. } = &sides;
+    let arena = receiver.memory(&Job::new(Test::FetchAdd, 8, 1).in_library_memory(), 4096)?;
+    let region = remote_region(receiver, &arena)?;
+    let remote = [RemotePiece { addr: region.base(), len: 8, key: region.key() }];
+    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    let operand = unsafe { Lent::new(&operand, &[]) };
+    // SAFETY: as above.
+    let result = unsafe { Lent::new(&result, &[]) };
+    let op =
+        AtomicOp::new(FiOp::Sum, Datatype::Uint64, operand, &remote, sender.peer, Context(1)).fetch(result);
+    // Outside the counted functions: the two meet, and the adder is given the memory.
+    sender.endpoint.atomic(&op).map_err(stack)?;
+    meet(sender, receiver)?;
+    (0..count).try_for_each(|_| fetch_add_and_complete(sender, &op))
+}
+
+/// Registers library memory for everything.
+fn remote_region(owner: &Node, arena: &Arena) -> Result<Arc<dyn MemoryRegion>> {
+    let target = [Piece::new(arena.base, arena.len)];
+    // SAFETY: an arena lives as long as the process, and nobody looks at it.
+    let attr = unsafe { MrAttr::new(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
+    owner.domain.register(&attr).map_err(stack)
+}
+
+/// Waits for the first access's completion.
+fn meet(sender: &Node, receiver: &Node) -> Result<()> {
+    while sender.poll(&sender.tx, &mut [CqTaggedEntry::EMPTY])? == 0 {
+        receiver.poll(&receiver.rx, &mut [CqTaggedEntry::EMPTY])?;
+    }
+    Ok(())
+}
+
 /// Writes to memory of the library, into which the writer reaches by itself.
 fn run_writes(triggered: bool, count: u64) -> Result<()> {
     let mut sides = Sides::open(Caps::TRIGGER)?;
@@ -180,10 +225,7 @@ fn run_writes(triggered: bool, count: u64) -> Result<()> {
     let Sides { sender, receiver, .. } = &sides;
     let job = Job::new(Test::RmaWrite, 64, 1).in_library_memory();
     let arena = receiver.memory(&job, 4096)?;
-    let target = [Piece::new(arena.base, arena.len)];
-    // SAFETY: an arena lives as long as the process, and nobody looks at it.
-    let attr = unsafe { MrAttr::new(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
-    let region = receiver.domain.register(&attr).map_err(stack)?;
+    let region = remote_region(receiver, &arena)?;
     let remote = [RemotePiece { addr: region.base(), len: 64, key: region.key() }];
     // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
     let buf = unsafe { Lent::new(&from, &[]) };
@@ -191,9 +233,7 @@ fn run_writes(triggered: bool, count: u64) -> Result<()> {
     let op = RmaOp { buf, remote: &remote, peer: sender.peer, context, data: 0, flags, call };
     // Outside the counted functions: the two meet, and the writer is given the memory.
     sender.endpoint.write(&op).map_err(stack)?;
-    while sender.poll(&sender.tx, &mut [CqTaggedEntry::EMPTY])? == 0 {
-        receiver.poll(&receiver.rx, &mut [CqTaggedEntry::EMPTY])?;
-    }
+    meet(sender, receiver)?;
     let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
     for number in 1..=count {
         if triggered {
@@ -213,6 +253,9 @@ fn stack(error: ofi::raw::Error) -> Error {
 pub fn run(name: &str, count: u64) -> Result<()> {
     if name.contains("write") {
         return run_writes(name.starts_with("triggered"), count);
+    }
+    if name.starts_with("fetch-add") {
+        return run_fetch_adds(count);
     }
     let mut sides = Sides::open(Caps::empty())?;
     let (out, into) = (sides.piece(0), sides.piece(128));

@@ -1,11 +1,13 @@
 //! The measurements themselves.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{
-    AtomicOp, Call, Caps, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, FiOp, Lent, MrAccess,
-    MrAttr, OpFlags, Piece, RemotePiece, RmaOp, WaitObj,
+    AtomicOp, AvSetAttr, Call, Caps, CollectiveKind, CollectiveOp, CompletionQueue, Context, CqBuffer,
+    CqTaggedEntry, Datatype, EventKind, FiOp, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
+    WaitObj,
 };
 
 use super::node::{Arena, Node};
@@ -23,7 +25,11 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::Wake(_) | Test::Idle | Test::IdleAuto => WaitObj::Unspec,
         _ => WaitObj::None,
     };
-    let more = if job.test == Test::FetchAdd { Caps::ATOMIC } else { Caps::empty() };
+    let more = match job.test {
+        Test::FetchAdd => Caps::ATOMIC,
+        Test::AllReduce => Caps::COLLECTIVE,
+        _ => Caps::empty(),
+    };
     let node = Node::open(more, job, link, wait)?;
     let client = role == Role::Client;
     let figures = match job.test {
@@ -33,6 +39,7 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::RmaWrite => rma(&node, job, client, link, true)?,
         Test::RmaRead => rma(&node, job, client, link, false)?,
         Test::FetchAdd => fetch_add(&node, job, client, link)?,
+        Test::AllReduce => all_reduce(&node, job, client, link)?,
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
         Test::IdleAuto => idle_auto(&node, job, client, link)?,
@@ -283,6 +290,30 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     node.send(over, None)?;
     node.wait_one(&node.tx)?;
     Ok(Figures::from_latency(8, each))
+}
+
+fn all_reduce(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let own = node.av.insert(&[node.endpoint.name().map_err(stack)?]).remove(0).map_err(stack)?;
+    let set = Arc::clone(&node.av).set(&AvSetAttr::default()).map_err(stack)?;
+    for member in if client { [node.peer, own] } else { [own, node.peer] } {
+        set.insert(member).map_err(stack)?;
+    }
+    let group = node.endpoint.join_collective(set.addr(), &*set, Context(1)).map_err(stack)?;
+    node.wait_event(EventKind::JoinComplete)?;
+    let arena = node.memory(job, 128)?;
+    let (mine, sum) = ([Piece::new(arena.base, 8)], [Piece::new(arena.base.wrapping_add(64), 8)]);
+    // SAFETY: as in `Node::send`.
+    let mine = unsafe { Lent::new(&mine, &[]) };
+    // SAFETY: as above.
+    let sum = unsafe { Lent::new(&sum, &[]) };
+    let mut op = CollectiveOp::new(CollectiveKind::Allreduce, group.addr(), Context(1));
+    op = op.data(Datatype::Uint64, 1, mine, sum);
+    op.op = FiOp::Sum;
+    let half = timed(node, job, link, || {
+        node.endpoint.collective(&op).map_err(stack)?;
+        node.wait_one(&node.tx).map(drop)
+    })?;
+    Ok(Figures::from_latency(8, half.latency_us.unwrap_or_default() * 2.0))
 }
 
 fn sleep_one(queue: &std::sync::Arc<dyn CompletionQueue>, sleep: Sleep) -> Result<()> {

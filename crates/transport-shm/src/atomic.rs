@@ -98,6 +98,13 @@ impl Waiting {
     }
 }
 
+/// Counts an operation that was done through a mapping.
+#[inline]
+fn changed_directly(common: &mut Common) {
+    crash_point!("atomic.changed");
+    common.counts.direct_atomics += 1;
+}
+
 /// One operation, borrowed from the call that posts it or from [`Waiting`].
 struct Atomic<'a> {
     executor: Executor,
@@ -117,6 +124,9 @@ impl Lane {
         out: &OutAtomic<'_>,
     ) -> Result<Posted> {
         self.ready_for_access(common, out.flags)?;
+        if self.change_one(common, out) {
+            return Ok(Posted::Done);
+        }
         if self.parked.is_empty() {
             let atomic = Atomic {
                 executor: out.executor,
@@ -159,6 +169,42 @@ impl Lane {
         self.parked_accesses += 1;
         self.move_parked(common, host);
         Ok(Posted::Pending)
+    }
+
+    /// As most are: one piece through its mapping, with one look at the grant. `false` says that nothing happened, and that the
+    /// longer way knows why or does what else it takes.
+    #[inline]
+    fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
+        let [piece] = out.remote else { return false };
+        let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return false };
+        if !self.may_be_direct(common) || !self.parked.is_empty() {
+            return false;
+        }
+        let one = |pieces: &[Piece]| match pieces {
+            [] => Some(std::ptr::null_mut()),
+            [one] => Some(one.addr),
+            _ => None,
+        };
+        let (Some(operands), Some(comparands)) = (one(out.operands), one(out.comparands)) else {
+            return false;
+        };
+        let (Some(old), Ok(target)) = (one(out.results), granted.resolve(piece.addr, piece.len, true)) else {
+            return false;
+        };
+        let executor = &out.executor;
+        if !executor.is_lock_free(target.addr() as u64) {
+            return false;
+        }
+        let changed = self.while_granted(common, granted, || {
+            // SAFETY: `resolve` checked that the piece's bytes at `target` are granted for reading and writing, and the grant
+            // holds now; they are lock-free, so whoever shares them changes them at once. The core checked that operands,
+            // comparands and results are as long, where the executor wants them, and they are lent.
+            unsafe { executor.execute(target, operands, comparands, old, executor.count(piece.len)) };
+        });
+        if changed {
+            changed_directly(common);
+        }
+        changed
     }
 
     /// Which way it goes: in place only if every element is changed by an instruction.
@@ -213,7 +259,7 @@ impl Lane {
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and
                     // the grant holds now; they are lock-free (`way_of`), so whoever shares them changes them at once.
                     // Operands, comparands and results have `len` bytes, where the executor wants them.
-                    unsafe { executor.execute(target, operands, comparands, old, run / executor.size()) };
+                    unsafe { executor.execute(target, operands, comparands, old, executor.count(run)) };
                 }),
                 _ => false,
             };
@@ -228,8 +274,7 @@ impl Lane {
             // SAFETY: the executor has filled `len` bytes of the scratch; the pieces are lent.
             unsafe { copy::scatter(old, atomic.len, atomic.results, 0) };
         }
-        crash_point!("atomic.changed");
-        common.counts.direct_atomics += 1;
+        changed_directly(common);
         Ok(true)
     }
 

@@ -153,14 +153,19 @@ impl Lane {
         }
     }
 
+    /// Whether an access through a mapping would overtake nothing that the peer has to execute first.
+    #[inline]
+    pub fn may_be_direct(&self, common: &Common) -> bool {
+        let drained = || self.link.as_ref().is_some_and(|link| link.commands.is_drained());
+        self.commanded == 0 && (!common.strict || drained())
+    }
+
     /// Which way an access to `remote` goes. Asks for grants that are not known.
     pub fn way(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Way {
-        let Some(link) = self.link_mut() else { return Way::Wait };
-        if link.up.is_none() {
+        if self.up().is_none() {
             return Way::Wait;
         }
-        let overtakes = common.strict && !link.commands.is_drained();
-        if self.commanded > 0 || overtakes {
+        if !self.may_be_direct(common) {
             return Way::Command;
         }
         let mut way = Way::Direct;

@@ -55,6 +55,7 @@ impl Executor {
     pub fn find(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<Self> {
         match routines(op, datatype) {
             Some(routines) if belongs(kind, op) && is_possible(datatype) => {
+                debug_assert!(datatype.size().is_power_of_two());
                 Ok(Self { routines, size: datatype.size(), kind, op, datatype })
             }
             _ => Err(refusal(kind, op, datatype)),
@@ -85,6 +86,18 @@ impl Executor {
         self.size
     }
 
+    /// Whether `len` is a whole number of elements, or an address aligned to one. Without a division: all sizes are powers of two.
+    #[inline]
+    pub fn divides(&self, len: usize) -> bool {
+        len & (self.size - 1) == 0
+    }
+
+    /// How many elements `len` bytes are.
+    #[inline]
+    pub fn count(&self, len: usize) -> usize {
+        len >> self.size.trailing_zeros()
+    }
+
     /// Whether it takes operands.
     #[inline]
     pub fn takes_operands(&self) -> bool {
@@ -107,7 +120,7 @@ impl Executor {
     /// not, only the owner may.
     #[inline]
     pub fn is_lock_free(&self, addr: u64) -> bool {
-        self.routines.lock_free.is_some() && addr.is_multiple_of(self.size as u64)
+        self.routines.lock_free.is_some() && self.divides(addr as usize)
     }
 
     /// The rights that the target must give.
@@ -135,7 +148,7 @@ impl Executor {
         count: usize,
     ) {
         if let Some(lock_free) = self.routines.lock_free
-            && target.addr().is_multiple_of(self.size)
+            && self.divides(target.addr())
         {
             // SAFETY: the caller's promise, and each element is aligned to its size.
             return unsafe { lock_free(target, operand, compare, result, count) };
@@ -182,9 +195,7 @@ impl Executor {
         for piece in remote {
             let checked = regions.check(piece.key, piece.addr, piece.len as u64, self.rights());
             let granted = checked.map_err(|violation| violation.errno())?;
-            if !granted.len().is_multiple_of(self.size)
-                || granted.pieces().any(|part| !part.len.is_multiple_of(self.size))
-            {
+            if !self.divides(granted.len()) || granted.pieces().any(|part| !self.divides(part.len)) {
                 return Err(Errno::EINVAL); // an element across two pieces of a region
             }
             for part in granted.pieces() {
@@ -192,7 +203,7 @@ impl Executor {
                 let (operand, compare) = (operand.wrapping_add(done), compare.wrapping_add(done));
                 // SAFETY: the grant holds the registered memory, which is this process's, with the right to change it;
                 // the rest is the caller's promise.
-                unsafe { self.execute(part.addr, operand, compare, result, part.len / self.size) };
+                unsafe { self.execute(part.addr, operand, compare, result, self.count(part.len)) };
                 done += part.len;
             }
         }

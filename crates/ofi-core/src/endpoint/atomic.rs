@@ -50,8 +50,18 @@ impl AtomicSide {
     }
 }
 
-/// The length of memory that must be as long as the target.
+/// Checks memory that must be as long as the target.
+#[inline]
 fn same_len(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -> Result<()> {
+    match lent.pieces() {
+        [one] if one.len == len && !one.addr.is_null() && iov_limit > 0 => Ok(()),
+        _ => same_len_of_many(what, lent, iov_limit, len),
+    }
+}
+
+/// As `same_len`, for any number of pieces, and with what is wrong with them.
+#[inline(never)]
+fn same_len_of_many(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -> Result<()> {
     let found = many_len(lent, iov_limit)?;
     if found != len {
         return Err(Error::wanted(
@@ -146,7 +156,17 @@ impl<T: Transport> State<T> {
 }
 
 /// The length of the remote memory: elements, at least one.
+#[inline]
 fn remote_len(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<usize> {
+    match op.remote {
+        [one] if one.len > 0 && executor.divides(one.len) && limit > 0 => Ok(one.len),
+        _ => remote_len_of_many(op, executor, limit),
+    }
+}
+
+/// As `remote_len`, for any number of pieces, and with what is wrong with them.
+#[inline(never)]
+fn remote_len_of_many(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<usize> {
     let wrong = |what: &str, wanted: String, found: String| {
         Err(Error::wanted(Errno::EINVAL, what, wanted, found, "see fi_atomic(3)"))
     };
@@ -154,7 +174,7 @@ fn remote_len(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<us
         let wanted = format!("1 to {limit} (tx_attr.rma_iov_limit)");
         return wrong("rma_iov_count", wanted, op.remote.len().to_string());
     }
-    if let Some(piece) = op.remote.iter().find(|piece| !piece.len.is_multiple_of(executor.size())) {
+    if let Some(piece) = op.remote.iter().find(|piece| !executor.divides(piece.len)) {
         let wanted = format!("a multiple of {}, the size of an element", executor.size());
         return wrong("the length of a remote piece in bytes", wanted, piece.len.to_string());
     }

@@ -6,7 +6,7 @@ use ofi_api::{
     Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
-use super::transmit::{bad_flags, not_opened_for, send_flags, success};
+use super::transmit::{bad_flags, not_opened_for, send_flags};
 use super::{EpCore, State};
 use crate::cntr::Kind;
 use crate::cq::Credit;
@@ -79,8 +79,7 @@ impl<T: Transport> State<T> {
             Ok(Outcome::Done) => {
                 self.ends.boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
                 if ticket.signal {
-                    self.ends.boxes.credits[Credit::Transmit as usize] -= 1;
-                    self.ends.boxes.transmitted(success(ticket));
+                    self.ends.boxes.sent(ticket.context, ticket.flags);
                 }
                 Ok(())
             }
