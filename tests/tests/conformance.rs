@@ -50,37 +50,77 @@ impl Kit for UdpPair {
     }
 }
 
+/// UDP sockets on loopback, connected endpoints.
+struct UdpConnected;
+
+impl Kit for UdpConnected {
+    fn hints(&self) -> Hints {
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Hints::new().provider("udp").ep_type(EpType::Msg).src_addr(loopback)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+}
+
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
 testkit::conformance!(udp: UdpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
-    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM over UDP yet",
-    a_datagram_has_a_bounded_size: "no FI_EP_DGRAM over UDP yet",
-    a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM over UDP yet",
-    a_datagram_to_nobody_completes: "no FI_EP_DGRAM over UDP yet",
-    datagrams_carry_messages_and_their_source: "no FI_EP_DGRAM over UDP yet",
-    a_sender_of_datagrams_never_waits_for_its_receiver: "no FI_EP_DGRAM over UDP yet",
-    datagrams_that_nobody_receives_are_dropped_and_counted: "no FI_EP_DGRAM over UDP yet",
-    a_connection_carries_data_both_ways_and_then_messages: "no connected endpoints over UDP yet",
-    a_connected_endpoint_reads_and_writes_its_peer_s_memory: "no connected endpoints over UDP yet",
-    connection_data_is_cut_to_the_size_that_is_told: "no connected endpoints over UDP yet",
-    a_rejection_is_an_error_with_its_data: "no connected endpoints over UDP yet",
-    a_request_that_is_dropped_is_refused: "no connected endpoints over UDP yet",
-    requests_over_the_backlog_are_refused: "no connected endpoints over UDP yet",
-    nobody_listening_refuses: "no connected endpoints over UDP yet",
-    a_listener_that_closes_refuses_what_waits: "no connected endpoints over UDP yet",
-    nothing_is_sent_before_the_connection_but_receives_are_posted: "no connected endpoints over UDP yet",
-    shutdown_follows_all_that_was_sent: "no connected endpoints over UDP yet",
-    both_ends_may_shut_down_and_both_are_told_once: "no connected endpoints over UDP yet",
-    nothing_is_told_of_an_endpoint_that_was_closed: "no connected endpoints over UDP yet",
-    shutdown_ends_what_is_outstanding: "no connected endpoints over UDP yet",
-    closing_an_endpoint_shuts_its_peer_down: "no connected endpoints over UDP yet",
-    a_caller_that_closes_while_it_waits_fails_the_acceptance: "no connected endpoints over UDP yet",
-    one_listener_serves_many_callers_in_any_domain: "no connected endpoints over UDP yet",
-    a_passive_endpoint_needs_its_queue_and_has_its_name: "no connected endpoints over UDP yet",
-    a_connected_endpoint_needs_an_event_queue_and_no_address_vector: "no connected endpoints over UDP yet",
-    a_blocked_reader_of_events_wakes_for_a_connection: "no connected endpoints over UDP yet",
-    connections_come_and_go: "no connected endpoints over UDP yet",
+    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
+]);
+testkit::conformance!(udp_msg: UdpConnected, skip = [
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
+    an_endpoint_with_one_context_is_reached_by_its_name_too: "no address vector",
+    a_message_for_a_context_that_is_not_there_is_dropped_and_counted: "no address vector",
+    a_vector_has_room_for_peers_beside_the_bits_of_contexts: "no address vector",
+    one_vector_serves_many_endpoints: "no address vector",
+    endpoints_send_by_the_numbers_of_a_shared_vector: "no address vector",
+    an_id_given_with_an_insertion_is_reported_as_the_source: "no address vector",
+    an_id_is_reported_once_it_is_set: "no address vector",
+    sending_to_a_removed_address_is_invalid: "no address vector",
+    the_source_follows_removal_and_reuse: "no address vector",
+    a_number_used_again_leads_to_the_new_peer: "no address vector",
+    a_direction_that_is_not_asked_for_needs_no_queue: "binds an address vector",
+    triggered_operations_are_checked_when_they_are_given: "the destination is the connection's, whatever is named",
+    failed_work_is_counted_or_told: "the destination is the connection's, whatever is named",
+    an_unknown_peer_is_refused: "the destination is the connection's, whatever is named",
+    enabling_without_a_queue_is_refused: "binds an address vector",
+    enabling_without_an_address_vector_is_refused: "needs none; a_connected_endpoint_needs_an_event_queue_and_no_address_vector",
+    wrong_bindings_are_refused: "binds an address vector",
+    an_endpoint_without_the_capability_has_no_atomics: "one peer for each endpoint",
+    both_sides_and_the_owner_count_together: "sends to itself",
+    endpoints_share_a_counter: "one peer for each endpoint",
+    a_peer_that_does_not_look_stops_nobody_else: "one peer for each endpoint",
+    a_receiver_that_lacks_receives_stops_nobody_else: "one peer for each endpoint",
+    a_peer_that_closes_and_comes_back_under_its_name_is_met_anew: "a connection ends with its peer",
+    a_directed_receive_finds_an_unexpected_message_of_its_source: "one peer, so no FI_DIRECTED_RECV",
+    a_directed_receive_takes_only_its_source: "one peer, so no FI_DIRECTED_RECV",
+    a_primary_capability_is_granted_only_if_asked_for: "asks for FI_DIRECTED_RECV",
+    costly_secondary_capabilities_are_granted_only_if_asked_for: "one peer, so no FI_SOURCE",
+    an_unknown_source_is_an_error_with_its_address_on_request: "one peer, so no FI_SOURCE",
+    an_unknown_source_is_not_available_until_inserted: "one peer, so no FI_SOURCE",
+    the_source_is_told: "one peer, so no FI_SOURCE",
+    one_queue_serves_many_endpoints: "one peer for each endpoint",
+    an_endpoint_can_send_to_itself: "a connection has two ends",
+    a_peek_tells_of_a_message_and_leaves_it: "one peer, so no FI_SOURCE",
+    six_a_closed_peer_is_an_error_within_a_bound: "a closed peer is FI_SHUTDOWN; closing_an_endpoint_shuts_its_peer_down",
+    six_the_source_is_the_number_of_the_sender: "one peer, so no FI_SOURCE",
+    an_endpoint_accesses_its_own_memory: "a connection has two ends",
+    control_calls_come_from_any_thread: "one peer, so no FI_SOURCE",
+    at_completion_level_endpoints_of_a_domain_run_apart: "endpoints of several threads are paired by the test's",
+    a_sleeping_hub_is_woken_by_each_of_many_peers: "one peer for each endpoint",
+    an_endpoint_that_comes_later_wakes_a_sleeper_too: "one peer for each endpoint",
+    a_condition_variable_is_broadcast: "one peer for each endpoint",
+    a_poll_set_reports_each_change_of_a_counter_once: "one peer for each endpoint",
+    a_poll_set_reports_what_has_something: "one peer for each endpoint",
+    a_wait_set_has_one_descriptor_for_all: "one peer for each endpoint",
+    a_wait_set_times_out: "one peer for each endpoint",
+    a_wait_set_wakes_for_any_member: "one peer for each endpoint",
+    members_of_a_wait_set_do_not_block_alone: "one peer for each endpoint",
+    one_descriptor_serves_many_endpoints: "one peer for each endpoint",
 ]);
 testkit::conformance!(shm_msg: ShmConnected, skip = [
     an_endpoint_with_one_context_is_reached_by_its_name_too: "no address vector",

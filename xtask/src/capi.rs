@@ -155,6 +155,7 @@ pub fn test(report: &mut Report) {
     let Some(folder) = folder else { return };
     report.add("C programs", || own_programs(&folder));
     report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
+    report.add("datagrams between the system's udp and ours", || datagrams(&folder));
     report.add("our providers in the system's libfabric", || our_plugins(&folder));
     report.add("Open MPI of the system", || open_mpi(&folder));
 }
@@ -213,19 +214,40 @@ fn their_programs(folder: &Path) -> StepResult {
     })
 }
 
+/// Bare datagrams of C libfabric's `udp` and of ours, in both directions: the same program on either library.
+fn datagrams(folder: &Path) -> StepResult {
+    if !Path::new(PINGPONG).exists() {
+        return not_run("datagrams between the system's udp and ours", "apt-get install libfabric-bin");
+    }
+    let ours = |command: &mut Command| {
+        command.env("LD_LIBRARY_PATH", folder);
+    };
+    let theirs = |command: &mut Command| {
+        command.env_remove("LD_LIBRARY_PATH");
+    };
+    // With `-c` every byte is checked.
+    let args = ["-p", "udp", "-e", "dgram", "-I", "50", "-c"];
+    pingpong(&args, &theirs, &ours).map_err(|error| format!("C serves, we ask: {error}"))?;
+    pingpong(&args, &ours, &theirs).map_err(|error| format!("we serve, C asks: {error}"))
+}
+
 /// `fi_pingpong` of the system on a provider, in an environment.
 fn pingpong_pair(provider: &str, environment: &dyn Fn(&mut Command)) -> StepResult {
-    let args = ["-p", provider, "-e", "rdm", "-I", "20"];
+    pingpong(&["-p", provider, "-e", "rdm", "-I", "20"], environment, environment)
+}
+
+/// `fi_pingpong` of the system, each side in an environment of its own.
+fn pingpong(args: &[&str], serving: &dyn Fn(&mut Command), asking: &dyn Fn(&mut Command)) -> StepResult {
     let mut server = command(PINGPONG);
     server.args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null());
-    environment(&mut server);
+    serving(&mut server);
     let mut server = server.spawn().map_err(|error| format!("{PINGPONG}: {error}"))?;
     let begin = Instant::now();
     // The client gives up at once while nobody listens.
     let outcome = loop {
         let mut client = command(PINGPONG);
         client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
-        environment(&mut client);
+        asking(&mut client);
         let outcome = patient(&mut client);
         if outcome.is_ok() || begin.elapsed() > Duration::from_secs(10) {
             break outcome;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, CollectiveOp, CompletionQueue, Context,
-    Counter, Datatype, DeferredOp, Errno, Error, EventQueue, FiAddr, FiOp, Fid, Group, Lent, OpFlags,
-    RemotePiece, Result, RxAttr, Threshold, TxAttr,
+    Counter, Datatype, DeferredOp, Errno, Error, EventQueue, FiAddr, FiOp, Fid, Group, Lent, Multicast,
+    OpFlags, RemotePiece, Result, RxAttr, Threshold, TxAttr,
 };
 
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
@@ -381,6 +381,17 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_ENOEQ` without an event queue; `FI_EINVAL` for a set of another vector, or without the endpoint;
     /// `FI_EOPNOTSUPP` without `FI_COLLECTIVE`.
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group>;
+
+    /// Joins a multicast group (`fi_join`): what is sent to it arrives here, and what is sent to [`MulticastGroup::addr`] goes
+    /// to all who joined. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group without
+    /// a port has the endpoint's.
+    ///
+    /// [`MulticastGroup::addr`]: crate::MulticastGroup::addr
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` without `FI_MULTICAST`; `FI_ENOEQ` without an event queue; `FI_EINVAL` for what is no group of the
+    /// endpoint's address format; `FI_EALREADY`; what the system answers.
+    fn join_multicast(&self, group: &Address, flags: BindFlags, context: Context) -> Result<Multicast>;
 
     /// Starts a collective in a group that was joined.
     ///

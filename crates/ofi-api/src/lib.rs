@@ -45,6 +45,7 @@ mod endpoint;
 mod eq;
 #[allow(unsafe_code)]
 mod memory;
+mod multicast;
 mod provider;
 mod trigger;
 #[allow(unsafe_code)]
@@ -67,6 +68,7 @@ pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};
 pub use memory::{
     Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
 };
+pub use multicast::{Multicast, MulticastGroup};
 pub use provider::{Offers, Provider, Request};
 pub use trigger::{DeferredOp, Threshold, Work, WorkId};
 pub use wait::{MutexCond, PollMember, PollSet, WaitAttr, WaitSet};

@@ -82,6 +82,10 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// Whether reliable endpoints can say when a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
+    /// Whether connections come about only while their endpoints are polled: then a thread does it for an application that
+    /// does not ([`crate::cm::keeper`]).
+    const KEEPS: bool = false;
+
     /// Opens a domain, whose registrations are `registered`.
     ///
     /// # Errors
@@ -582,6 +586,23 @@ pub trait Lanes<T: Transport>: Send {
 
     /// The connection is over. With `drain`, what the peer sent before is taken first; then [`Host::fail_peer`].
     fn part<H: Host<T>>(&mut self, _host: &mut H, _drain: bool) {}
+
+    /// Whether all connection packets that were sent are known to have arrived, or to be lost. Where
+    /// [`Transport::KEEPS`], the endpoint is polled by a thread until then.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Joins a multicast group: what is sent to it arrives here from now on. Answers the address to send to.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for what is no group; what the system answers.
+    fn join_group(&mut self, _group: &Address) -> Result<Address> {
+        Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Leaves a group.
+    fn leave_group(&mut self, _group: &Address) {}
 
     /// Appends the transport's counters.
     fn statistics(&self, into: &mut Vec<Statistic>);

@@ -19,7 +19,7 @@ use crate::wire::header::{self, flag};
 use crate::wire::{Accept, Header, Init, Kind, Malformed, Record, VERSION};
 
 /// Who drives an [`Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which they were
-/// introduced.
+/// introduced; the number of one that was forgotten goes to the next.
 pub trait Driver {
     /// There is a new peer, which has spoken first.
     fn introduce(&mut self, peer: u32, address: SocketAddr);
@@ -97,6 +97,10 @@ pub struct Endpoint {
     resting: VecDeque<u32>,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
+    /// Numbers of peers that were forgotten.
+    free: Vec<u32>,
+    /// Whether peers may begin sessions.
+    admits: bool,
     stats: EndpointStats,
 }
 
@@ -135,6 +139,8 @@ impl Endpoint {
             resting: VecDeque::new(),
             stopped: Vec::new(),
             answers: VecDeque::new(),
+            free: Vec::new(),
+            admits: true,
             stats: EndpointStats::default(),
         }
     }
@@ -149,10 +155,84 @@ impl Endpoint {
         if let Some(&peer) = self.by_address.get(&address) {
             return (peer, false);
         }
-        let peer = self.peers.len() as u32;
-        self.peers.push(Connection::new(address));
+        let peer = match self.free.pop() {
+            Some(peer) => {
+                // The lists that the number is in stay as they are.
+                let old = core::mem::replace(&mut self.peers[peer as usize], Connection::new(address));
+                let connection = &mut self.peers[peer as usize];
+                (connection.place, connection.timer) = (old.place, old.timer);
+                (connection.queued, connection.resting) = (old.queued, old.resting);
+                peer
+            }
+            None => {
+                self.peers.push(Connection::new(address));
+                self.peers.len() as u32 - 1
+            }
+        };
         self.by_address.insert(address, peer);
         (peer, true)
+    }
+
+    /// The address of a peer.
+    pub fn address(&self, peer: u32) -> Option<SocketAddr> {
+        self.peers.get(peer as usize).map(|connection| connection.address)
+    }
+
+    /// Whether peers may begin sessions. At first they may.
+    pub fn admit(&mut self, strangers: bool) {
+        self.admits = strangers;
+    }
+
+    /// Forgets a peer and its session, without a word to anybody. Its number goes to the next new peer.
+    pub fn forget(&mut self, peer: u32) {
+        let Some(connection) = self.peers.get_mut(peer as usize) else { return };
+        self.by_session.remove(&connection.local);
+        if self.by_address.get(&connection.address) == Some(&peer) {
+            self.by_address.remove(&connection.address);
+            self.free.push(peer);
+        }
+        connection.reset();
+        self.stopped.retain(|&other| other != peer);
+        self.enqueue(peer); // it comes to rest when it is its turn
+    }
+
+    /// Gives two peers each other's number.
+    pub fn swap(&mut self, one: u32, other: u32) {
+        if one == other || one.max(other) as usize >= self.peers.len() {
+            return;
+        }
+        self.peers.swap(one as usize, other as usize);
+        for (number, before) in [(one, other), (other, one)] {
+            let connection = &self.peers[number as usize];
+            // The address of a forgotten peer may be another's now.
+            if let Some(at) = self.by_address.get_mut(&connection.address).filter(|at| **at == before) {
+                *at = number;
+            }
+            if let Some(at) = self.by_session.get_mut(&connection.local).filter(|at| **at == before) {
+                *at = number;
+            }
+        }
+        let swapped = |number: &mut u32| {
+            *number = if *number == one {
+                other
+            } else if *number == other {
+                one
+            } else {
+                *number
+            };
+        };
+        self.active.iter_mut().for_each(swapped);
+        self.ready.iter_mut().for_each(swapped);
+        self.resting.iter_mut().for_each(swapped);
+        self.stopped.iter_mut().for_each(swapped);
+        self.free.iter_mut().for_each(swapped);
+        let timers = core::mem::take(&mut self.timers).into_iter();
+        self.timers = timers
+            .map(|Reverse((time, mut peer))| {
+                swapped(&mut peer);
+                Reverse((time, peer))
+            })
+            .collect();
     }
 
     /// The streams to a peer, to be written to.
@@ -453,6 +533,10 @@ impl Endpoint {
             }
             return;
         }
+        if !self.admits && !self.by_address.contains_key(&from) {
+            self.stats.stale += 1;
+            return;
+        }
         let slot = now.as_nanos() / COOKIE_TIME.as_nanos() as u64;
         let good = [slot, slot.wrapping_sub(1)].map(|slot| self.cookie(from, init, slot));
         if !good.contains(&init.cookie) {
@@ -460,7 +544,8 @@ impl Endpoint {
             self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
             return;
         }
-        if !self.by_address.contains_key(&from) && self.peers.len() >= self.config.max_peers {
+        let full = self.peers.len() - self.free.len() >= self.config.max_peers;
+        if full && !self.by_address.contains_key(&from) {
             self.stats.unanswered += 1;
             return;
         }
@@ -474,6 +559,10 @@ impl Endpoint {
                 return;
             }
             Answer::Again => {}
+            Answer::Begin { .. } if !self.admits => {
+                self.stats.stale += 1;
+                return;
+            }
             Answer::Begin { ended } => {
                 if ended {
                     self.lose(peer, Lost::Reset, driver);

@@ -314,6 +314,15 @@ impl Net {
         };
     }
 
+    /// Gives two peers of a host each other's number.
+    pub fn swap(&mut self, host: usize, one: u32, other: u32) {
+        let here = &mut self.hosts[host];
+        if let Some(endpoint) = &mut here.endpoint {
+            endpoint.swap(one, other);
+            here.application.peers.swap(one as usize, other as usize);
+        }
+    }
+
     /// Kills a host: nothing is told to anybody.
     pub fn kill(&mut self, host: usize) {
         self.hosts[host].endpoint = None;

@@ -328,3 +328,32 @@ fn a_flood_of_strangers_leaves_nothing_behind() {
     assert!(endpoint.statistics().retries >= 100, "{:?}", endpoint.statistics());
     assert!(arrived(&net, 0, 1));
 }
+
+#[test]
+fn peers_that_are_forgotten_or_change_their_numbers_leave_nothing_wrong_behind() {
+    let mut net = Net::new(8, 6, Link::default(), Congestion::Reno);
+    for round in 0..30u64 {
+        for host in 1..6 {
+            net.record(0, host, Stream::Commands, 50);
+            net.record(host, 0, Stream::Commands, 50);
+        }
+        net.run(Duration::from_micros(37 * round));
+        let one = (round % 5) as u32;
+        net.swap(0, one, (one + 2) % 5);
+        net.run(Duration::from_secs(1));
+    }
+    for host in 1..6 {
+        assert!(all_acked(net.model(0, host)) && arrived(&net, 0, host) && arrived(&net, host, 0), "{host}");
+    }
+    let before = net.datagrams;
+    net.run(Duration::from_secs(60));
+    assert_eq!(net.datagrams, before, "timers of other peers do not fire for it");
+    let endpoint = net.hosts[0].endpoint.as_mut().unwrap();
+    endpoint.forget(2);
+    assert_eq!(endpoint.peer("10.0.0.77:5".parse().unwrap()), (2, true), "its number is free");
+    endpoint.forget(2);
+    endpoint.forget(2);
+    assert_eq!(endpoint.peer("10.0.0.78:5".parse().unwrap()), (2, true));
+    assert!(endpoint.peer("10.0.0.79:5".parse().unwrap()).1);
+    assert_eq!(endpoint.peers(), 6, "and is free once");
+}

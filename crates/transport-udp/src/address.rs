@@ -29,10 +29,16 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,
         SocketAddr::V6(v6) => {
-            let scope = if v6.ip().is_unicast_link_local() { v6.scope_id() } else { 0 };
+            let local = v6.ip().is_unicast_link_local() || is_local_group(*v6.ip());
+            let scope = if local { v6.scope_id() } else { 0 };
             SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
         }
     }
+}
+
+/// Whether it is a multicast group of one link or interface (RFC 4291, 2.7), which another interface may have too.
+pub fn is_local_group(ip: Ipv6Addr) -> bool {
+    ip.is_multicast() && matches!(ip.segments()[0] & 15, 1 | 2)
 }
 
 fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {

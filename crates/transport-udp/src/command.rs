@@ -19,6 +19,10 @@ pub mod kind {
     pub const READ: u8 = 6;
     /// An atomic operation: op, what it does, pieces, operands, comparands. Answered like a read, or by `DONE`.
     pub const ATOMIC: u8 = 7;
+    /// A packet of connection management, of the core.
+    pub const CONNECTION: u8 = 8;
+    /// A note of the core: four words, payload.
+    pub const NOTE: u8 = 9;
 
     // On the stream of answers and payloads:
     /// An operation of the receiver has ended: op, errno.

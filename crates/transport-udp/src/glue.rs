@@ -10,9 +10,21 @@ use rdm_proto::{Driver, Flow, Lost, Sender, Stream};
 
 use crate::Udp;
 use crate::command::{Broken, Words, flag, kind};
+use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane};
 use crate::message::Op;
+use crate::note;
 use crate::socket::Gaps;
+
+/// What operations fail with whose session ended.
+pub fn errno_of(reason: Lost) -> Errno {
+    match reason {
+        Lost::Silent => Errno::ETIMEDOUT,
+        Lost::Closed | Lost::Reset => Errno::ECONNRESET,
+        Lost::Broken => Errno::EIO,
+        Lost::Version => Errno::ENOPROTOOPT,
+    }
+}
 
 /// See the module.
 pub struct Glue<'a, H> {
@@ -38,6 +50,11 @@ impl<H: Host<Udp>> Glue<'_, H> {
             if !lane.reads.is_empty() || !host.hungry() {
                 return Ok(Flow::Stop);
             }
+            if let Some(connection) = &mut common.connection
+                && let Some(taken) = connection.take(peer, record.kind, body)
+            {
+                return taken;
+            }
             // A long write's parts follow it.
             if lane.write.is_some() != (record.kind == kind::WRITE_PART) {
                 return Err(Broken);
@@ -49,9 +66,13 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 kind::WRITE_LONG => lane.take_long_write(common, flags, body),
                 kind::WRITE_PART => lane.take_write_part(common, sender, host, peer, body),
                 kind::READ => lane.take_read(common, sender, host, peer, body),
+                kind::NOTE => note::take(host, peer, body),
                 kind::ATOMIC => lane.take_atomic(common, sender, host, body),
                 _ => Err(Broken),
             };
+        }
+        if common.connection.as_ref().is_some_and(|connection| !connection.is_open_to(peer)) {
+            return Ok(Flow::Next); // too late
         }
         match record.kind {
             kind::DONE => self.take_done(peer, flags, body)?,
@@ -92,7 +113,9 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             "peers are introduced in the order of their numbers"
         );
         self.lanes.push(Lane::default());
-        self.host.introduce(peer, &Address::from(address));
+        if self.common.connection.is_none() {
+            self.host.introduce(peer, &Address::from(address));
+        }
     }
 
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
@@ -100,14 +123,12 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     fn lost(&mut self, peer: u32, reason: Lost) {
-        let errno = match reason {
-            Lost::Silent => Errno::ETIMEDOUT,
-            Lost::Closed | Lost::Reset => Errno::ECONNRESET,
-            Lost::Broken => Errno::EIO,
-            Lost::Version => Errno::ENOPROTOOPT,
-        };
+        let errno = errno_of(reason);
         if reason == Lost::Broken {
             tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
+        }
+        if let Some(connection) = &mut self.common.connection {
+            return connection.lost(peer, reason);
         }
         if let Some(lane) = self.lanes.get_mut(peer as usize) {
             lane.lose(self.common, self.host, peer, errno);
@@ -120,6 +141,11 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             lane.detached = lane.detached.saturating_sub(1);
             self.common.detached = self.common.detached.saturating_sub(1);
             return;
+        }
+        if mark == CONNECTION
+            && let Some(connection) = &mut self.common.connection
+        {
+            return connection.arrived(peer);
         }
         let id = SlotId::from_wire(mark);
         if let Some(Op::Sent | Op::Message { confirm: false, .. }) = self.host.op(peer, id) {

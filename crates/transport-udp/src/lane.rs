@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Udp;
 use crate::command::{Fields, kind};
+use crate::connection::Connected;
 use crate::message::Pull;
 use crate::rma::{ServedRead, ServedWrite};
 
@@ -32,6 +33,8 @@ pub struct Common {
     pub serving: Vec<Peer>,
     /// Peers of which it changed whether something is expected.
     pub changed: Vec<Peer>,
+    /// Of a connected endpoint.
+    pub connection: Option<Box<Connected>>,
     pub counts: Counts,
 }
 

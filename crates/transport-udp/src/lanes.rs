@@ -11,18 +11,19 @@ use std::time::Duration;
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutRma, Peer, Posted};
-use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::Params;
-use rdm_proto::wire::handshake::param;
-use rdm_proto::{Config, Endpoint, LONGEST_PACKET};
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use rdm_proto::Endpoint;
 
 use crate::Udp;
 use crate::address;
+use crate::config::{config, secret};
+use crate::connection::{self, Connected};
+use crate::datagram::{self, Datagrams};
 use crate::glue::{Closing, Glue};
 use crate::lane::{Common, Counts, Lane};
 use crate::liveness::Alive;
 use crate::message::{Token, wish};
+use crate::note;
 use crate::settings;
 use crate::socket::{Sent, Socket, now};
 
@@ -34,24 +35,27 @@ const KEPT_LIMIT: usize = 256 << 20;
 const ROUNDS: usize = 4;
 /// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
-/// Peers that strangers may make an endpoint remember.
-const MAX_PEERS: usize = 1 << 20;
 
 /// The lanes of one endpoint.
 pub struct UdpLanes {
-    common: Common,
-    endpoint: Endpoint,
-    lanes: Vec<Lane>,
-    socket: Socket,
+    pub(crate) common: Common,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) socket: Socket,
     /// Something waits to be sent that no poll has looked at.
-    dirty: bool,
+    pub(crate) dirty: bool,
     _alive: Alive,
 }
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainPart<Udp>>, info: Box<Info> },
+    Closed {
+        domain: Arc<DomainPart<Udp>>,
+        info: Box<Info>,
+    },
     Open(Box<UdpLanes>),
+    /// Of `FI_EP_DGRAM`.
+    Datagrams(Box<Datagrams>),
 }
 
 impl State {
@@ -64,21 +68,21 @@ impl State {
     fn open(&mut self) -> Result<&mut UdpLanes> {
         match self {
             Self::Open(lanes) => Ok(lanes),
+            Self::Datagrams(_) => Err(Error::new(Errno::EOPNOTSUPP)),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
     }
-}
-
-fn secret() -> Result<[u64; 2]> {
-    let random = || getrandom::u64().map_err(|_| Error::new(Errno::EIO));
-    Ok([random()?, random()?])
 }
 
 impl UdpLanes {
     fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         let mut wanted: SocketAddr = match name {
             Some(name) => address::socket(name)?,
-            None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
+            None => match info.src_addr.as_ref().map(address::socket) {
+                // An accepting endpoint stays where its passive endpoint was asked.
+                Some(Ok(source)) => SocketAddr::new(source.ip(), 0),
+                _ => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
+            },
         };
         if wanted.ip().is_unspecified() {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
@@ -86,22 +90,7 @@ impl UdpLanes {
         let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
         socket.mark(crate::class::of(info))?;
         let mut alive = Alive::new(wanted.ip())?;
-        // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
-        let params = Params {
-            window: (socket.granted as u64).clamp(128 << 10, 4 << 20),
-            in_flight: socket.granted as u64 / 2,
-            max_packet: (socket.granted / 8).clamp(1232, LONGEST_PACKET as usize) as u32,
-            liveness_port: alive.port,
-            flags: if settings::CHECKSUM.get() { param::CHECKED } else { 0 },
-        };
-        let config = Config {
-            params,
-            congestion: if settings::CONGESTION.get() { Congestion::Reno } else { Congestion::Fixed },
-            patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
-            ack_delay: Duration::from_micros(50),
-            max_peers: MAX_PEERS,
-        };
-        let endpoint = Endpoint::new(config, secret()?);
+        let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
         alive.set_epoch(endpoint.epoch());
         let common = Common {
             domain: Arc::clone(domain),
@@ -113,8 +102,12 @@ impl UdpLanes {
             wishing: Vec::new(),
             serving: Vec::new(),
             changed: Vec::new(),
+            connection: connection::is_connected(info).then(Box::<Connected>::default),
             counts: Counts::default(),
         };
+        if common.connection.is_some() {
+            endpoint.admit(false);
+        }
         Ok(Self { common, endpoint, lanes: Vec::new(), socket, dirty: false, _alive: alive })
     }
 
@@ -147,7 +140,7 @@ impl UdpLanes {
     }
 
     /// Sends what waits in the batch. Whether there is room for more.
-    fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         loop {
             match self.socket.flush() {
                 Sent::All => return true,
@@ -195,15 +188,19 @@ impl UdpLanes {
         if !self.common.wishing.is_empty() {
             self.lift_wishes(host);
         }
+        if self.common.connection.is_some() {
+            self.move_connection(host, time);
+        }
         let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
         self.endpoint.handle_time(time, &mut glue);
         for peer in std::mem::take(&mut self.common.changed) {
-            self.endpoint.expect(time, peer, self.lanes[peer as usize].expects());
+            let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
+            self.endpoint.expect(time, peer, expects);
         }
         self.transmit(host, ROUNDS);
     }
 
-    fn transmit<H: Host<Udp>>(&mut self, host: &mut H, rounds: usize) {
+    pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, rounds: usize) {
         let time = now();
         self.dirty = false;
         for _ in 0..rounds {
@@ -287,7 +284,8 @@ impl UdpLanes {
         if self.dirty || stopped || self.endpoint.hasten() || !self.common.changed.is_empty() {
             return Arm::Ready;
         }
-        let (time, next) = (now(), self.endpoint.poll_timeout());
+        let due = self.common.connection.as_ref().and_then(|connection| connection.due());
+        let (time, next) = (now(), [self.endpoint.poll_timeout(), due].into_iter().flatten().min());
         if next.is_some_and(|next| next <= time) {
             return Arm::Ready;
         }
@@ -319,7 +317,8 @@ impl UdpLanes {
         self.endpoint.mute_payloads();
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
-        while self.common.detached > 0 && !self.endpoint.is_drained() && now() < end {
+        let connected = self.common.connection.is_some();
+        while (connected || self.common.detached > 0) && !self.endpoint.is_drained() && now() < end {
             let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
             self.socket.wait(wait);
             let (got, _) = self.socket.receive();
@@ -355,6 +354,12 @@ impl Lanes<Udp> for State {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
+        if datagram::is_datagram(info) {
+            let lanes = Datagrams::new(info, name)?;
+            let address = lanes.address();
+            *self = Self::Datagrams(Box::new(lanes));
+            return Ok(address);
+        }
         let lanes = UdpLanes::new(domain, info, name)?;
         let address = Address::from(address::canonical(lanes.socket.address));
         *self = Self::Open(Box::new(lanes));
@@ -362,6 +367,9 @@ impl Lanes<Udp> for State {
     }
 
     fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        if let Self::Datagrams(lanes) = self {
+            return lanes.peer(host, address);
+        }
         let lanes = self.open()?;
         let socket = address::socket(address)?;
         if socket.is_ipv4() != lanes.socket.address.is_ipv4() || socket.port() == 0 {
@@ -374,7 +382,25 @@ impl Lanes<Udp> for State {
     }
 
     #[inline]
+    unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        _tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        match self {
+            // SAFETY: the caller's promise.
+            Self::Datagrams(lanes) if !TAGGED => unsafe { lanes.send_now(peer, from, len) },
+            _ => false,
+        }
+    }
+
+    #[inline]
     fn send<H: Host<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        if let Self::Datagrams(lanes) = self {
+            return lanes.send(out);
+        }
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
         let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
@@ -401,6 +427,14 @@ impl Lanes<Udp> for State {
         Ok(posted)
     }
 
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let lanes = self.open()?;
+        let sender = lanes.endpoint.sender(now(), out.peer).ok_or(Error::AGAIN)?;
+        note::send(sender, out)?;
+        lanes.dirty = true;
+        Ok(())
+    }
+
     fn pull<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
         if let Some(sender) = lanes.endpoint.sender(now(), peer) {
@@ -418,24 +452,71 @@ impl Lanes<Udp> for State {
     }
 
     fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+        match self {
+            Self::Open(lanes) => lanes.poll(host),
+            Self::Datagrams(lanes) => lanes.poll(host),
+            Self::Closed { .. } => {}
         }
     }
 
     fn arm(&mut self) -> Arm {
-        self.open().map_or(Arm::Armed, UdpLanes::arm)
+        match self {
+            Self::Open(lanes) => lanes.arm(),
+            Self::Datagrams(lanes) => lanes.arm(),
+            Self::Closed { .. } => Arm::Armed,
+        }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
             Self::Open(lanes) => Some(lanes.socket.fd()),
+            Self::Datagrams(lanes) => Some(lanes.wait_fd()),
             Self::Closed { .. } => None,
         }
     }
 
+    fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        self.open()?.packet(to, packet, watch)
+    }
+
+    fn join<H: Host<Udp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
+        self.open()?.join(host, address)
+    }
+
+    fn part<H: Host<Udp>>(&mut self, host: &mut H, drain: bool) {
+        if let Self::Open(lanes) = self {
+            lanes.part(host, drain);
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Open(lanes) => {
+                lanes.common.connection.as_ref().is_none_or(|connection| connection.is_settled())
+            }
+            _ => true,
+        }
+    }
+
+    fn join_group(&mut self, group: &Address) -> Result<Address> {
+        match self {
+            Self::Datagrams(lanes) => lanes.join_group(group),
+            _ => Err(Error::new(Errno::EOPNOTSUPP)),
+        }
+    }
+
+    fn leave_group(&mut self, group: &Address) {
+        if let Self::Datagrams(lanes) = self {
+            lanes.leave_group(group);
+        }
+    }
+
     fn statistics(&self, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
+        let lanes = match self {
+            Self::Open(lanes) => lanes,
+            Self::Datagrams(lanes) => return lanes.statistics(into),
+            Self::Closed { .. } => return,
+        };
         let (counts, proto) = (&lanes.common.counts, lanes.endpoint.statistics());
         let mut sums = [0u64; 6];
         for peer in 0..lanes.endpoint.peers() as u32 {

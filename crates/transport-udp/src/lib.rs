@@ -9,6 +9,9 @@ mod address;
 mod atomic;
 mod class;
 mod command;
+mod config;
+mod connection;
+mod datagram;
 mod door;
 mod glue;
 mod lane;
@@ -17,6 +20,9 @@ mod liveness;
 mod memory;
 mod message;
 mod near;
+mod note;
+mod port;
+mod probe;
 mod provider;
 mod rma;
 mod settings;
@@ -27,7 +33,7 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
-use ofi_core::transport::Transport;
+use ofi_core::transport::{Port, Transport};
 
 pub use near::UdpOrShm;
 pub use provider::UdpProvider;
@@ -44,6 +50,7 @@ impl Transport for Udp {
     type Token = message::Token;
 
     const MATCHES: bool = true;
+    const KEEPS: bool = true;
 
     fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         Ok(())
@@ -73,8 +80,16 @@ impl Transport for Udp {
         atomic::MOST
     }
 
+    fn note_size() -> usize {
+        note::MOST
+    }
+
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
         address::resolve(node, service, None)
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Ok(Box::new(port::UdpPort::open(info, name)?))
     }
 
     fn normalize(address: &Address) -> Result<Address> {

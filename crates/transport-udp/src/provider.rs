@@ -14,6 +14,7 @@ use ofi_core::negotiate::negotiate_any;
 use crate::UdpOrShm;
 use crate::address;
 use crate::command::RMA_IOV_LIMIT;
+use crate::settings;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "udp";
@@ -27,6 +28,8 @@ const MAX_SIZE: usize = 1 << 20;
 const IOV_LIMIT: usize = 8;
 /// Our protocol (`docs/protocol.md`). C has no name for it.
 const PROTOCOL: Protocol = Protocol::specific(0x7275_7470);
+/// Our datagrams with a header.
+const DATAGRAM_PROTOCOL: Protocol = Protocol::specific(0x7275_7464);
 /// As many of each object as one likes.
 const MANY: usize = 1 << 16;
 
@@ -89,6 +92,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::TAGGED
             | Caps::RMA
             | Caps::ATOMIC
+            | Caps::COLLECTIVE
             | Caps::SEND
             | Caps::RECV
             | Caps::READ
@@ -105,6 +109,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SHARED_AV
             | Caps::AV_USER_ID
             | Caps::RMA_EVENT
+            | Caps::TRIGGER
             | Caps::LOCAL_COMM
             | Caps::REMOTE_COMM,
         addr_format: format,
@@ -154,6 +159,63 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     info.fabric_attr.name = NAME.into();
     info.fabric_attr.prov_name = NAME.into();
     info.fabric_attr.prov_version = version();
+    info
+}
+
+/// What is left of an offer.
+type Narrow = fn(Info) -> Info;
+
+/// The types of endpoints, the preferred one first, and what each makes of an offer.
+const TYPES: [(EpType, Narrow); 4] =
+    [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, bare), (EpType::Dgram, headed)];
+
+/// Unreliable datagrams: what all of them have.
+fn datagrams(mut info: Info) -> Info {
+    info.ep_attr.ep_type = EpType::Dgram;
+    let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV | Caps::MULTICAST;
+    let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
+    info.caps |= Caps::MULTICAST;
+    info.caps &= messages
+        | sources
+        | Caps::TAGGED
+        | Caps::TAGGED_DIRECTED_RECV
+        | Caps::TAGGED_MULTI_RECV
+        | Caps::LOCAL_COMM
+        | Caps::REMOTE_COMM;
+    let v6 = info.addr_format == AddrFormat::SockaddrIn6;
+    // The header of IPv6 is 20 bytes longer.
+    let longest = settings::DATAGRAM_SIZE.get();
+    info.ep_attr.max_msg_size = if v6 { longest - 20 } else { longest };
+    info.tx_attr.inject_size = info.ep_attr.max_msg_size;
+    info.tx_attr.op_flags -=
+        OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE | OpFlags::TRANSMIT_COMPLETE;
+    (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
+    info
+}
+
+/// Messages as they are, which any UDP socket understands, that of C libfabric's udp for one.
+fn bare(info: Info) -> Info {
+    let mut info = datagrams(info);
+    info.caps -= Caps::TAGGED | Caps::TAGGED_DIRECTED_RECV | Caps::TAGGED_MULTI_RECV;
+    (info.ep_attr.protocol, info.ep_attr.protocol_version) = (Protocol::UDP, 0);
+    info.domain_attr.cq_data_size = 0;
+    info
+}
+
+/// Messages with tags and remote CQ data, in a header of ours.
+fn headed(info: Info) -> Info {
+    let mut info = datagrams(info);
+    info.ep_attr.protocol = DATAGRAM_PROTOCOL;
+    info.ep_attr.max_msg_size -= crate::datagram::HEADER;
+    info.tx_attr.inject_size = info.ep_attr.max_msg_size;
+    info
+}
+
+/// An endpoint with one peer, which needs no address vector.
+fn connected(mut info: Info) -> Info {
+    info.ep_attr.ep_type = EpType::Msg;
+    let of_many = Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
+    info.caps -= of_many | Caps::COLLECTIVE;
     info
 }
 
@@ -237,10 +299,25 @@ impl Provider for UdpProvider {
                     to.and_then(address::route).map(|ip| Address::from(std::net::SocketAddr::new(ip, 0)));
             }
         }
-        match negotiate_any(&variants, request.hints, request.version) {
-            Ok(info) => Offers { infos: vec![info], refusals: Vec::new() },
-            Err(refusals) => Offers { infos: Vec::new(), refusals },
+        let mut infos = Vec::new();
+        let mut refused = Vec::new();
+        for (ep_type, narrow) in TYPES {
+            if ep_type == EpType::Dgram && infos.iter().any(|info: &Info| info.ep_attr.ep_type == ep_type) {
+                continue; // bare ones will do
+            }
+            let offers: Vec<Info> = variants.iter().map(|info| narrow(info.clone())).collect();
+            match negotiate_any(&offers, request.hints, request.version) {
+                Ok(info) => infos.push(info),
+                Err(refusals) => refused.push((ep_type, refusals)),
+            }
         }
+        if !infos.is_empty() {
+            return Offers { infos, refusals: Vec::new() };
+        }
+        // What stood in the way of the type that was asked for, or of the usual one.
+        let hinted = request.hints.map_or(EpType::Unspec, |hints| hints.info.ep_attr.ep_type);
+        let at = refused.iter().position(|(ep_type, _)| *ep_type == hinted).unwrap_or(0);
+        Offers { infos, refusals: refused.swap_remove(at).1 }
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {

@@ -37,6 +37,15 @@ pub static CONGESTION: Setting<bool> = Setting::new(
     "Share links with others as TCP does; without it only the receiver's credit bounds a sender",
 );
 
+/// The longest message of `FI_EP_DGRAM`.
+pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
+    "udp",
+    "datagram_size",
+    1472,
+    "Longest datagram of FI_EP_DGRAM in bytes; what is too long for the path is lost. 1472 fits Ethernet under IPv4",
+)
+.range(512, 65_507);
+
 /// How long closing an endpoint may wait for injected messages to arrive.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "udp",
@@ -63,5 +72,13 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
 );
 
 /// Everything here.
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&SHARED_MEMORY, &PEER_TIMEOUT_MS, &SOCKET_BUFFER, &CHECKSUM, &CONGESTION, &LINGER_MS, &SEGMENTS];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &SHARED_MEMORY,
+    &PEER_TIMEOUT_MS,
+    &SOCKET_BUFFER,
+    &CHECKSUM,
+    &CONGESTION,
+    &DATAGRAM_SIZE,
+    &LINGER_MS,
+    &SEGMENTS,
+];

@@ -127,6 +127,11 @@ impl Connection {
         matches!(self.phase, Phase::Accepted { since, .. } if since.elapsed() < SETTLING)
     }
 
+    /// Whether the other end's answer is awaited.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.phase, Phase::Connecting { .. } | Phase::Accepted { .. })
+    }
+
     /// Whether there is, or may come, a connection.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Ended)

@@ -175,6 +175,10 @@ impl Driven for Pump {
         self.0.state().port.as_ref()?.wait_fd()
     }
 
+    fn is_pending(&self) -> bool {
+        self.0.state().port.is_some()
+    }
+
     fn deadline(&self) -> Option<Instant> {
         (!self.0.state().late.is_empty()).then(|| Instant::now() + RETRY)
     }
@@ -253,7 +257,10 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
 
     fn name(&self) -> Result<Address> {
         let state = self.listener.state();
-        let chosen = state.port.as_ref().map(|port| port.address().clone()).or_else(|| state.name.clone());
+        // An address whose port is still to be chosen leads nowhere.
+        let leads = |name: &Address| name.to_socket_addr().is_none_or(|socket| socket.port() != 0);
+        let given = || state.name.clone().filter(leads);
+        let chosen = state.port.as_ref().map(|port| port.address().clone()).or_else(given);
         chosen.ok_or_else(|| {
             Error::wanted(
                 Errno::EOPBADSTATE,
@@ -292,7 +299,8 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
             state.port = Some(T::open_port(&self.listener.info, state.name.as_ref())?.into());
             eq
         };
-        eq.add(&self.pump)
+        eq.add(&self.pump)?;
+        if T::KEEPS { super::keeper::keep(&self.pump) } else { Ok(()) }
     }
 
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()> {

@@ -15,6 +15,7 @@
 //! earlier one, or of somebody who guesses, are dropped.
 
 mod connection;
+pub mod keeper;
 mod listener;
 pub mod packet;
 #[cfg(test)]

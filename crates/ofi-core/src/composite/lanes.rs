@@ -283,11 +283,11 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
 
     #[inline(always)]
     fn poll<H: Host<Both<P>>>(&mut self, host: &mut H) {
-        if self.near.is_none() {
-            return self.poll_far(host);
-        }
         if !self.open.is_empty() {
             self.decide_open(host);
+        }
+        if self.near.is_none() {
+            return self.poll_far(host);
         }
         if self.far_first {
             self.poll_far(host);
@@ -333,6 +333,18 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     fn part<H: Host<Both<P>>>(&mut self, host: &mut H, drain: bool) {
         let mut heard = false;
         self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.far.is_settled()
+    }
+
+    fn join_group(&mut self, group: &Address) -> Result<Address> {
+        self.far.join_group(group)
+    }
+
+    fn leave_group(&mut self, group: &Address) {
+        self.far.leave_group(group);
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {

@@ -86,6 +86,7 @@ impl<P: Pairing> Transport for Both<P> {
     type Token = TokenOf<P>;
 
     const MATCHES: bool = P::Near::MATCHES && P::Far::MATCHES;
+    const KEEPS: bool = P::Far::KEEPS;
 
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         let near = match P::near_info(info) {

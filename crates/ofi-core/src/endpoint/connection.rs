@@ -119,26 +119,39 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    pub(super) fn connect(&self, to: &Address, data: &[u8]) -> Result<()> {
+    /// Has the connection moved on where that needs polls.
+    fn keep(self: &Arc<Self>) -> Result<()> {
+        if !T::KEEPS {
+            return Ok(());
+        }
+        let driven: Arc<dyn Driven> = Arc::clone(self) as _;
+        crate::cm::keeper::keep(&driven)
+    }
+
+    pub(super) fn connect(self: &Arc<Self>, to: &Address, data: &[u8]) -> Result<()> {
         let to = T::normalize(to)?;
         let mut guard = self.state.lock();
         let deadline = Instant::now() + crate::settings::connect_timeout();
         let packet = guard.connection()?.connect(to.clone(), data, deadline)?;
         let lanes = guard.lanes.as_mut().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
-        lanes.packet(&to, &packet, true)
+        lanes.packet(&to, &packet, true)?;
+        drop(guard);
+        self.keep()
     }
 
-    pub(super) fn accept(&self, data: &[u8]) -> Result<()> {
+    pub(super) fn accept(self: &Arc<Self>, data: &[u8]) -> Result<()> {
         let mut guard = self.state.lock();
         let deadline = Instant::now() + crate::settings::connect_timeout();
         let (to, packet) = guard.connection()?.accept(data, deadline)?;
         let (lanes, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
         // The peer may begin as soon as it has the packet.
         lanes.join(host, &to, false)?;
-        lanes.packet(&to, &packet, true)
+        lanes.packet(&to, &packet, true)?;
+        drop(guard);
+        self.keep()
     }
 
-    pub(super) fn shutdown(&self) -> Result<()> {
+    pub(super) fn shutdown(self: &Arc<Self>) -> Result<()> {
         let mut guard = self.state.lock();
         let Some((to, packet)) = guard.connection()?.shutdown()? else {
             guard.ends.end(Ended::Now);
@@ -149,7 +162,8 @@ impl<T: Transport> EpCore<T> {
         }
         guard.part();
         guard.ends.end(Ended::Now);
-        Ok(())
+        drop(guard);
+        self.keep()
     }
 
     pub(super) fn peer_name(&self) -> Result<Address> {
@@ -174,15 +188,35 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
+impl<T: Transport> State<T> {
+    /// Moves the connection on, and everything else.
+    fn drive_connection(&mut self) {
+        self.drive();
+        let ended = self.ends.connection.as_mut().map_or(Ended::No, |connection| connection.tick());
+        if ended == Ended::Now {
+            self.part();
+            self.ends.end(ended);
+        }
+    }
+
+    /// Whether the connection is coming or going.
+    fn is_pending(&self) -> bool {
+        let connection = self.ends.connection.as_ref();
+        connection.is_some_and(|connection| connection.is_pending())
+            || self.lanes.as_ref().is_some_and(|lanes| !lanes.is_settled())
+    }
+}
+
 impl<T: Transport> Driven for EpCore<T> {
     fn drive(&self) {
+        self.state.lock().drive_connection();
+    }
+
+    fn drive_if_pending(&self) {
+        // Under one lock: an endpoint that has its connection moves by the application's calls only.
         let mut guard = self.state.lock();
-        guard.drive();
-        let state = &mut *guard;
-        let ended = state.ends.connection.as_mut().map_or(Ended::No, |connection| connection.tick());
-        if ended == Ended::Now {
-            state.part();
-            state.ends.end(ended);
+        if guard.is_pending() {
+            guard.drive_connection();
         }
     }
 
@@ -196,6 +230,10 @@ impl<T: Transport> Driven for EpCore<T> {
 
     fn is_settling(&self) -> bool {
         self.state.lock().ends.connection.as_ref().is_some_and(|connection| connection.is_settling())
+    }
+
+    fn is_pending(&self) -> bool {
+        self.state.lock().is_pending()
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -5,6 +5,7 @@ use ofi_api::{
 };
 
 use super::collective::CollectiveSide;
+use super::multicast::MulticastSide;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::queue::{Arrival, Incoming};
@@ -32,6 +33,8 @@ pub struct Ends<T: Transport> {
     pub connection: Option<Box<Connection>>,
     /// There where the endpoint has `FI_COLLECTIVE`.
     pub collectives: Option<Box<CollectiveSide>>,
+    /// There where the endpoint has `FI_MULTICAST`.
+    pub multicast: Option<Box<MulticastSide>>,
 }
 
 impl<T: Transport> Ends<T> {

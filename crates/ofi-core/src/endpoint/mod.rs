@@ -8,6 +8,7 @@ pub(crate) mod collective;
 mod connection;
 mod datagram;
 mod ends;
+mod multicast;
 mod options;
 mod outboxes;
 mod peers;
@@ -31,13 +32,14 @@ use std::sync::Arc;
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, Errno, Error,
-    EventQueue, FiAddr, FiOp, Fid, Group, Info, ReceiveOp, Result, RmaOp, SendOp, Serialization,
+    EventQueue, FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, SendOp, Serialization,
     SharedTransmit, Statistic, TagMatch, Threshold,
 };
 
 use self::atomic::AtomicSide;
 use self::collective::CollectiveSide;
 use self::ends::Ends;
+use self::multicast::MulticastSide;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
@@ -189,6 +191,7 @@ impl<T: Transport> Ep<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
         let mut tx = TxSide::new();
         tx.op_flags = info.tx_attr.op_flags;
+        tx.multicast = info.caps.contains(Caps::MULTICAST);
         tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
         let caps = info.caps;
         let (messages, accesses) = (caps & Caps::MSG_DIRECTIONS, caps & Caps::RMA_DIRECTIONS);
@@ -228,6 +231,7 @@ impl<T: Transport> Ep<T> {
                 peers: Peers::default(),
                 connection: connection.map(Box::new),
                 collectives: CollectiveSide::new::<T>(caps),
+                multicast: MulticastSide::new(caps),
             },
             lanes: None,
             queues: [None, None],
@@ -514,6 +518,9 @@ impl<T: Transport> Endpoint for Ep<T> {
         if let Some(side) = &mut guard.ends.collectives {
             side.bind(Arc::clone(&eq))?;
         }
+        if let Some(side) = &mut guard.ends.multicast {
+            side.bind(Arc::clone(&eq))?;
+        }
         guard.ends.connection.as_mut().map_or(Ok(()), |connection| connection.bind(eq))
     }
 
@@ -615,6 +622,11 @@ impl<T: Transport> Endpoint for Ep<T> {
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group> {
         self.core.born.check()?;
         self.core.join(coll_addr, set, context)
+    }
+
+    fn join_multicast(&self, group: &Address, flags: BindFlags, context: Context) -> Result<Multicast> {
+        self.core.born.check()?;
+        self.core.join_multicast(group, flags, context)
     }
 
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {

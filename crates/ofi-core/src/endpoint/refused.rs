@@ -46,6 +46,7 @@ macro_rules! refuse_others {
             shutdown() -> ();
             peer_name() -> ofi_api::Address;
             join_collective(ofi_api::FiAddr, &dyn ofi_api::AvSet, ofi_api::Context) -> ofi_api::Group;
+            join_multicast(&ofi_api::Address, ofi_api::BindFlags, ofi_api::Context) -> ofi_api::Multicast;
             collective(&ofi_api::CollectiveOp<'_>) -> ();
             trigger(&ofi_api::Threshold<'_>, &ofi_api::DeferredOp<'_>) -> ();
         }

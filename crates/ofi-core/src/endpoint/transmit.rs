@@ -59,6 +59,8 @@ pub struct TxSide<T: Transport> {
     pub bound: bool,
     /// Sends may be flagged with `FI_MATCH_COMPLETE`.
     pub matches: bool,
+    /// And with `FI_MULTICAST`.
+    pub multicast: bool,
     /// A counter counts sends.
     pub counted: bool,
     /// Addresses name receive contexts, so no send is quick.
@@ -101,6 +103,7 @@ impl<T: Transport> TxSide<T> {
             selective: false,
             bound: false,
             matches: false,
+            multicast: false,
             counted: false,
             names: false,
             loan: None,
@@ -141,8 +144,10 @@ impl<T: Transport> TxSide<T> {
             Call::Msg => given,
         };
         if !ALLOWED.contains(flags) {
-            let others = flags - ALLOWED;
-            if others != OpFlags::MATCH_COMPLETE || !self.matches {
+            let mut others = flags - ALLOWED;
+            others -= if self.matches { OpFlags::MATCH_COMPLETE } else { OpFlags::empty() };
+            others -= if self.multicast { OpFlags::MULTICAST } else { OpFlags::empty() };
+            if !others.is_empty() {
                 return Err(bad_flags(others));
             }
         }

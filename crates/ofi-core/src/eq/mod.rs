@@ -33,6 +33,16 @@ pub trait Driven: Send + Sync {
     fn is_settling(&self) -> bool {
         false
     }
+    /// Whether something is under way that does not wait for the application.
+    fn is_pending(&self) -> bool {
+        false
+    }
+    /// Moves it on if it is pending.
+    fn drive_if_pending(&self) {
+        if self.is_pending() {
+            self.drive();
+        }
+    }
     /// When to drive it next, even if nothing comes.
     fn deadline(&self) -> Option<Instant> {
         None

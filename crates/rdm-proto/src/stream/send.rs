@@ -145,7 +145,7 @@ impl SendStream {
     }
 
     /// Whether everything that has not arrived is kept here: then it can be sent without the driver's payloads.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         let held = |segment: &Segment| {
             matches!(segment.what, What::Bytes(_)) || segment.start + segment.len <= self.base
         };

@@ -77,7 +77,9 @@ macro_rules! for_each_case {
                 a_datagram_endpoint_reads_and_writes_its_peer_s_memory
                 datagrams_carry_messages_and_their_source
                 a_datagram_has_a_bounded_size
-                datagrams_have_neither_tags_nor_atomics
+                datagrams_have_no_atomics_and_no_collectives
+                datagrams_carry_tags_and_data_where_they_are_granted
+                a_group_s_members_receive_what_is_sent_to_it
                 datagrams_that_nobody_receives_are_dropped_and_counted
                 a_sender_of_datagrams_never_waits_for_its_receiver
                 a_datagram_to_nobody_completes

@@ -5,7 +5,7 @@
 
 mod errors;
 mod incoming;
-mod name;
+pub mod name;
 mod outgoing;
 mod segments;
 
@@ -202,6 +202,25 @@ impl Socket {
     /// Readable when there is something to receive, or the timer is due.
     pub fn fd(&self) -> RawFd {
         self.set.fd()
+    }
+
+    /// The socket itself.
+    pub fn raw(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Makes the descriptor readable whenever `fd` is.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) answers.
+    pub fn watch(&self, fd: RawFd) -> Result<()> {
+        self.set.add(fd)
+    }
+
+    /// Takes what ICMP says off the socket.
+    pub fn take_refused(&mut self) -> Vec<SocketAddr> {
+        self.take_errors();
+        std::mem::take(&mut self.refused)
     }
 
     /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the socket

@@ -1,0 +1,17 @@
+//! Multicast groups (`FI_MULTICAST`, fi_cm(3)).
+
+use std::sync::Arc;
+
+use crate::{FiAddr, Fid};
+
+/// A multicast group that an endpoint has joined (`fid_mc`). Dropping it leaves the group.
+pub trait MulticastGroup: Send + Sync {
+    /// What events name it by.
+    fn fid(&self) -> Fid;
+
+    /// What sends to the group name it by (`fi_mc_addr`), in the endpoint's address vector.
+    fn addr(&self) -> FiAddr;
+}
+
+/// Shared handle to a multicast group.
+pub type Multicast = Arc<dyn MulticastGroup>;

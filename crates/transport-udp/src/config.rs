@@ -1,0 +1,42 @@
+//! How the protocol of an endpoint is set up.
+
+use std::time::Duration;
+
+use ofi_api::{Errno, Error, Result};
+use rdm_proto::congestion::Congestion;
+use rdm_proto::wire::Params;
+use rdm_proto::wire::handshake::param;
+use rdm_proto::{Config, LONGEST_PACKET};
+
+use crate::settings;
+
+/// Peers that strangers may make an endpoint remember.
+const MAX_PEERS: usize = 1 << 20;
+
+/// For an endpoint whose socket may hold `granted` bytes, and that is answered for on `liveness_port`.
+pub fn config(granted: usize, liveness_port: u16) -> Config {
+    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
+    let params = Params {
+        window: (granted as u64).clamp(128 << 10, 4 << 20),
+        in_flight: granted as u64 / 2,
+        max_packet: (granted / 8).clamp(1232, LONGEST_PACKET as usize) as u32,
+        liveness_port,
+        flags: if settings::CHECKSUM.get() { param::CHECKED } else { 0 },
+    };
+    Config {
+        params,
+        congestion: if settings::CONGESTION.get() { Congestion::Reno } else { Congestion::Fixed },
+        patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
+        ack_delay: Duration::from_micros(50),
+        max_peers: MAX_PEERS,
+    }
+}
+
+/// The secret of an endpoint.
+///
+/// # Errors
+/// `FI_EIO` on a system without random numbers.
+pub fn secret() -> Result<[u64; 2]> {
+    let random = || getrandom::u64().map_err(|_| Error::new(Errno::EIO));
+    Ok([random()?, random()?])
+}
