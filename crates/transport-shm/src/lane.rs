@@ -1,10 +1,7 @@
 //! One peer of an endpoint: the rings to it and from it, and what is under way.
 //!
-//! `message.rs`, `bulk.rs` and `rma.rs` say what goes over the rings; this file makes them and reads them.
-//!
-//! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
-//! being served, its later commands wait (`serving`), so that every order of libfabric holds between them. Replies and
-//! parts are always taken, so two endpoints that serve each other cannot block.
+//! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's, `ending.rs`
+//! ends operations and lanes, and `message.rs`, `bulk.rs`, `rma.rs`, `atomic.rs` and `note.rs` say what goes over them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,19 +9,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ofi_api::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::{Delivery, Host, Peer};
+use ofi_core::transport::Peer;
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Bell, Wake};
-use ofi_ring::record::{Consumer, Corrupt, Producer, Record, ReserveError};
+use ofi_ring::record::{Consumer, Corrupt, Producer, ReserveError};
 use rustc_hash::FxHashMap;
 
-use crate::Shm;
 use crate::bulk::{BulkIn, BulkOut, Stream};
-use crate::command::{Words, Writer, flag, kind};
+use crate::command::{Writer, kind};
 use crate::grants::{self, Grant};
 use crate::helper::Helper;
-use crate::layout::{doorbell, endpoint, pair, wish};
-use crate::message::{self, Pull};
+use crate::layout::{doorbell, endpoint, pair};
+use crate::message::Pull;
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 use crate::rma::{Parked, ServedWrite};
 use crate::shared::Shared;
@@ -93,9 +89,9 @@ impl Up {
 }
 
 /// A reply that found its ring full.
-struct Reply {
-    high: u32,
-    words: [u64; 3],
+pub struct Reply {
+    pub high: u32,
+    pub words: [u64; 3],
 }
 
 /// See the module.
@@ -114,10 +110,10 @@ pub struct Lane {
     /// Long reads and writes of the peer being served here: its commands wait.
     pub serving: usize,
     /// This end has asked the peer to keep its payloads.
-    wished: bool,
+    pub wished: bool,
     /// Sends that are in the ring before the peer is known to exist.
     pub unconfirmed: Vec<SlotId>,
-    backlog: VecDeque<Reply>,
+    pub backlog: VecDeque<Reply>,
     pub streams: VecDeque<Stream>,
     pub bulk_out: Option<BulkOut>,
     pub bulk_in: Option<BulkIn>,
@@ -153,16 +149,6 @@ pub enum Flow {
     Next,
     /// It has to wait in the ring.
     Stop,
-}
-
-/// Why the plain messages ended.
-enum Then {
-    /// There are no more, or no more are taken now.
-    Done,
-    /// One was kept for want of a receive.
-    Kept,
-    /// Another command is next.
-    Others,
 }
 
 impl Lane {
@@ -320,7 +306,8 @@ impl Lane {
         }
     }
 
-    fn try_reply(&mut self, common: &mut Common, high: u32, words: [u64; 3]) -> bool {
+    /// Sends a reply; `false` if its ring has no room.
+    pub fn try_reply(&mut self, common: &mut Common, high: u32, words: [u64; 3]) -> bool {
         let Some(link) = &mut self.link else { return true };
         let Ok(mut slot) = link.replies.reserve(24) else { return false };
         // SAFETY: three words were reserved.
@@ -336,327 +323,6 @@ impl Lane {
         crash_point!("done.send");
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         self.reply(common, kind::DONE, [op, errno, 0]);
-    }
-
-    /// Whether a poll would find something to do: a command, or something under way.
-    #[inline(always)]
-    pub fn wants_poll(&self) -> bool {
-        self.busy || matches!(&self.link, Some(Link { up: Some(up), .. }) if up.commands.has_next())
-    }
-
-    /// Takes in what has arrived.
-    ///
-    /// # Errors
-    /// [`Broken`] if the peer breaks the protocol.
-    #[inline(always)]
-    pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        loop {
-            // Most commands are plain messages, and those concern nothing else of the lane.
-            let then = match self.next_kind() {
-                kind::MESSAGE => self.take_messages::<false, _>(common, host)?,
-                kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host)?,
-                _ => Then::Others,
-            };
-            match then {
-                Then::Done => break,
-                Then::Kept => self.after_delivery(common, host, Delivery::Kept),
-                Then::Others => break self.take_others(common, host)?,
-            }
-        }
-        if self.busy {
-            self.poll_slow(common, host)?;
-        }
-        Ok(())
-    }
-
-    /// What the next command claims to be; 0 for none that may be taken now.
-    #[inline]
-    fn next_kind(&self) -> u32 {
-        match &self.link {
-            Some(Link { up: Some(up), .. }) if self.serving == 0 => up.commands.next_high(),
-            _ => 0,
-        }
-    }
-
-    /// Takes plain messages, as many as there are and as the core takes.
-    #[inline(never)]
-    fn take_messages<const TAGGED: bool, H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-    ) -> Result<Then, Broken> {
-        let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(Then::Done) };
-        let mut then = Then::Done;
-        while host.hungry() {
-            let Some(record) = up.commands.peek()? else { break };
-            if record.high != if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE } {
-                then = Then::Others;
-                break;
-            }
-            // SAFETY: the record's body is aligned, and readable until `advance`.
-            let words = unsafe { Words::new(record.body, record.body_len) };
-            let delivery = message::deliver::<TAGGED, _>(self.peer, host, words)?;
-            if delivery == Delivery::Stopped {
-                break;
-            }
-            crash_point!("message.delivered");
-            up.commands.advance(&record);
-            if delivery == Delivery::Kept {
-                then = Then::Kept;
-                break;
-            }
-        }
-        self.idle = 0;
-        up.commands.flush();
-        if up.bell.ring() == Wake::Needed {
-            self.ring(common); // it sleeps until there is room
-        }
-        Ok(then)
-    }
-
-    /// Takes commands of all kinds, as many as there are and as the core and their order allow.
-    #[inline(never)]
-    fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        let mut taken = false;
-        while self.serving == 0 && host.hungry() {
-            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
-            let Some(record) = up.commands.peek()? else { break };
-            match self.take(common, host, &record)? {
-                Flow::Next => {}
-                Flow::Stop => break,
-            }
-            taken = true;
-            if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                up.commands.advance(&record);
-            }
-        }
-        if taken {
-            self.taken(common);
-        }
-        Ok(())
-    }
-
-    /// Tells the peer of the room that there is now.
-    fn taken(&mut self, common: &mut Common) {
-        self.idle = 0;
-        let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
-        up.commands.flush();
-        if up.bell.ring() == Wake::Needed {
-            self.ring(common); // it sleeps until there is room
-        }
-    }
-
-    /// Whether something is under way.
-    fn is_busy(&self) -> bool {
-        self.outstanding != 0
-            || self.gone
-            || self.wished
-            || self.serving != 0
-            || !self.pulls.is_empty()
-            || !self.backlog.is_empty()
-            || !self.streams.is_empty()
-            || !self.parked.is_empty()
-            || !self.kept.is_empty()
-    }
-
-    /// Whether a poll would move something: the peer has put something into a ring, or made room that was waited for.
-    pub fn has_input(&mut self) -> bool {
-        let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
-        let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
-        let (starved, backlog) = (self.starved, !self.backlog.is_empty());
-        let Some(Link { up: Some(up), commands, replies, .. }) = &mut self.link else { return false };
-        let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
-        bulk || room
-            || some(&mut up.commands)
-            || some(&mut up.replies)
-            || up.wish() == wish::CLOSED
-            || self.gone
-            || (starved && commands.reserve(0).is_ok())
-            || (backlog && replies.reserve(24).is_ok())
-    }
-
-    #[inline(never)]
-    fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        // Looked at before the replies are taken: what the peer answered before it closed still counts.
-        let closed = self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED);
-        std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
-        self.take_replies(common, host)?;
-        self.take_parts(common, host)?;
-        while let Some(reply) = self.backlog.front() {
-            let (high, words) = (reply.high, reply.words);
-            if !self.try_reply(common, high, words) {
-                break;
-            }
-            self.backlog.pop_front();
-        }
-        self.pump(common, host)?;
-        self.move_parked(common, host);
-        if self.wished && host.may_hold(self.peer, common.eager) {
-            self.wish(wish::NONE);
-        }
-        if closed {
-            self.end(common, host);
-            if self.is_drained() {
-                return Err(Broken);
-            }
-        }
-        self.busy = self.is_busy();
-        Ok(())
-    }
-
-    /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
-    fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
-        self.gone = true;
-        if self.outstanding > 0 {
-            host.fail_outgoing(self.peer, Errno::ECONNRESET);
-        }
-        (self.outstanding, self.commanded, self.parked_accesses) = (0, 0, 0);
-        self.unconfirmed.clear();
-        self.streams.clear();
-        self.parked.clear();
-        self.backlog.clear();
-        for id in self.kept.ids(|_| true) {
-            common.kept -= self.kept.remove(id).map_or(0, |bytes| bytes.len());
-        }
-        if !self.bulk_in.as_mut().is_some_and(BulkIn::has_input) {
-            // What it was writing when it ended stays unfinished, and holds up nothing behind it.
-            self.writes = Slots::default();
-            self.serving = 0;
-        }
-    }
-
-    /// Whether everything that an ended peer sent has been taken.
-    fn is_drained(&mut self) -> bool {
-        !self.has_commands() && !self.bulk_in.as_mut().is_some_and(BulkIn::has_input)
-    }
-
-    /// Whether commands wait that were sent before the peer closed.
-    pub fn has_commands(&mut self) -> bool {
-        let Some(Link { up: Some(up), .. }) = &mut self.link else { return false };
-        matches!(up.commands.peek(), Ok(Some(_)))
-    }
-
-    fn wish(&mut self, what: u32) {
-        self.wished = what == wish::KEEP;
-        self.busy |= self.wished;
-        if let Some(link) = &self.link {
-            link.own.word32(pair::WISH).store(what, Ordering::Relaxed);
-            crash_point!("wish.stored");
-        }
-    }
-
-    /// Takes one command, of any kind.
-    #[inline(never)]
-    fn take<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        record: &Record,
-    ) -> Result<Flow, Broken> {
-        // SAFETY: the record's body is aligned, and readable until `advance`.
-        let words = unsafe { Words::new(record.body, record.body_len) };
-        if record.high & kind::MASK == kind::MESSAGE {
-            return self.take_message(common, host, record.high, words);
-        }
-        match record.high & kind::MASK {
-            kind::ANNOUNCE => self.take_announcement(common, host, record.high, words),
-            kind::WRITE => self.take_write(common, host, record.high, words),
-            kind::WRITE_LONG => self.take_long_write(common, record.high, words),
-            kind::READ => self.take_read(common, host, words),
-            kind::NOTE => self.take_note(host, words),
-            kind::ATOMIC => self.take_atomic(common, host, record.high, words),
-            kind::NOTICE => self.take_notice(host, record.high, words),
-            _ => Err(Broken),
-        }
-    }
-
-    /// Asks the peer to keep its payloads, if there is no more room for them.
-    #[inline]
-    pub fn after_delivery<H: Host<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
-        if delivery == Delivery::Kept && !self.wished && !host.may_hold(self.peer, common.eager) {
-            self.wish(wish::KEEP);
-        }
-    }
-
-    fn take_replies<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        let mut taken = false;
-        loop {
-            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
-            let Some(record) = up.replies.peek()? else { break };
-            taken = true;
-            // SAFETY: as in `take`.
-            let mut words = unsafe { Words::new(record.body, record.body_len) };
-            let op = words.next().ok_or(Broken)?;
-            match record.high & kind::MASK {
-                kind::DONE => {
-                    crash_point!("done.taken");
-                    let errno = words.next().ok_or(Broken)?;
-                    let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno as i32)) };
-                    self.ended(common, host, record.high, op, result);
-                }
-                kind::SEND => {
-                    crash_point!("send.taken");
-                    let (into, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
-                    self.start_stream(common, host, record.high, op, into, len)?;
-                }
-                kind::DATA => {
-                    crash_point!("data.taken");
-                    self.take_read_data(host, op, 0, words.rest())?;
-                }
-                _ => return Err(Broken),
-            }
-            crash_point!("reply.taken");
-            if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                up.replies.advance(&record);
-            }
-        }
-        if taken {
-            if let Some(Link { up: Some(up), .. }) = &mut self.link {
-                up.replies.flush();
-            }
-            self.ring(common);
-        }
-        Ok(())
-    }
-
-    /// An operation of this end has ended at the peer.
-    fn ended<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        high: u32,
-        op: u64,
-        result: Result<(), Errno>,
-    ) {
-        let id = SlotId::from_wire(op);
-        if high & flag::KEPT != 0 {
-            if let Some(bytes) = self.kept.remove(id) {
-                common.kept -= bytes.len();
-            }
-        } else if let Some(op) = host.finish(self.peer, id, result) {
-            self.outstanding -= 1;
-            self.commanded -= usize::from(op.is_commanded());
-        }
-    }
-
-    /// An operation of this end has ended here.
-    pub fn finish<H: Host<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
-        if let Some(op) = host.finish(self.peer, id, result) {
-            self.outstanding -= 1;
-            self.commanded -= usize::from(op.is_commanded());
-        }
-    }
-
-    /// Gives everything up: the peer is gone, or not to be talked to any more.
-    pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
-        common.counts.lost += 1;
-        for id in self.kept.ids(|_| true) {
-            if let Some(bytes) = self.kept.remove(id) {
-                common.kept -= bytes.len();
-            }
-        }
-        *self = Self::new(self.peer, std::mem::take(&mut self.socket));
-        host.fail_peer(self.peer, errno);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A process writes only its own memory and maps its peers' read-only; nothing lies in a file system, so nothing is
 //! left behind. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`, `message.rs`, the
-//! ring, and on the peer `lane.rs` (poll), `message.rs` again, and the core. How two endpoints meet: `control.rs`,
+//! ring, and on the peer `poll.rs`, `message.rs` again, and the core. How two endpoints meet: `control.rs`,
 //! `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
 
 mod atomic;
@@ -10,6 +10,7 @@ mod bulk;
 mod command;
 mod connection;
 mod control;
+mod ending;
 #[doc(hidden)]
 pub mod fuzz;
 mod grants;
@@ -22,6 +23,7 @@ mod message;
 mod name;
 mod note;
 mod pair;
+mod poll;
 mod provider;
 mod rma;
 mod settings;

@@ -1,0 +1,84 @@
+//! How operations of a lane end, and how the lane does: its peer has closed, died, or broken the protocol.
+
+use ofi_api::Errno;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::Host;
+
+use crate::Shm;
+use crate::bulk::BulkIn;
+use crate::command::flag;
+use crate::lane::{Common, Lane, Link};
+
+impl Lane {
+    /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
+    pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+        self.gone = true;
+        if self.outstanding > 0 {
+            host.fail_outgoing(self.peer, Errno::ECONNRESET);
+        }
+        (self.outstanding, self.commanded, self.parked_accesses) = (0, 0, 0);
+        self.unconfirmed.clear();
+        self.streams.clear();
+        self.parked.clear();
+        self.backlog.clear();
+        for id in self.kept.ids(|_| true) {
+            common.kept -= self.kept.remove(id).map_or(0, |bytes| bytes.len());
+        }
+        if !self.bulk_in.as_mut().is_some_and(BulkIn::has_input) {
+            // What it was writing when it ended stays unfinished, and holds up nothing behind it.
+            self.writes = Slots::default();
+            self.serving = 0;
+        }
+    }
+
+    /// Whether everything that an ended peer sent has been taken.
+    pub fn is_drained(&mut self) -> bool {
+        !self.has_commands() && !self.bulk_in.as_mut().is_some_and(BulkIn::has_input)
+    }
+
+    /// Whether commands wait that were sent before the peer closed.
+    pub fn has_commands(&mut self) -> bool {
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return false };
+        matches!(up.commands.peek(), Ok(Some(_)))
+    }
+
+    /// An operation of this end has ended at the peer.
+    pub fn ended<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        op: u64,
+        result: Result<(), Errno>,
+    ) {
+        let id = SlotId::from_wire(op);
+        if high & flag::KEPT != 0 {
+            if let Some(bytes) = self.kept.remove(id) {
+                common.kept -= bytes.len();
+            }
+        } else if let Some(op) = host.finish(self.peer, id, result) {
+            self.outstanding -= 1;
+            self.commanded -= usize::from(op.is_commanded());
+        }
+    }
+
+    /// An operation of this end has ended here.
+    pub fn finish<H: Host<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
+        if let Some(op) = host.finish(self.peer, id, result) {
+            self.outstanding -= 1;
+            self.commanded -= usize::from(op.is_commanded());
+        }
+    }
+
+    /// Gives everything up: the peer is gone, or not to be talked to any more.
+    pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
+        common.counts.lost += 1;
+        for id in self.kept.ids(|_| true) {
+            if let Some(bytes) = self.kept.remove(id) {
+                common.kept -= bytes.len();
+            }
+        }
+        *self = Self::new(self.peer, std::mem::take(&mut self.socket));
+        host.fail_peer(self.peer, errno);
+    }
+}

@@ -1,0 +1,281 @@
+//! Taking in what a peer has sent, and moving on what is under way.
+//!
+//! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
+//! being served, its later commands wait (`serving`), so that every order of libfabric holds between them. Replies and
+//! parts are always taken, so two endpoints that serve each other cannot block.
+
+use std::sync::atomic::Ordering;
+
+use ofi_api::Errno;
+use ofi_core::transport::{Delivery, Host};
+use ofi_ring::crash_point;
+use ofi_ring::doorbell::Wake;
+use ofi_ring::record::{Consumer, Record};
+
+use crate::Shm;
+use crate::bulk::{BulkIn, BulkOut};
+use crate::command::{Words, kind};
+use crate::lane::{Broken, Common, Flow, Lane, Link};
+use crate::layout::{pair, wish};
+use crate::message;
+
+/// Why the plain messages ended.
+enum Then {
+    /// There are no more, or no more are taken now.
+    Done,
+    /// One was kept for want of a receive.
+    Kept,
+    /// Another command is next.
+    Others,
+}
+
+impl Lane {
+    /// Whether a poll would find something to do: a command, or something under way.
+    #[inline(always)]
+    pub fn wants_poll(&self) -> bool {
+        self.busy || matches!(&self.link, Some(Link { up: Some(up), .. }) if up.commands.has_next())
+    }
+
+    /// Takes in what has arrived.
+    ///
+    /// # Errors
+    /// [`Broken`] if the peer breaks the protocol.
+    #[inline(always)]
+    pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        loop {
+            // Most commands are plain messages, and those concern nothing else of the lane.
+            let then = match self.next_kind() {
+                kind::MESSAGE => self.take_messages::<false, _>(common, host)?,
+                kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host)?,
+                _ => Then::Others,
+            };
+            match then {
+                Then::Done => break,
+                Then::Kept => self.after_delivery(common, host, Delivery::Kept),
+                Then::Others => break self.take_others(common, host)?,
+            }
+        }
+        if self.busy {
+            self.poll_slow(common, host)?;
+        }
+        Ok(())
+    }
+
+    /// What the next command claims to be; 0 for none that may be taken now.
+    #[inline]
+    fn next_kind(&self) -> u32 {
+        match &self.link {
+            Some(Link { up: Some(up), .. }) if self.serving == 0 => up.commands.next_high(),
+            _ => 0,
+        }
+    }
+
+    /// Takes plain messages, as many as there are and as the core takes.
+    #[inline(never)]
+    fn take_messages<const TAGGED: bool, H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+    ) -> Result<Then, Broken> {
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(Then::Done) };
+        let mut then = Then::Done;
+        while host.hungry() {
+            let Some(record) = up.commands.peek()? else { break };
+            if record.high != if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE } {
+                then = Then::Others;
+                break;
+            }
+            // SAFETY: the record's body is aligned, and readable until `advance`.
+            let words = unsafe { Words::new(record.body, record.body_len) };
+            let delivery = message::deliver::<TAGGED, _>(self.peer, host, words)?;
+            if delivery == Delivery::Stopped {
+                break;
+            }
+            crash_point!("message.delivered");
+            up.commands.advance(&record);
+            if delivery == Delivery::Kept {
+                then = Then::Kept;
+                break;
+            }
+        }
+        self.idle = 0;
+        up.commands.flush();
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common); // it sleeps until there is room
+        }
+        Ok(then)
+    }
+
+    /// Takes commands of all kinds, as many as there are and as the core and their order allow.
+    #[inline(never)]
+    fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        let mut taken = false;
+        while self.serving == 0 && host.hungry() {
+            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
+            let Some(record) = up.commands.peek()? else { break };
+            match self.take(common, host, &record)? {
+                Flow::Next => {}
+                Flow::Stop => break,
+            }
+            taken = true;
+            if let Some(Link { up: Some(up), .. }) = &mut self.link {
+                up.commands.advance(&record);
+            }
+        }
+        if taken {
+            self.taken(common);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer of the room that there is now.
+    fn taken(&mut self, common: &mut Common) {
+        self.idle = 0;
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
+        up.commands.flush();
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common); // it sleeps until there is room
+        }
+    }
+
+    /// Whether something is under way.
+    fn is_busy(&self) -> bool {
+        self.outstanding != 0
+            || self.gone
+            || self.wished
+            || self.serving != 0
+            || !self.pulls.is_empty()
+            || !self.backlog.is_empty()
+            || !self.streams.is_empty()
+            || !self.parked.is_empty()
+            || !self.kept.is_empty()
+    }
+
+    /// Whether a poll would move something: the peer has put something into a ring, or made room that was waited for.
+    pub fn has_input(&mut self) -> bool {
+        let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
+        let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
+        let (starved, backlog) = (self.starved, !self.backlog.is_empty());
+        let Some(Link { up: Some(up), commands, replies, .. }) = &mut self.link else { return false };
+        let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
+        bulk || room
+            || some(&mut up.commands)
+            || some(&mut up.replies)
+            || up.wish() == wish::CLOSED
+            || self.gone
+            || (starved && commands.reserve(0).is_ok())
+            || (backlog && replies.reserve(24).is_ok())
+    }
+
+    #[inline(never)]
+    fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        // Looked at before the replies are taken: what the peer answered before it closed still counts.
+        let closed = self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED);
+        std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
+        self.take_replies(common, host)?;
+        self.take_parts(common, host)?;
+        while let Some(reply) = self.backlog.front() {
+            let (high, words) = (reply.high, reply.words);
+            if !self.try_reply(common, high, words) {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        self.pump(common, host)?;
+        self.move_parked(common, host);
+        if self.wished && host.may_hold(self.peer, common.eager) {
+            self.wish(wish::NONE);
+        }
+        if closed {
+            self.end(common, host);
+            if self.is_drained() {
+                return Err(Broken);
+            }
+        }
+        self.busy = self.is_busy();
+        Ok(())
+    }
+
+    fn wish(&mut self, what: u32) {
+        self.wished = what == wish::KEEP;
+        self.busy |= self.wished;
+        if let Some(link) = &self.link {
+            link.own.word32(pair::WISH).store(what, Ordering::Relaxed);
+            crash_point!("wish.stored");
+        }
+    }
+
+    /// Takes one command, of any kind.
+    #[inline(never)]
+    fn take<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        record: &Record,
+    ) -> Result<Flow, Broken> {
+        // SAFETY: the record's body is aligned, and readable until `advance`.
+        let words = unsafe { Words::new(record.body, record.body_len) };
+        if record.high & kind::MASK == kind::MESSAGE {
+            return self.take_message(common, host, record.high, words);
+        }
+        match record.high & kind::MASK {
+            kind::ANNOUNCE => self.take_announcement(common, host, record.high, words),
+            kind::WRITE => self.take_write(common, host, record.high, words),
+            kind::WRITE_LONG => self.take_long_write(common, record.high, words),
+            kind::READ => self.take_read(common, host, words),
+            kind::NOTE => self.take_note(host, words),
+            kind::ATOMIC => self.take_atomic(common, host, record.high, words),
+            kind::NOTICE => self.take_notice(host, record.high, words),
+            _ => Err(Broken),
+        }
+    }
+
+    /// Asks the peer to keep its payloads, if there is no more room for them.
+    #[inline]
+    pub fn after_delivery<H: Host<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
+        if delivery == Delivery::Kept && !self.wished && !host.may_hold(self.peer, common.eager) {
+            self.wish(wish::KEEP);
+        }
+    }
+
+    fn take_replies<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        let mut taken = false;
+        loop {
+            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
+            let Some(record) = up.replies.peek()? else { break };
+            taken = true;
+            // SAFETY: as in `take`.
+            let mut words = unsafe { Words::new(record.body, record.body_len) };
+            let op = words.next().ok_or(Broken)?;
+            match record.high & kind::MASK {
+                kind::DONE => {
+                    crash_point!("done.taken");
+                    let errno = words.next().ok_or(Broken)?;
+                    let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno as i32)) };
+                    self.ended(common, host, record.high, op, result);
+                }
+                kind::SEND => {
+                    crash_point!("send.taken");
+                    let (into, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+                    self.start_stream(common, host, record.high, op, into, len)?;
+                }
+                kind::DATA => {
+                    crash_point!("data.taken");
+                    self.take_read_data(host, op, 0, words.rest())?;
+                }
+                _ => return Err(Broken),
+            }
+            crash_point!("reply.taken");
+            if let Some(Link { up: Some(up), .. }) = &mut self.link {
+                up.replies.advance(&record);
+            }
+        }
+        if taken {
+            if let Some(Link { up: Some(up), .. }) = &mut self.link {
+                up.replies.flush();
+            }
+            self.ring(common);
+        }
+        Ok(())
+    }
+}
