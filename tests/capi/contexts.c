@@ -1,4 +1,4 @@
-/* Contexts that endpoints share, and aliases. */
+/* Contexts that endpoints share, and the contexts of scalable endpoints. */
 #include "check.h"
 
 static struct pair far, near;
@@ -106,6 +106,94 @@ static void shared(void)
 	pair_close(&far);
 }
 
+/* A scalable endpoint with two transmit and two receive contexts, and an ordinary one that sends to each. */
+static void scalable(void)
+{
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE, .rx_ctx_bits = 2};
+	struct fi_cq_tagged_entry entry;
+	struct fid_ep *sep, *tx[2], *rx[2], *none;
+	struct fid_cq *tx_cq[2], *rx_cq[2];
+	struct fid_av *av;
+	fi_addr_t to, from;
+	char got[16], name[256];
+	size_t len = sizeof name;
+
+	pair_open(&far, FI_MSG | FI_TAGGED);
+	OK(fi_close(&far.ep[0]->fid));
+	pair_open(&near, FI_MSG | FI_TAGGED);
+	struct fi_info *info = pair_info(FI_MSG | FI_TAGGED | FI_NAMED_RX_CTX);
+	CHECK(info->domain_attr->max_ep_tx_ctx >= 2 && info->domain_attr->max_ep_rx_ctx >= 2);
+	info->ep_attr->tx_ctx_cnt = info->ep_attr->rx_ctx_cnt = 2;
+	OK(fi_scalable_ep(near.domain, info, &sep, &sep));
+	CHECK(sep->fid.fclass == FI_CLASS_SEP && sep->fid.context == &sep);
+	OK(fi_scalable_ep_bind(sep, &near.av->fid, 0));
+	for (int at = 0; at < 2; at++) {
+		struct fi_tx_attr tx_attr = {.inject_size = 8};
+		struct fi_rx_attr rx_attr = {.size = 4};
+		OK(fi_tx_context(sep, at, &tx_attr, &tx[at], &tx[at]));
+		CHECK(tx[at]->fid.fclass == FI_CLASS_TX_CTX && tx[at]->fid.context == &tx[at]);
+		CHECK(tx_attr.inject_size == 8 && tx_attr.size == info->tx_attr->size);
+		OK(fi_rx_context(sep, at, at ? &rx_attr : NULL, &rx[at], NULL));
+		CHECK(rx[at]->fid.fclass == FI_CLASS_RX_CTX && rx_attr.size == 4);
+		OK(fi_cq_open(near.domain, &cq_attr, &tx_cq[at], NULL));
+		OK(fi_cq_open(near.domain, &cq_attr, &rx_cq[at], NULL));
+		ANSWERS(fi_enable(tx[at]), -FI_ENOCQ);
+		OK(fi_ep_bind(tx[at], &tx_cq[at]->fid, FI_SEND));
+		OK(fi_ep_bind(rx[at], &rx_cq[at]->fid, FI_RECV));
+		OK(fi_enable(tx[at]));
+		OK(fi_enable(rx[at]));
+	}
+	ANSWERS(fi_tx_context(sep, 0, NULL, &none, NULL), -FI_EBUSY);
+	ANSWERS(fi_rx_context(sep, 2, NULL, &none, NULL), -FI_EINVAL);
+	ANSWERS(fi_rx_context(sep, -1, NULL, &none, NULL), -FI_EINVAL);
+	ANSWERS(fi_tx_context(near.ep[0], 0, NULL, &none, NULL), -FI_EOPNOTSUPP);
+	OK(fi_enable(sep));
+	ANSWERS(fi_send(sep, got, 1, NULL, 0, NULL), -FI_EOPNOTSUPP);
+	ANSWERS(fi_recv(tx[0], got, 1, NULL, 0, NULL), -FI_EOPNOTSUPP);
+	ANSWERS(fi_send(rx[0], got, 1, NULL, 0, NULL), -FI_EOPNOTSUPP);
+	ANSWERS(fi_close(&sep->fid), -FI_EBUSY);
+
+	/* An endpoint whose vector has bits for receive contexts. */
+	OK(fi_av_open(far.domain, &av_attr, &av, NULL));
+	OK(fi_endpoint(far.domain, far.info, &far.ep[0], NULL));
+	OK(fi_ep_bind(far.ep[0], &av->fid, 0));
+	OK(fi_ep_bind(far.ep[0], &far.cq[0]->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_enable(far.ep[0]));
+	OK(fi_getname(&sep->fid, name, &len));
+	ANSWERS(fi_av_insert(av, name, 1, &to, 0, NULL), 1);
+	len = sizeof name;
+	OK(fi_getname(&far.ep[0]->fid, name, &len));
+	ANSWERS(fi_av_insert(near.av, name, 1, &from, 0, NULL), 1);
+	for (long at = 0; at < 2; at++) {
+		char text[] = "to context  ";
+		text[11] = (char)('0' + at);
+		OK(fi_recv(rx[at], got, sizeof got, NULL, FI_ADDR_UNSPEC, (void *)(at + 1)));
+		OK(fi_send(far.ep[0], text, sizeof text, NULL, fi_rx_addr(to, (int)at, 2), NULL));
+		next_of(rx_cq[at], far.cq[0], &entry);
+		CHECK(entry.op_context == (void *)(at + 1) && entry.len == sizeof text && !memcmp(got, text, sizeof text));
+		OK(fi_recv(far.ep[0], got, sizeof got, NULL, FI_ADDR_UNSPEC, got));
+		OK(fi_send(tx[at], text, sizeof text, NULL, from, (void *)(at + 5)));
+		next_of(tx_cq[at], far.cq[0], &entry);
+		CHECK(entry.op_context == (void *)(at + 5));
+		ANSWERS(fi_inject(tx[at], "too long a text", 16, from), -FI_EMSGSIZE);
+	}
+	for (int at = 0; at < 2; at++) {
+		OK(fi_close(&tx[at]->fid));
+		OK(fi_close(&rx[at]->fid));
+		OK(fi_close(&tx_cq[at]->fid));
+		OK(fi_close(&rx_cq[at]->fid));
+	}
+	OK(fi_close(&sep->fid));
+	fi_freeinfo(info);
+	OK(fi_close(&far.ep[0]->fid));
+	OK(fi_close(&av->fid));
+	/* What `pair_close` closes. */
+	OK(fi_endpoint(far.domain, far.info, &far.ep[0], NULL));
+	pair_close(&near);
+	pair_close(&far);
+}
+
 /* Null has no room: a message without bytes fits, one with bytes is cut off. */
 static void no_room(void)
 {
@@ -127,6 +215,7 @@ static void no_room(void)
 int main(void)
 {
 	shared();
+	scalable();
 	no_room();
 	return 0;
 }

@@ -81,7 +81,6 @@ static void what_is_not_supported(void)
 	char c;
 	size_t size = 8;
 	uint64_t value;
-	ANSWERS(fi_scalable_ep(pair.domain, pair.info, &other, NULL), -FI_ENOSYS);
 	ANSWERS(fi_open_ops(&pair.domain->fid, "nothing", 0, &ops, NULL), -FI_ENOSYS);
 	ANSWERS(fi_control(&pair.domain->fid, 4711, NULL), -FI_ENOSYS);
 	CHECK(fi_getopt(&pair.ep[0]->fid, FI_OPT_ENDPOINT, 4711, &value, &size) == -FI_ENOPROTOOPT);

@@ -295,6 +295,8 @@ pub struct Ticket {
     pub len: usize,
     /// Who counts its end.
     pub route: Route,
+    /// Which of its endpoint's transmit contexts reports it; 0 for an endpoint that is none.
+    pub at: u16,
 }
 
 /// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a number.

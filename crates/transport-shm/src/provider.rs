@@ -26,6 +26,8 @@ const MAX_SIZE: usize = 1 << 20;
 const IOV_LIMIT: usize = 8;
 /// As many of each object as one likes.
 const MANY: usize = 1 << 16;
+/// The most transmit contexts, and receive contexts, of a scalable endpoint.
+const CONTEXTS: usize = 256;
 
 /// The provider. It has no state: everything belongs to what is opened from it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,6 +102,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
             | Caps::SOURCE
             | Caps::SOURCE_ERR
             | Caps::FENCE
+            | Caps::NAMED_RX_CTX
             | Caps::SHARED_AV
             | Caps::AV_USER_ID
             | Caps::RMA_EVENT
@@ -142,7 +145,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.cq_cnt, domain.ep_cnt, domain.mr_cnt) = (MANY, MANY, MANY);
     domain.cntr_cnt = MANY;
     (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MANY, MANY);
-    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (CONTEXTS, CONTEXTS);
     (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (MANY, MANY);
     domain.max_err_data = 128;
     domain.caps = Caps::LOCAL_COMM;

@@ -46,7 +46,7 @@ impl Wire for Full<'_> {
 fn report(context: usize) -> Report {
     let flags = CompletionFlags::COLLECTIVE;
     let route = Route::ENDPOINT;
-    Report::Completion(Ticket { context: Context(context), flags, signal: true, len: 0, route })
+    Report::Completion(Ticket { context: Context(context), flags, signal: true, len: 0, route, at: 0 })
 }
 
 /// The members of a group as rank `me` sees them: peers have the numbers of their ranks.

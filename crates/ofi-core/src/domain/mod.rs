@@ -16,7 +16,7 @@ use crate::atomic::Executor;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
-use crate::endpoint::{Ep, SharedTx, Srx};
+use crate::endpoint::{Ep, Sep, SharedTx, Srx};
 use crate::eq::EqCore;
 use crate::fork::Born;
 use crate::keys::{Addressing, RegionTable};
@@ -148,13 +148,9 @@ impl<T: Transport> Fabric for FabricCore<T> {
     }
 }
 
-impl<T: Transport> Domain for DomainHandle<T> {
-    fn name(&self) -> &str {
-        &self.0.info.domain_attr.name
-    }
-
-    fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
-        self.0.born.check()?;
+impl<T: Transport> DomainHandle<T> {
+    /// Checks that an endpoint's info is one of this domain's.
+    fn own(&self, info: &Info) -> Result<()> {
         if info.ep_attr.ep_type == EpType::Unspec || info.domain_attr.name != self.0.info.domain_attr.name {
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -164,7 +160,25 @@ impl<T: Transport> Domain for DomainHandle<T> {
                 "use an info that getinfo answered for this domain",
             ));
         }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Domain for DomainHandle<T> {
+    fn name(&self) -> &str {
+        &self.0.info.domain_attr.name
+    }
+
+    fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
+        self.0.born.check()?;
+        self.own(info)?;
         Ok(Ep::open(&self.0, info)?)
+    }
+
+    fn open_scalable(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
+        self.0.born.check()?;
+        self.own(info)?;
+        Ok(Sep::open(&self.0, info)?)
     }
 
     fn open_shared_transmit(&self, attr: &TxAttr) -> Result<Arc<dyn SharedTransmit>> {

@@ -5,7 +5,7 @@ use ofi_api::{
 };
 
 use super::post::not_enabled;
-use super::transmit::{bad_flags, many_len, not_opened_for};
+use super::transmit::{TxSide, bad_flags, many_len, not_opened_for};
 use super::{EpCore, State};
 use crate::atomic::Executor;
 use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
@@ -22,6 +22,12 @@ pub struct AtomicSide {
 }
 
 impl AtomicSide {
+    /// The most elements of one call.
+    pub fn valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+        self.check(kind, op)?;
+        Ok(self.size / Executor::find(kind, op, datatype)?.size())
+    }
+
     /// The side of an endpoint with these capabilities.
     pub fn new(caps: Caps, size: usize, inject: usize) -> Self {
         let named = caps & Caps::RMA_DIRECTIONS;
@@ -78,34 +84,32 @@ fn same_len_of_many(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -
 impl<T: Transport> EpCore<T> {
     /// See [`ofi_api::Endpoint::atomic_valid`].
     pub(super) fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
-        let side = self.state.lock().ends.tx.atomics;
-        side.check(kind, op)?;
-        Ok(side.size / Executor::find(kind, op, datatype)?.size())
+        self.state.lock().ends.tx.atomics.valid(kind, op, datatype)
     }
 
     /// See [`ofi_api::Endpoint::atomic`].
     pub(super) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
         let mut guard = self.state.lock();
-        let outcome = guard.atomic(op);
+        let outcome = guard.atomic(0, op);
         self.posted(guard, outcome)
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> TxSide<T> {
     /// Checks what can be checked of an atomic before its peer is known: what executes it, its flags, whether its success is
     /// reported, and its length.
-    pub(super) fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
-        let side = self.ends.tx.atomics;
+    pub fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
+        let side = self.atomics;
         side.check(op.kind, op.op)?;
         let executor = Executor::find(op.kind, op.op, op.datatype)?;
-        let (flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
+        let (flags, signal) = self.flags(op.call, op.flags)?;
         if flags.contains(OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(OpFlags::REMOTE_CQ_DATA));
         }
         if op.call == Call::Inject && op.kind != AtomicKind::Base {
             return Err(no_inject());
         }
-        let limits = &self.ends.tx.limits;
+        let limits = &self.limits;
         let len = remote_len(op, &executor, limits.rma_iov)?;
         let size = if flags.contains(OpFlags::INJECT) { side.inject } else { side.size };
         if len > size {
@@ -122,21 +126,21 @@ impl<T: Transport> State<T> {
         }
         Ok((executor, flags, signal, len))
     }
+}
 
-    pub(super) fn atomic(&mut self, op: &AtomicOp<'_>) -> Result<()> {
-        let (executor, flags, signal, len) = self.check_atomic(op)?;
+impl<T: Transport> State<T> {
+    /// Posts an atomic of transmit context `at`.
+    pub(super) fn atomic(&mut self, at: u16, op: &AtomicOp<'_>) -> Result<()> {
+        let tx = self.ends.sender(at).0;
+        let (executor, flags, signal, len) = tx.check_atomic(op)?;
+        let route = tx.route;
         let (peer, _) = self.dest(op.peer)?;
-        if self.ends.no_transmit_credit() {
+        if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
         let kind = if executor.fetches() { CompletionFlags::READ } else { CompletionFlags::WRITE };
-        let ticket = Ticket {
-            context: op.context,
-            flags: CompletionFlags::ATOMIC | kind,
-            signal,
-            len,
-            route: self.ends.tx.route,
-        };
+        let ticket =
+            Ticket { context: op.context, flags: CompletionFlags::ATOMIC | kind, signal, len, route, at };
         let out = OutAtomic {
             executor,
             operands: if executor.takes_operands() { op.buf.pieces() } else { &[] },
@@ -150,7 +154,7 @@ impl<T: Transport> State<T> {
         };
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.atomic(host, &out);
-        self.ends.tx.atomics.posted += u64::from(outcome.is_ok());
+        self.ends.sender(at).0.atomics.posted += u64::from(outcome.is_ok());
         self.posted(outcome, &ticket)
     }
 }

@@ -347,12 +347,13 @@ impl<T: Transport> EpCore<T> {
         let lengths = shape.lengths();
         let buf = piece("buf", &op.buf, lengths[0])?;
         let result = piece("result", &op.result, lengths[1])?;
-        if state.ends.no_transmit_credit() {
+        if state.ends.no_transmit_credit(0) {
             return Err(state.no_credit());
         }
         let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
         let flags = CompletionFlags::COLLECTIVE;
-        let ticket = Ticket { context: op.context, flags, signal, len: lengths[0], route: Route::ENDPOINT };
+        let ticket =
+            Ticket { context: op.context, flags, signal, len: lengths[0], route: Route::ENDPOINT, at: 0 };
         // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
         unsafe {
             side.engine.start(group, plan(&shape), [buf, result], executor, Report::Completion(ticket))?;

@@ -38,10 +38,11 @@ impl<T: Transport> Ends<T> {
     pub fn drop_outgoing(&mut self, ticket: &Ticket) -> bool {
         let lost = self.may_lose(ticket);
         if lost {
-            self.tx.counts.dropped += 1;
+            let (tx, boxes) = self.sender(ticket.at);
+            tx.counts.dropped += 1;
             if ticket.signal {
-                self.boxes.credits[Credit::Transmit as usize] -= 1;
-                self.boxes.transmitted(success(ticket));
+                boxes.credits[Credit::Transmit as usize] -= 1;
+                boxes.transmitted(success(ticket));
             }
         }
         lost
@@ -53,10 +54,11 @@ impl<T: Transport> Ends<T> {
         let lost = self.may_lose(&op.ticket);
         if lost {
             tracing::debug!(target: "ofi::core::ep_data", %errno, "a datagram was lost");
-            self.tx.counts.dropped += 1;
+            let (tx, boxes) = self.sender(op.ticket.at);
+            tx.counts.dropped += 1;
             match op.ticket.signal {
-                true => self.boxes.transmitted(success(&op.ticket)),
-                false => self.boxes.credits[Credit::Transmit as usize] += 1,
+                true => boxes.transmitted(success(&op.ticket)),
+                false => boxes.credits[Credit::Transmit as usize] += 1,
             }
         }
         lost

@@ -12,6 +12,7 @@ use super::queue::{Arrival, Incoming};
 use super::receive::{self, RxSide};
 use super::receiver::Receiver;
 use super::shared_transmit::Loan;
+use super::sides::Contexts;
 use super::transmit::{TxOp, TxSide, success};
 use crate::cm::Connection;
 use crate::cntr::Kind;
@@ -31,6 +32,8 @@ pub struct Ends<T: Transport> {
     pub peers: Peers,
     /// Of endpoints of `FI_EP_MSG`.
     pub connection: Option<Box<Connection>>,
+    /// Of scalable endpoints, which transfer nothing themselves.
+    pub contexts: Option<Box<Contexts<T>>>,
     /// There where the endpoint has `FI_COLLECTIVE`.
     pub collectives: Option<Box<CollectiveSide>>,
     /// There where the endpoint has `FI_MULTICAST`.
@@ -38,23 +41,18 @@ pub struct Ends<T: Transport> {
 }
 
 impl<T: Transport> Ends<T> {
-    /// Whether no operation may be posted, even after borrowing room where it is shared.
+    /// Whether transmit context `at` may post no operation, even after borrowing room where it is shared.
     #[inline]
-    pub fn no_transmit_credit(&mut self) -> bool {
-        self.boxes.credits[Credit::Transmit as usize] == 0 && !self.borrow()
+    pub fn no_transmit_credit(&mut self, at: u16) -> bool {
+        self.sender(at).1.credits[Credit::Transmit as usize] == 0 && !self.borrow(at)
     }
 
     #[cold]
-    fn borrow(&mut self) -> bool {
-        let room = self.tx.loan.as_ref().map_or(0, Loan::borrow);
-        self.boxes.credits[Credit::Transmit as usize] += room;
+    fn borrow(&mut self, at: u16) -> bool {
+        let (tx, boxes) = self.sender(at);
+        let room = tx.loan.as_ref().map_or(0, Loan::borrow);
+        boxes.credits[Credit::Transmit as usize] += room;
         room > 0
-    }
-
-    /// The endpoint's receive side.
-    #[inline]
-    pub fn receiver(&mut self) -> Receiver<'_, T> {
-        Receiver { rx: &mut self.rx, boxes: &mut self.boxes, peers: &mut self.peers, at: 0 }
     }
 
     /// See [`Host::deliver`].
@@ -69,12 +67,12 @@ impl<T: Transport> Ends<T> {
         (len, body): (usize, *const u8),
     ) -> Delivery {
         let arrived = &Arrived::of_parts(from, words, len);
-        if !arrived.rx.is_of_one() {
+        let Some(at) = self.steer(arrived.peer, arrived.rx, arrived.tagged) else {
             self.rx.counts.dropped += 1;
             return Delivery::Taken;
-        }
+        };
         // SAFETY: the caller's promise.
-        unsafe { self.receiver().deliver(arrived, body) }
+        unsafe { self.receiver(at).deliver(arrived, body) }
     }
 
     #[cold]
@@ -82,10 +80,11 @@ impl<T: Transport> Ends<T> {
         if self.forgive(op, errno) {
             return;
         }
-        self.tx.counts.failed += 1;
+        let (tx, boxes) = self.sender(op.ticket.at);
+        tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = errno.get();
-        self.boxes.transmit_failed(error, op.ticket.route);
+        boxes.transmit_failed(error, op.ticket.route);
     }
 }
 
@@ -114,12 +113,12 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T> {
-        if !arrived.rx.is_of_one() {
+        let Some(at) = self.steer(arrived.peer, arrived.rx, arrived.tagged) else {
             self.rx.counts.dropped += 1;
             return Announced::Unwanted(token);
-        }
+        };
         // SAFETY: there is no body.
-        match unsafe { self.receiver().arrive(arrived, Incoming::Token(token)) } {
+        match unsafe { self.receiver(at).arrive(arrived, Incoming::Token(token)) } {
             Arrival::Receive(filling, _) => Announced::Pull(self.rx.filling.insert(filling)),
             Arrival::Kept { .. } => Announced::Kept,
             Arrival::Refused(Incoming::Token(token)) => Announced::Stopped(token),
@@ -135,26 +134,27 @@ impl<T: Transport> Host<T> for Ends<T> {
     fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
         let Some(filling) = self.rx.filling.remove(id) else { return };
         match result {
-            Ok(()) => self.rx.complete(&mut self.boxes, &mut self.peers, &filling),
-            Err(errno) => self.rx.fail(&mut self.boxes, &mut self.peers, &filling, errno, 0),
+            Ok(()) => self.receiver(filling.at).complete(&filling),
+            Err(errno) => self.receiver(filling.at).fail(&filling, errno),
         }
     }
 
     fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {
-        if !data.rx.is_of_one() {
+        let Some(at) = self.steer_data(peer, data.rx) else {
             self.rx.counts.dropped += 1;
             return true;
-        }
-        if !self.boxes.has_room() {
-            self.rx.counts.stopped += 1;
+        };
+        let Receiver { rx, boxes, peers, .. } = self.receiver(at);
+        if !boxes.has_room() {
+            rx.counts.stopped += 1;
             return false;
         }
-        if self.rx.bound {
+        if rx.bound {
             let flags =
                 CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
-            let source = if self.rx.report_source { self.peers.source(peer) } else { FiAddr::NOTAVAIL };
+            let source = if rx.report_source { peers.source(peer) } else { FiAddr::NOTAVAIL };
             let body = CqTaggedEntry { flags, len, data: data.value, ..CqTaggedEntry::EMPTY };
-            self.boxes.received(body, source, Credit::None);
+            boxes.received(body, source, Credit::None);
         }
         true
     }
@@ -185,13 +185,13 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {
-        self.boxes.credits[Credit::Transmit as usize] -= 1;
+        self.sender(ticket.at).1.credits[Credit::Transmit as usize] -= 1;
         self.tx.ops.insert(TxOp { peer, ticket, op })
     }
 
     fn abandon(&mut self, id: SlotId) {
-        if self.tx.ops.remove(id).is_some() {
-            self.boxes.credits[Credit::Transmit as usize] += 1;
+        if let Some(op) = self.tx.ops.remove(id) {
+            self.sender(op.ticket.at).1.credits[Credit::Transmit as usize] += 1;
         }
     }
 
@@ -204,12 +204,13 @@ impl<T: Transport> Host<T> for Ends<T> {
             return None;
         }
         let op = self.tx.ops.remove(id)?;
+        let boxes = self.sender(op.ticket.at).1;
         if result.is_ok() {
-            self.boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+            boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
         }
         match result {
-            Ok(()) if op.ticket.signal => self.boxes.transmitted(success(&op.ticket)),
-            Ok(()) => self.boxes.credits[Credit::Transmit as usize] += 1,
+            Ok(()) if op.ticket.signal => boxes.transmitted(success(&op.ticket)),
+            Ok(()) => boxes.credits[Credit::Transmit as usize] += 1,
             Err(errno) => self.fail_op(&op, errno),
         }
         Some(op.op)
@@ -235,7 +236,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         for id in self.rx.filling.ids(|filling| filling.arrived.peer == peer) {
             self.received(id, Err(error));
         }
-        self.rx.lose(peer, error, tokens);
+        self.each_receiver(|rx| rx.lose(peer, error, &tokens));
         self.connection_gone(error);
     }
 
@@ -253,6 +254,6 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn may_hold(&self, peer: Peer, len: usize) -> bool {
-        self.rx.may_hold(peer, len)
+        self.all_may_hold(peer, len)
     }
 }

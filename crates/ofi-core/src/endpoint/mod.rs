@@ -6,6 +6,7 @@
 mod atomic;
 pub(crate) mod collective;
 mod connection;
+mod context;
 mod datagram;
 mod ends;
 mod multicast;
@@ -18,10 +19,12 @@ mod queue;
 mod receive;
 mod receiver;
 mod refused;
+mod scalable;
 mod search;
 mod shared;
 mod shared_receive;
 mod shared_transmit;
+mod sides;
 mod srx;
 mod transmit;
 mod trigger;
@@ -32,8 +35,8 @@ use std::sync::Arc;
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, Errno, Error,
-    EventQueue, FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, SendOp, Serialization,
-    SharedTransmit, Statistic, TagMatch, Threshold,
+    EventQueue, FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp,
+    Serialization, SharedTransmit, Statistic, TagMatch, Threshold, TxAttr,
 };
 
 use self::atomic::AtomicSide;
@@ -43,7 +46,9 @@ use self::multicast::MulticastSide;
 use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
+pub(crate) use self::scalable::Sep;
 pub(crate) use self::shared_transmit::SharedTx;
+use self::sides::Contexts;
 pub(crate) use self::srx::Srx;
 use self::transmit::{Limits, TxSide, not_opened_for};
 use crate::av::Av;
@@ -183,42 +188,72 @@ impl<T: Transport> Source for EpCore<T> {
     }
 }
 
+/// The transmit side of an endpoint, or of a context, with these capabilities and attributes.
+fn tx_side<T: Transport>(info: &Info, caps: Caps, attr: &TxAttr) -> TxSide<T> {
+    let (messages, accesses) = (caps & Caps::MSG_DIRECTIONS, caps & Caps::RMA_DIRECTIONS);
+    let message = |kind| caps.contains(kind) && (messages.is_empty() || messages.contains(Caps::SEND));
+    let access = |way| caps.contains(Caps::RMA) && (accesses.is_empty() || accesses.contains(way));
+    let mut tx = TxSide::new();
+    tx.op_flags = attr.op_flags;
+    tx.multicast = caps.contains(Caps::MULTICAST);
+    tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
+    tx.may_send = [message(Caps::MSG), message(Caps::TAGGED)];
+    (tx.may_read, tx.may_write) = (access(Caps::READ), access(Caps::WRITE));
+    tx.limits = Limits {
+        message: info.ep_attr.max_msg_size,
+        tagged: info.ep_attr.max_msg_size,
+        rma: info.ep_attr.max_msg_size,
+        inject_message: attr.inject_size,
+        inject_tagged: attr.inject_size,
+        inject_rma: attr.inject_size,
+        iov: attr.iov_limit,
+        rma_iov: attr.rma_iov_limit,
+    };
+    tx.atomics = AtomicSide::new(caps, T::atomic_size(), attr.inject_size);
+    tx
+}
+
+/// The receive side of an endpoint, or of a context, with these capabilities and attributes.
+fn rx_side<T: Transport>(info: &Info, caps: Caps, attr: &RxAttr) -> RxSide<T> {
+    let messages = caps & Caps::MSG_DIRECTIONS;
+    let message = |kind| caps.contains(kind) && (messages.is_empty() || messages.contains(Caps::RECV));
+    let mut rx = RxSide::new(&datagram::budget(info));
+    rx.lossy = datagram::is_lossy(info);
+    rx.op_flags = attr.op_flags;
+    rx.may_receive = [message(Caps::MSG), message(Caps::TAGGED)];
+    rx.report_source = caps.contains(Caps::SOURCE);
+    rx.source_errors = caps.contains(Caps::SOURCE_ERR);
+    rx.directed = caps.contains(Caps::DIRECTED_RECV);
+    rx.tagged_directed = caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
+    rx.iov_limit = attr.iov_limit;
+    rx
+}
+
 impl<T: Transport> Ep<T> {
     /// Opens an endpoint of `domain` as `info` says.
     ///
     /// # Errors
     /// `FI_EINVAL` for an info of another kind of endpoint.
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
-        let mut tx = TxSide::new();
-        tx.op_flags = info.tx_attr.op_flags;
-        tx.multicast = info.caps.contains(Caps::MULTICAST);
-        tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
-        let caps = info.caps;
-        let (messages, accesses) = (caps & Caps::MSG_DIRECTIONS, caps & Caps::RMA_DIRECTIONS);
-        let message = |kind, way| caps.contains(kind) && (messages.is_empty() || messages.contains(way));
-        let access = |way| caps.contains(Caps::RMA) && (accesses.is_empty() || accesses.contains(way));
-        tx.may_send = [message(Caps::MSG, Caps::SEND), message(Caps::TAGGED, Caps::SEND)];
-        (tx.may_read, tx.may_write) = (access(Caps::READ), access(Caps::WRITE));
-        tx.limits = Limits {
-            message: info.ep_attr.max_msg_size,
-            tagged: info.ep_attr.max_msg_size,
-            rma: info.ep_attr.max_msg_size,
-            inject_message: info.tx_attr.inject_size,
-            inject_tagged: info.tx_attr.inject_size,
-            inject_rma: info.tx_attr.inject_size,
-            iov: info.tx_attr.iov_limit,
-            rma_iov: info.tx_attr.rma_iov_limit,
-        };
-        tx.atomics = AtomicSide::new(caps, T::atomic_size(), info.tx_attr.inject_size);
-        let mut rx = RxSide::new(&datagram::budget(info));
-        rx.lossy = datagram::is_lossy(info);
-        rx.op_flags = info.rx_attr.op_flags;
-        rx.may_receive = [message(Caps::MSG, Caps::RECV), message(Caps::TAGGED, Caps::RECV)];
-        rx.report_source = info.caps.contains(Caps::SOURCE);
-        rx.source_errors = info.caps.contains(Caps::SOURCE_ERR);
-        rx.directed = info.caps.contains(Caps::DIRECTED_RECV);
-        rx.tagged_directed = info.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
-        rx.iov_limit = info.rx_attr.iov_limit;
+        Self::build(domain, info, None)
+    }
+
+    /// Opens the endpoint inside a scalable one, with the contexts that `info` says.
+    ///
+    /// # Errors
+    /// As [`Ep::open`].
+    pub(crate) fn open_hub(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
+        Self::build(domain, info, Some(Box::new(Contexts::new(info))))
+    }
+
+    fn build(
+        domain: &Arc<DomainCore<T>>,
+        info: &Info,
+        contexts: Option<Box<Contexts<T>>>,
+    ) -> Result<Arc<Self>> {
+        let caps = if contexts.is_some() { Caps::empty() } else { info.caps };
+        let (tx, rx) = (tx_side(info, caps, &info.tx_attr), rx_side(info, caps, &info.rx_attr));
+        let together = contexts.is_some() || shared::shares(info);
         let fid = Fid::next();
         let connected = info.ep_attr.ep_type == EpType::Msg;
         let connection = connected.then(|| Connection::new(fid, info.handle.as_ref()));
@@ -230,6 +265,7 @@ impl<T: Transport> Ep<T> {
                 boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
                 peers: Peers::default(),
                 connection: connection.map(Box::new),
+                contexts,
                 collectives: CollectiveSide::new::<T>(caps),
                 multicast: MulticastSide::new(caps),
             },
@@ -243,7 +279,7 @@ impl<T: Transport> Ep<T> {
         // starts on the thread that counts, which may be in calls of another endpoint.
         let locked = connected || info.caps.contains(Caps::TRIGGER);
         let serialization = if locked { Serialization::LIBRARY } else { domain.serialization };
-        let state = match shared::shares(info) {
+        let state = match together {
             true => PolicyLock::between(serialization, state),
             false => PolicyLock::new(serialization, state),
         };
@@ -290,14 +326,20 @@ fn of_another_domain(what: &str) -> Error {
     )
 }
 
+/// The core's part of a queue of the application's, which must be one of `domain`.
+fn queue_of<T: Transport>(cq: &Arc<dyn CompletionQueue>, domain: &DomainCore<T>) -> Result<Arc<Cq>> {
+    let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
+    let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
+    if cq.domain() != domain.id() {
+        return Err(of_another_domain("the completion queue"));
+    }
+    Ok(cq)
+}
+
 impl<T: Transport> Endpoint for Ep<T> {
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
         self.core.born.check()?;
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
-        let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
-        if cq.domain() != self.core.domain.id() {
-            return Err(of_another_domain("the completion queue"));
-        }
+        let cq = queue_of(cq, &self.core.domain)?;
         let directions = BindFlags::TRANSMIT | BindFlags::RECV;
         if !flags.intersects(directions) || !(directions | BindFlags::SELECTIVE_COMPLETION).contains(flags) {
             return Err(Error::wanted(
@@ -431,7 +473,8 @@ impl<T: Transport> Endpoint for Ep<T> {
             state.ends.tx.bound || counts(&[Kind::Send, Kind::Read, Kind::Write]),
             state.ends.rx.bound || counts(&[Kind::Receive]),
         );
-        if (sends && !told.0) || (receives && !told.1) {
+        let transfers = state.ends.contexts.is_none();
+        if transfers && ((sends && !told.0) || (receives && !told.1)) {
             let missing = if sends && !told.0 { "FI_TRANSMIT" } else { "FI_RECV" };
             return Err(Error::wanted(
                 Errno::ENOCQ,

@@ -2,6 +2,8 @@
 
 use ofi_api::{EpOption, Errno, Error, Result, Statistic};
 
+use super::receive::RxSide;
+use super::transmit::TxSide;
 use super::{EpCore, State};
 use crate::cm;
 use crate::transport::{Lanes, Transport};
@@ -71,45 +73,10 @@ impl<T: Transport> EpCore<T> {
             return Vec::new();
         }
         let guard = self.state.lock();
-        let (tx, rx) = (&guard.ends.tx.counts, &guard.ends.rx.counts);
-        let mut all = vec![
-            stat("tx_messages", tx.messages, "messages sent"),
-            stat("tx_bytes", tx.bytes, "bytes of messages sent"),
-            stat("tx_writes", tx.writes, "remote writes posted"),
-            stat("tx_atomics", guard.ends.tx.atomics.posted, "atomic operations posted"),
-            stat("tx_reads", tx.reads, "remote reads posted"),
-            stat("tx_again", tx.again, "posts refused with FI_EAGAIN"),
-            stat("tx_failed", tx.failed, "operations that ended with an error"),
-            stat("tx_outstanding", guard.ends.tx.ops.len() as u64, "operations that have not ended"),
-            stat("rx_messages", rx.messages, "messages received"),
-            stat("rx_bytes", rx.bytes, "bytes of messages received"),
-            stat("rx_posted", guard.ends.rx.queue.matcher.posted_len() as u64, "receives that wait"),
-            stat("rx_unexpected", rx.unexpected, "messages that came before their receive"),
-            stat(
-                "rx_unexpected_now",
-                guard.ends.rx.queue.matcher.unexpected_len() as u64,
-                "of those, still waiting",
-            ),
-            stat(
-                "rx_unexpected_bytes",
-                guard.ends.rx.queue.matcher.bytes_held() as u64,
-                "bytes that they hold",
-            ),
-            stat("rx_over_budget", rx.over_budget, "unexpected payloads taken beyond the byte budget"),
-            stat("rx_truncated", rx.truncated, "messages longer than their receive"),
-            stat("rx_failed", rx.failed, "receives that ended with an error"),
-            stat(
-                "tx_dropped",
-                tx.dropped,
-                "datagrams dropped, as their receiver had no room or was not there",
-            ),
-            stat(
-                "rx_dropped",
-                rx.dropped,
-                "datagrams dropped, as no receive was posted for them in time, and messages for receive contexts that are not there",
-            ),
-            stat("rx_stopped", rx.stopped, "times that a peer had to wait for room"),
-        ];
+        let mut all = guard.ends.tx.statistics();
+        let under_way = guard.ends.tx.ops.len() as u64;
+        all.push(stat("tx_outstanding", under_way, "operations that have not ended"));
+        all.append(&mut guard.ends.rx.statistics());
         if let Some(lanes) = &guard.lanes {
             lanes.statistics(&mut all);
         }
@@ -173,6 +140,51 @@ impl<T: Transport> State<T> {
         }
         self.shared_memory = value == 1;
         Ok(())
+    }
+}
+
+impl<T: Transport> TxSide<T> {
+    /// What was posted here.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        let counts = &self.counts;
+        vec![
+            stat("tx_messages", counts.messages, "messages sent"),
+            stat("tx_bytes", counts.bytes, "bytes of messages sent"),
+            stat("tx_writes", counts.writes, "remote writes posted"),
+            stat("tx_atomics", self.atomics.posted, "atomic operations posted"),
+            stat("tx_reads", counts.reads, "remote reads posted"),
+            stat("tx_again", counts.again, "posts refused with FI_EAGAIN"),
+            stat("tx_failed", counts.failed, "operations that ended with an error"),
+            stat(
+                "tx_dropped",
+                counts.dropped,
+                "datagrams dropped, as their receiver had no room or was not there",
+            ),
+        ]
+    }
+}
+
+impl<T: Transport> RxSide<T> {
+    /// What was received here, and what waits.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        let (counts, matcher) = (&self.counts, &self.queue.matcher);
+        vec![
+            stat("rx_messages", counts.messages, "messages received"),
+            stat("rx_bytes", counts.bytes, "bytes of messages received"),
+            stat("rx_posted", matcher.posted_len() as u64, "receives that wait"),
+            stat("rx_unexpected", counts.unexpected, "messages that came before their receive"),
+            stat("rx_unexpected_now", matcher.unexpected_len() as u64, "of those, still waiting"),
+            stat("rx_unexpected_bytes", matcher.bytes_held() as u64, "bytes that they hold"),
+            stat("rx_over_budget", counts.over_budget, "unexpected payloads taken beyond the byte budget"),
+            stat("rx_truncated", counts.truncated, "messages longer than their receive"),
+            stat("rx_failed", counts.failed, "receives that ended with an error"),
+            stat(
+                "rx_dropped",
+                counts.dropped,
+                "datagrams dropped, as no receive was posted for them in time, and messages for receive contexts that are not there",
+            ),
+            stat("rx_stopped", counts.stopped, "times that a peer had to wait for room"),
+        ]
     }
 }
 

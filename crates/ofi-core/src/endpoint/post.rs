@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
+    Call, CompletionFlags, Context, Errno, Error, FiAddr, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
-use super::transmit::{bad_flags, not_opened_for, send_flags};
+use super::transmit::send_flags;
 use super::{EpCore, State};
 use crate::cntr::Kind;
 use crate::cq::Credit;
@@ -22,6 +22,18 @@ pub(super) fn not_enabled() -> Error {
         "an enabled endpoint",
         "one before fi_enable",
         "bind its queue and address vector, then enable it",
+    )
+}
+
+/// No receive and no triggered operation has this context.
+#[cold]
+pub(super) fn nothing_to_cancel(context: Context) -> Error {
+    Error::wanted(
+        Errno::ENOENT,
+        "fi_cancel",
+        "the context of a receive or a triggered operation that waits",
+        format!("{:#x}, which none has", context.0),
+        "nothing: the receive has its message, or was never posted",
     )
 }
 
@@ -77,9 +89,10 @@ impl<T: Transport> State<T> {
     pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
-                self.ends.boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
+                let boxes = self.ends.sender(ticket.at).1;
+                boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
                 if ticket.signal {
-                    self.ends.boxes.sent(ticket.context, ticket.flags);
+                    boxes.sent(ticket.context, ticket.flags);
                 }
                 Ok(())
             }
@@ -127,28 +140,17 @@ impl<T: Transport> State<T> {
         true
     }
 
-    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and its
-    /// length.
-    #[inline]
-    pub(super) fn check_send<const TAGGED: bool>(&self, op: &SendOp<'_>) -> Result<(OpFlags, bool, usize)> {
-        if !self.ends.tx.may_send[usize::from(TAGGED)] {
-            let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
-            return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
-        }
-        let (flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
-        let len = self.ends.tx.message_len(op, flags, TAGGED)?;
-        Ok((flags, signal, len))
-    }
-
+    /// Posts a send of transmit context `at`.
     #[inline(never)]
-    pub(super) fn send<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> Result<()> {
-        let (flags, signal, len) = self.check_send::<TAGGED>(op)?;
+    pub(super) fn send<const TAGGED: bool>(&mut self, at: u16, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        let tx = self.ends.sender(at).0;
+        let (flags, signal, len) = tx.check_send::<TAGGED>(op)?;
+        let route = tx.route;
         let (peer, rx) = self.dest(op.dest)?;
-        if self.ends.no_transmit_credit() {
+        if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
-        let ticket =
-            Ticket { context: op.context, flags: send_flags(TAGGED), signal, len, route: self.ends.tx.route };
+        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal, len, route, at };
         let out = OutMessage {
             pieces: op.buf.pieces(),
             len,
@@ -163,47 +165,27 @@ impl<T: Transport> State<T> {
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.send(host, &out);
         if outcome.is_ok() {
-            self.ends.tx.counts.messages += 1;
-            self.ends.tx.counts.bytes += len as u64;
+            let counts = &mut self.ends.sender(at).0.counts;
+            counts.messages += 1;
+            counts.bytes += len as u64;
         }
         self.posted(outcome, &ticket)
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is reported,
-    /// and its length.
-    #[inline]
-    pub(super) fn check_rma(&self, op: &RmaOp<'_>, write: bool) -> Result<(OpFlags, bool, usize)> {
-        if !(if write { self.ends.tx.may_write } else { self.ends.tx.may_read }) {
-            let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
-            return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
-        }
-        let (mut flags, signal) = self.ends.tx.flags(op.call, op.flags)?;
-        if !write && op.call == Call::Plain {
-            flags -= self.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing for a read
-        }
-        if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
-            return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
-        }
-        let len = self.ends.tx.rma_len(op, flags)?;
-        Ok((flags, signal, len))
-    }
-
-    pub(super) fn rma(&mut self, op: &RmaOp<'_>, write: bool) -> Result<()> {
-        let (flags, signal, len) = self.check_rma(op, write)?;
+    /// Posts a remote access of transmit context `at`.
+    pub(super) fn rma(&mut self, at: u16, op: &RmaOp<'_>, write: bool) -> Result<()> {
+        let tx = self.ends.sender(at).0;
+        let (flags, signal, len) = tx.check_rma(op, write)?;
+        let route = tx.route;
         let (peer, rx) = self.dest(op.peer)?;
-        if self.ends.no_transmit_credit() {
+        if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-        let ticket = Ticket {
-            context: op.context,
-            flags: CompletionFlags::RMA | kind,
-            signal,
-            len,
-            route: self.ends.tx.route,
-        };
+        let ticket =
+            Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal, len, route, at };
         let out = OutRma {
             write,
             pieces: op.buf.pieces(),
@@ -218,8 +200,8 @@ impl<T: Transport> State<T> {
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.rma(host, &out);
         if outcome.is_ok() {
-            let count = if write { &mut self.ends.tx.counts.writes } else { &mut self.ends.tx.counts.reads };
-            *count += 1;
+            let counts = &mut self.ends.sender(at).0.counts;
+            *(if write { &mut counts.writes } else { &mut counts.reads }) += 1;
         }
         self.posted(outcome, &ticket)
     }
@@ -232,13 +214,13 @@ impl<T: Transport> EpCore<T> {
         if guard.send_now::<TAGGED>(op, tag) {
             return Ok(());
         }
-        let outcome = guard.send::<TAGGED>(op, tag);
+        let outcome = guard.send::<TAGGED>(0, op, tag);
         self.posted(guard, outcome)
     }
 
     pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let mut guard = self.state.lock();
-        let outcome = guard.rma(op, write);
+        let outcome = guard.rma(0, op, write);
         self.posted(guard, outcome)
     }
 
@@ -271,7 +253,7 @@ impl<T: Transport> EpCore<T> {
         if guard.receive_now::<TAGGED>(op, tag) {
             return Ok(());
         }
-        let outcome = guard.receive::<TAGGED>(op, tag);
+        let outcome = guard.receive::<TAGGED>(0, op, tag);
         drop(guard);
         self.domain.works.run_if_due();
         outcome
@@ -286,13 +268,7 @@ impl<T: Transport> EpCore<T> {
             if self.domain.works.cancel_triggered(std::ptr::from_ref(self).cast(), context) {
                 return Ok(());
             }
-            return Err(Error::wanted(
-                Errno::ENOENT,
-                "fi_cancel",
-                "the context of a receive or a triggered operation that waits",
-                format!("{:#x}, which none has", context.0),
-                "nothing: the receive has its message, or was never posted",
-            ));
+            return Err(nothing_to_cancel(context));
         };
         state.ends.give_back(&posted, Errno::ECANCELED);
         drop(guard);

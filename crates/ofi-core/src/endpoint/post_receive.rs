@@ -6,6 +6,7 @@ use super::State;
 use super::post::not_enabled;
 use super::queue::{Filling, Held, Special, SpecialKind};
 use super::receive;
+use super::receiver::Receiver;
 use super::search::SEARCH_FLAGS;
 use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
 use crate::copy;
@@ -49,20 +50,28 @@ impl<T: Transport> State<T> {
         queued
     }
 
+    /// Posts a receive of receive context `at`, or searches.
     #[inline(never)]
-    pub(super) fn receive<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+    pub(super) fn receive<const TAGGED: bool>(
+        &mut self,
+        at: u16,
+        op: &ReceiveOp<'_>,
+        tag: TagMatch,
+    ) -> Result<()> {
         if self.lanes.is_none() {
             return Err(not_enabled());
         }
-        if !self.ends.rx.may_receive[usize::from(TAGGED)] {
+        let rx = self.ends.receiver(at).rx;
+        if !rx.may_receive[usize::from(TAGGED)] {
             if let Some(late) = self.late_receive::<TAGGED>(op, tag) {
                 return late;
             }
             let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
             return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
         }
-        let flags = if op.call == Call::Msg { op.flags } else { self.ends.rx.op_flags | op.flags };
-        let directed = if TAGGED { self.ends.rx.tagged_directed } else { self.ends.rx.directed };
+        let rx = self.ends.receiver(at).rx;
+        let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
+        let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
         let source = if directed && op.source != FiAddr::UNSPEC {
             From::From(matching::Peer(self.dest(op.source)?.0))
         } else {
@@ -74,28 +83,29 @@ impl<T: Transport> State<T> {
             if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
                 return Err(bad_flags(flags - RECEIVE_FLAGS));
             }
-            return self.search(op, &want, flags);
+            return self.search(at, op, &want, flags);
         }
+        let Receiver { rx, boxes, .. } = self.ends.receiver(at);
         match op.buf.pieces() {
             [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
             [_] => {}
-            _ => drop(many_len(&op.buf, self.ends.rx.iov_limit)?),
+            _ => drop(many_len(&op.buf, rx.iov_limit)?),
         }
-        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        let credit = &mut boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        let signal = self.ends.rx.reports(flags);
+        let signal = rx.reports(flags);
         if flags.contains(OpFlags::MULTI_RECV) {
-            return self.post_multi(op, want, signal);
+            return self.post_multi(at, op, want, signal);
         }
-        let posted = self.ends.rx.posted(op.context, &op.buf, signal);
-        match self.ends.rx.queue.matcher.post(want, posted) {
+        let posted = rx.posted(op.context, &op.buf, signal);
+        match rx.queue.matcher.post(want, posted) {
             matching::Posted::Queued(_) => {}
             matching::Posted::Matched { recv, message } => {
                 let arrived = receive::arrived(&message.envelope, message.content.peer);
-                let filling = self.ends.rx.queue.fill(recv, &arrived);
+                let filling = Filling { at, ..rx.queue.fill(recv, &arrived) };
                 self.settle(filling, message.content.held);
             }
         }
@@ -111,7 +121,7 @@ impl<T: Transport> State<T> {
             Held::Bytes(bytes) => {
                 // SAFETY: the pieces were lent for writing until the completion that is made below is read.
                 unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
-                self.ends.rx.complete(&mut self.ends.boxes, &mut self.ends.peers, &filling);
+                self.ends.receiver(filling.at).complete(&filling);
             }
             Held::AtSender(token) => {
                 let peer = filling.arrived.peer;
@@ -120,23 +130,21 @@ impl<T: Transport> State<T> {
                     lanes.pull(host, peer, token, into);
                 }
             }
-            Held::Lost(errno) => {
-                self.ends.rx.fail(&mut self.ends.boxes, &mut self.ends.peers, &filling, errno, 0)
-            }
+            Held::Lost(errno) => self.ends.receiver(filling.at).fail(&filling, errno),
         }
     }
 
     /// Posts a multi-receive buffer, after the messages that already wait for it.
     #[cold]
-    fn post_multi(&mut self, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
+    fn post_multi(&mut self, at: u16, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
         let [piece] = op.buf.pieces() else {
-            self.ends.boxes.credits[Credit::Receive as usize] += 1;
+            self.ends.receiver(at).boxes.credits[Credit::Receive as usize] += 1;
             return Err(scattered_multi(op.buf.pieces().len()));
         };
-        let id = self.ends.rx.queue.multi(piece);
+        let id = self.ends.receiver(at).rx.queue.multi(piece);
         loop {
             let special = Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
-            let queue = &mut self.ends.rx.queue;
+            let queue = &mut self.ends.receiver(at).rx.queue;
             let posted = queue.posted_special(op.context, special);
             let message = match queue.matcher.post(want, posted) {
                 matching::Posted::Queued(_) => return Ok(()),
@@ -149,7 +157,7 @@ impl<T: Transport> State<T> {
             let Some((filling, exhausted)) = queue.fill_multi(op.context, signal, id, &arrived) else {
                 return Ok(());
             };
-            self.settle(filling, message.content.held);
+            self.settle(Filling { at, ..filling }, message.content.held);
             if exhausted {
                 return Ok(());
             }

@@ -1,5 +1,7 @@
 //! What happens to a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
 
+use ofi_api::Errno;
+
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::queue::{Arrival, Filling, Incoming};
@@ -70,6 +72,12 @@ impl<T: Transport> Receiver<'_, T> {
             }
             Arrival::Refused(_) => Delivery::Stopped,
         }
+    }
+
+    /// Reports a receive that failed before anything was placed.
+    #[cold]
+    pub fn fail(&mut self, filling: &Filling, errno: Errno) {
+        self.rx.fail(self.boxes, self.peers, filling, errno, 0);
     }
 
     /// Reports a filled receive.

@@ -156,9 +156,41 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }
 
+    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and its
+    /// length.
+    #[inline]
+    pub fn check_send<const TAGGED: bool>(&self, op: &SendOp<'_>) -> Result<(OpFlags, bool, usize)> {
+        if !self.may_send[usize::from(TAGGED)] {
+            let caps = if TAGGED { "FI_TAGGED and FI_SEND" } else { "FI_MSG and FI_SEND" };
+            return Err(not_opened_for(if TAGGED { "fi_tsend" } else { "fi_send" }, caps));
+        }
+        let (flags, signal) = self.flags(op.call, op.flags)?;
+        let len = self.message_len(op, flags, TAGGED)?;
+        Ok((flags, signal, len))
+    }
+
+    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is reported,
+    /// and its length.
+    #[inline]
+    pub fn check_rma(&self, op: &RmaOp<'_>, write: bool) -> Result<(OpFlags, bool, usize)> {
+        if !(if write { self.may_write } else { self.may_read }) {
+            let caps = if write { "FI_RMA and FI_WRITE" } else { "FI_RMA and FI_READ" };
+            return Err(not_opened_for(if write { "fi_write" } else { "fi_read" }, caps));
+        }
+        let (mut flags, signal) = self.flags(op.call, op.flags)?;
+        if !write && op.call == Call::Plain {
+            flags -= self.op_flags & OpFlags::INJECT; // a default that means nothing for a read
+        }
+        if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
+            return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));
+        }
+        let len = self.rma_len(op, flags)?;
+        Ok((flags, signal, len))
+    }
+
     /// Checks a message's size and memory; answers its length.
     #[inline]
-    pub fn message_len(&self, op: &SendOp<'_>, flags: OpFlags, tagged: bool) -> Result<usize> {
+    fn message_len(&self, op: &SendOp<'_>, flags: OpFlags, tagged: bool) -> Result<usize> {
         let (max, inject) = if tagged {
             (self.limits.tagged, self.limits.inject_tagged)
         } else {
@@ -168,7 +200,7 @@ impl<T: Transport> TxSide<T> {
     }
 
     /// Checks an RMA's sizes and memory; answers its length.
-    pub fn rma_len(&self, op: &RmaOp<'_>, flags: OpFlags) -> Result<usize> {
+    fn rma_len(&self, op: &RmaOp<'_>, flags: OpFlags) -> Result<usize> {
         let limits = &self.limits;
         let len = checked_len(&op.buf, limits.iov, limits.rma, limits.inject_rma, flags)?;
         if op.remote.is_empty() || op.remote.len() > limits.rma_iov {

@@ -114,13 +114,13 @@ impl<T: Transport> State<T> {
     /// Checks an operation as far as that does not depend on when it starts.
     fn check(&self, op: &DeferredOp<'_>) -> Result<()> {
         match op {
-            DeferredOp::Send(op) => self.check_send::<false>(op).map(drop),
-            DeferredOp::SendTagged(op, _) => self.check_send::<true>(op).map(drop),
-            DeferredOp::Write(op) => self.check_rma(op, true).map(drop),
-            DeferredOp::Read(op) => self.check_rma(op, false).map(drop),
+            DeferredOp::Send(op) => self.ends.tx.check_send::<false>(op).map(drop),
+            DeferredOp::SendTagged(op, _) => self.ends.tx.check_send::<true>(op).map(drop),
+            DeferredOp::Write(op) => self.ends.tx.check_rma(op, true).map(drop),
+            DeferredOp::Read(op) => self.ends.tx.check_rma(op, false).map(drop),
             DeferredOp::Receive(op) => self.check_receive(op, 0).map(drop),
             DeferredOp::ReceiveTagged(op, _) => self.check_receive(op, 1).map(drop),
-            DeferredOp::Atomic(op) => self.check_atomic(op).map(drop),
+            DeferredOp::Atomic(op) => self.ends.tx.check_atomic(op).map(drop),
         }
     }
 
@@ -197,13 +197,13 @@ impl<T: Transport> Target for EpCore<T> {
         state.ends.tx.route = route;
         let signal = told && state.ends.rx.bound;
         let outcome = match &op {
-            DeferredOp::Send(op) => state.send::<false>(op, 0),
-            DeferredOp::SendTagged(op, tag) => state.send::<true>(op, *tag),
+            DeferredOp::Send(op) => state.send::<false>(0, op, 0),
+            DeferredOp::SendTagged(op, tag) => state.send::<true>(0, op, *tag),
             DeferredOp::Receive(op) => state.receive_work(op, None, signal, route),
             DeferredOp::ReceiveTagged(op, tag) => state.receive_work(op, Some(*tag), signal, route),
-            DeferredOp::Write(op) => state.rma(op, true),
-            DeferredOp::Read(op) => state.rma(op, false),
-            DeferredOp::Atomic(op) => state.atomic(op),
+            DeferredOp::Write(op) => state.rma(0, op, true),
+            DeferredOp::Read(op) => state.rma(0, op, false),
+            DeferredOp::Atomic(op) => state.atomic(0, op),
         };
         state.ends.tx.route = Route::ENDPOINT;
         if outcome.is_err() {

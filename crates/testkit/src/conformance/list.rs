@@ -469,6 +469,18 @@ macro_rules! for_each_case {
                 an_endpoint_with_one_context_is_reached_by_its_name_too
                 a_message_for_a_context_that_is_not_there_is_dropped_and_counted
                 a_vector_has_room_for_peers_beside_the_bits_of_contexts
+                a_receive_context_is_reached_by_its_name
+                transmit_contexts_have_the_address_of_their_endpoint
+                without_a_name_the_endpoint_chooses_a_context_that_can
+                messages_of_one_sender_go_to_one_context_in_order
+                messages_wait_for_a_context_that_is_opened_later
+                a_context_has_what_it_asks_for_within_its_endpoint
+                contexts_and_their_endpoint_refuse_what_they_do_not_have
+                transmit_contexts_read_write_and_change_remote_memory
+                a_context_that_closes_leaves_the_others_alone
+                a_context_searches_cancels_and_packs_like_an_endpoint
+                a_blocked_reader_of_a_context_wakes_for_its_message
+                threads_use_contexts_of_one_endpoint_at_once
             }
             sharing {
                 a_context_that_is_shared_is_granted_on_request

@@ -1,0 +1,193 @@
+//! Scalable endpoints (`fi_scalable_ep`): one address and one set of lanes under several transmit and receive contexts.
+//!
+//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them share
+//! one address: a peer sees one source, and one vector entry leads to all receive contexts.
+
+use std::sync::Arc;
+
+use ofi_api::{
+    Address, AddressVector, BindFlags, Caps, CompletionQueue, Context, Counter, Endpoint, EpOption, EpType,
+    Errno, Error, EventQueue, Fid, Info, ReceiveOp, Result, RxAttr, SHARED_CONTEXT, Statistic, TagMatch,
+    TxAttr,
+};
+
+use super::Ep;
+use super::context::ContextEp;
+use super::refused::{refuse, refuse_others, refuse_transmit};
+use super::sides::Side;
+use crate::domain::DomainCore;
+use crate::transport::Transport;
+
+/// See the module. Its contexts keep the endpoint open.
+pub(crate) struct Sep<T: Transport> {
+    hub: Arc<Ep<T>>,
+}
+
+fn beyond(field: &str, limit: impl std::fmt::Display, found: impl std::fmt::Display) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        field.to_string(),
+        format!("at most what the scalable endpoint has, {limit}"),
+        found.to_string(),
+        "open the scalable endpoint with more, or ask for less",
+    )
+}
+
+/// A size of a context: what is asked for, or, for 0, the endpoint's.
+fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
+    match wanted {
+        0 => Ok(limit),
+        wanted if wanted > limit => Err(beyond(field, limit, wanted)),
+        wanted => Ok(wanted),
+    }
+}
+
+/// Capabilities of a context: what is asked for, or, for none, the endpoint's.
+fn capabilities(field: &str, wanted: Caps, limit: Caps) -> Result<Caps> {
+    match wanted {
+        none if none.is_empty() => Ok(limit),
+        wanted if !limit.contains(wanted) => Err(beyond(field, limit, wanted)),
+        wanted => Ok(wanted),
+    }
+}
+
+fn transmit_attr(of: &TxAttr, wanted: &TxAttr) -> Result<TxAttr> {
+    let flags = if wanted.op_flags.is_empty() { of.op_flags } else { wanted.op_flags };
+    Ok(TxAttr {
+        caps: capabilities("tx_attr.caps", wanted.caps, of.caps)?,
+        op_flags: flags,
+        inject_size: size("tx_attr.inject_size", wanted.inject_size, of.inject_size)?,
+        size: size("tx_attr.size", wanted.size, of.size)?,
+        iov_limit: size("tx_attr.iov_limit", wanted.iov_limit, of.iov_limit)?,
+        rma_iov_limit: size("tx_attr.rma_iov_limit", wanted.rma_iov_limit, of.rma_iov_limit)?,
+        ..of.clone()
+    })
+}
+
+fn receive_attr(of: &RxAttr, wanted: &RxAttr) -> Result<RxAttr> {
+    let flags = if wanted.op_flags.is_empty() { of.op_flags } else { wanted.op_flags };
+    Ok(RxAttr {
+        caps: capabilities("rx_attr.caps", wanted.caps, of.caps)?,
+        op_flags: flags,
+        size: size("rx_attr.size", wanted.size, of.size)?,
+        iov_limit: size("rx_attr.iov_limit", wanted.iov_limit, of.iov_limit)?,
+        ..of.clone()
+    })
+}
+
+fn no_such(direction: &str, index: usize, count: usize) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        format!("the index of a {direction} context"),
+        format!("one below {count} (ep_attr)"),
+        index.to_string(),
+        "open the scalable endpoint with more contexts",
+    )
+}
+
+impl<T: Transport> Sep<T> {
+    /// Opens a scalable endpoint of `domain` as `info` says.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for counts that there cannot be; `FI_ENOSYS` for connected endpoints and collectives.
+    pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
+        if info.ep_attr.ep_type == EpType::Msg || info.caps.contains(Caps::COLLECTIVE) {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "the info of a scalable endpoint",
+                "a connectionless endpoint without FI_COLLECTIVE",
+                format!("{} with {}", info.ep_attr.ep_type, info.caps),
+                "ask getinfo for FI_EP_RDM or FI_EP_DGRAM",
+            ));
+        }
+        let limits = &domain.info.domain_attr;
+        let counts = [
+            ("ep_attr.tx_ctx_cnt", info.ep_attr.tx_ctx_cnt, limits.max_ep_tx_ctx),
+            ("ep_attr.rx_ctx_cnt", info.ep_attr.rx_ctx_cnt, limits.max_ep_rx_ctx),
+        ];
+        for (field, count, limit) in counts {
+            if count == SHARED_CONTEXT || count > limit {
+                let found =
+                    if count == SHARED_CONTEXT { "FI_SHARED_CONTEXT".into() } else { count.to_string() };
+                return Err(Error::wanted(
+                    Errno::EINVAL,
+                    field.to_string(),
+                    format!("1 to {limit} contexts of its own"),
+                    found,
+                    "share contexts between ordinary endpoints",
+                ));
+            }
+        }
+        Ok(Arc::new(Self { hub: Ep::open_hub(domain, info)? }))
+    }
+}
+
+impl<T: Transport> Endpoint for Sep<T> {
+    refuse_transmit!("a scalable endpoint, whose contexts transfer");
+    refuse_others!("a scalable endpoint, whose contexts transfer");
+    refuse! { "a scalable endpoint, whose contexts transfer":
+        bind_cq(&Arc<dyn CompletionQueue>, BindFlags) -> ();
+        bind_counter(&Arc<dyn Counter>, BindFlags) -> ();
+        bind_eq(&Arc<dyn EventQueue>) -> ();
+        receive(&ReceiveOp<'_>) -> ();
+        receive_tagged(&ReceiveOp<'_>, TagMatch) -> ();
+        cancel(Context) -> ();
+    }
+
+    fn fid(&self) -> Fid {
+        self.hub.fid()
+    }
+
+    fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
+        self.hub.bind_av(av)
+    }
+
+    fn transmit_context(&self, index: usize, attr: Option<&TxAttr>) -> Result<(Arc<dyn Endpoint>, TxAttr)> {
+        let core = &self.hub.core;
+        core.born.check()?;
+        let info = &core.info;
+        let attr = attr.map_or(Ok(info.tx_attr.clone()), |wanted| transmit_attr(&info.tx_attr, wanted))?;
+        let at = core.state.lock().contexts()?.sender(index);
+        let at = at.ok_or_else(|| no_such("transmit", index, info.ep_attr.tx_ctx_cnt))?;
+        Ok((ContextEp::open(&self.hub, at, Side::transmitting(info, &attr), true)?, attr))
+    }
+
+    fn receive_context(&self, index: usize, attr: Option<&RxAttr>) -> Result<(Arc<dyn Endpoint>, RxAttr)> {
+        let core = &self.hub.core;
+        core.born.check()?;
+        let info = &core.info;
+        let attr = attr.map_or(Ok(info.rx_attr.clone()), |wanted| receive_attr(&info.rx_attr, wanted))?;
+        let at = core.state.lock().contexts()?.receiver(index);
+        let at = at.ok_or_else(|| no_such("receive", index, info.ep_attr.rx_ctx_cnt))?;
+        Ok((ContextEp::open(&self.hub, at, Side::receiving(info, &attr), false)?, attr))
+    }
+
+    fn enable(&self) -> Result<()> {
+        self.hub.enable()?;
+        self.hub.core.attach_all()
+    }
+
+    fn name(&self) -> Result<Address> {
+        self.hub.name()
+    }
+
+    fn set_name(&self, address: &Address) -> Result<()> {
+        self.hub.set_name(address)
+    }
+
+    fn option(&self, option: EpOption) -> Result<usize> {
+        self.hub.option(option)
+    }
+
+    fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
+        match option {
+            EpOption::MinMultiRecv => Err(Error::new(Errno::ENOPROTOOPT)), // that of a receive context
+            _ => self.hub.set_option(option, value),
+        }
+    }
+
+    /// Those of the lanes, and what was dropped for want of a context.
+    fn statistics(&self) -> Vec<Statistic> {
+        self.hub.statistics()
+    }
+}

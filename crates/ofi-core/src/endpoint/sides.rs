@@ -1,0 +1,179 @@
+//! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and lanes.
+//!
+//! A context is a side: what is posted and reported there. Contexts are numbered from 1: first those that transmit, then
+//! those that receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the endpoint's
+//! peers, its lock, and the slots of what is under way.
+
+use std::sync::{Arc, Weak};
+
+use ofi_api::{Caps, Info, RxAttr, TxAttr};
+
+use super::ends::Ends;
+use super::outboxes::Outboxes;
+use super::receive::RxSide;
+use super::receiver::Receiver;
+use super::transmit::TxSide;
+use super::{datagram, rx_side, tx_side};
+use crate::cq::{Cq, Source};
+use crate::transport::{Peer, RxName, Transport};
+
+/// One context.
+pub struct Side<T: Transport> {
+    pub tx: TxSide<T>,
+    pub rx: RxSide<T>,
+    pub boxes: Outboxes,
+    pub queue: Option<Arc<Cq>>,
+    /// The application has it open.
+    pub open: bool,
+    pub enabled: bool,
+}
+
+impl<T: Transport> Side<T> {
+    /// A context with these attributes; one that does not transmit, or not receive, has none for it.
+    fn new(info: &Info, tx_attr: Option<&TxAttr>, rx_attr: Option<&RxAttr>) -> Self {
+        let (mut tx, mut rx) = (TxSide::new(), RxSide::new(&datagram::budget(info)));
+        let (mut tx_size, mut rx_size) = (0, 0);
+        if let Some(attr) = tx_attr {
+            (tx, tx_size) = (tx_side(info, attr.caps, attr), attr.size);
+        }
+        if let Some(attr) = rx_attr {
+            (rx, rx_size) = (rx_side(info, attr.caps, attr), attr.size);
+        }
+        let mut boxes = Outboxes::new(tx_size, rx_size.max(tx_size));
+        boxes.credits[crate::cq::Credit::Receive as usize] = rx_size;
+        boxes.join();
+        Self { tx, rx, boxes, queue: None, open: false, enabled: false }
+    }
+
+    /// A transmit context.
+    pub fn transmitting(info: &Info, attr: &TxAttr) -> Self {
+        Self::new(info, Some(attr), None)
+    }
+
+    /// A receive context.
+    pub fn receiving(info: &Info, attr: &RxAttr) -> Self {
+        Self::new(info, None, Some(attr))
+    }
+}
+
+/// All contexts of a scalable endpoint.
+pub struct Contexts<T: Transport> {
+    sides: Vec<Side<T>>,
+    /// How many of them transmit.
+    senders: usize,
+    /// Messages may name theirs (`FI_NAMED_RX_CTX`).
+    named: bool,
+    /// What polls contexts that were enabled before the endpoint.
+    pub late: Vec<(u16, Weak<dyn Source>)>,
+}
+
+impl<T: Transport> Contexts<T> {
+    /// As many as `info` says, with its attributes.
+    pub fn new(info: &Info) -> Self {
+        let (senders, receivers) = (info.ep_attr.tx_ctx_cnt, info.ep_attr.rx_ctx_cnt);
+        let transmitting = (0..senders).map(|_| Side::transmitting(info, &info.tx_attr));
+        let receiving = (0..receivers).map(|_| Side::receiving(info, &info.rx_attr));
+        let sides = transmitting.chain(receiving).collect();
+        Self { sides, senders, named: info.caps.contains(Caps::NAMED_RX_CTX), late: Vec::new() }
+    }
+
+    /// The number of a transmit context.
+    pub fn sender(&self, index: usize) -> Option<u16> {
+        (index < self.senders).then_some(index as u16 + 1)
+    }
+
+    /// The number of a receive context.
+    pub fn receiver(&self, index: usize) -> Option<u16> {
+        (index < self.sides.len() - self.senders).then_some((self.senders + index) as u16 + 1)
+    }
+
+    /// A context, by its number.
+    pub fn side(&mut self, at: u16) -> &mut Side<T> {
+        &mut self.sides[usize::from(at) - 1]
+    }
+
+    /// As [`Contexts::side`].
+    pub fn look(&self, at: u16) -> &Side<T> {
+        &self.sides[usize::from(at) - 1]
+    }
+
+    /// All of them, with their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (u16, &Side<T>)> {
+        self.sides.iter().enumerate().map(|(at, side)| (at as u16 + 1, side))
+    }
+
+    /// Which context receives a message of `peer`, or reports its data: the one that it names, or else one of those that
+    /// are enabled and receive such, always the same of one peer.
+    fn choose(&self, peer: Peer, rx: RxName, takes: impl Fn(&Side<T>) -> bool) -> Option<u16> {
+        if self.named
+            && let Some(index) = rx.index()
+        {
+            return self.receiver(index).filter(|&at| takes(self.look(at)));
+        }
+        let able = || self.all().skip(self.senders).filter(|(_, side)| takes(side));
+        let enabled = || able().filter(|(_, side)| side.enabled);
+        match enabled().count() {
+            0 => able().next(),
+            count => enabled().nth(peer as usize % count),
+        }
+        .map(|(at, _)| at)
+    }
+}
+
+impl<T: Transport> Ends<T> {
+    /// Which receive context a message is for; `None` if there is no such.
+    #[inline]
+    pub fn steer(&self, peer: Peer, rx: RxName, tagged: bool) -> Option<u16> {
+        match &self.contexts {
+            None => rx.is_of_one().then_some(0),
+            Some(contexts) => contexts.choose(peer, rx, |side| side.rx.may_receive[usize::from(tagged)]),
+        }
+    }
+
+    /// Which receive context reports remote CQ data; `None` if there is no such.
+    pub fn steer_data(&self, peer: Peer, rx: RxName) -> Option<u16> {
+        match &self.contexts {
+            None => rx.is_of_one().then_some(0),
+            Some(contexts) => contexts.choose(peer, rx, |_| true),
+        }
+    }
+
+    /// The transmit side of a context, and where its completions go.
+    #[inline]
+    pub fn sender(&mut self, at: u16) -> (&mut TxSide<T>, &mut Outboxes) {
+        match &mut self.contexts {
+            Some(contexts) if at > 0 => {
+                let side = contexts.side(at);
+                (&mut side.tx, &mut side.boxes)
+            }
+            _ => (&mut self.tx, &mut self.boxes),
+        }
+    }
+
+    /// The receive side of a context, with what it needs of the endpoint.
+    #[inline]
+    pub fn receiver(&mut self, at: u16) -> Receiver<'_, T> {
+        let peers = &mut self.peers;
+        match &mut self.contexts {
+            Some(contexts) if at > 0 => {
+                let side = contexts.side(at);
+                Receiver { rx: &mut side.rx, boxes: &mut side.boxes, peers, at }
+            }
+            _ => Receiver { rx: &mut self.rx, boxes: &mut self.boxes, peers, at: 0 },
+        }
+    }
+
+    /// Calls `each` with every receive side.
+    pub fn each_receiver(&mut self, mut each: impl FnMut(&mut RxSide<T>)) {
+        each(&mut self.rx);
+        if let Some(contexts) = &mut self.contexts {
+            contexts.sides.iter_mut().for_each(|side| each(&mut side.rx));
+        }
+    }
+
+    /// Whether every receive side has room for `len` more bytes of a peer's unexpected payloads.
+    pub fn all_may_hold(&self, peer: Peer, len: usize) -> bool {
+        let mut contexts = self.contexts.iter().flat_map(|contexts| contexts.sides.iter());
+        self.rx.may_hold(peer, len) && contexts.all(|side| side.rx.may_hold(peer, len))
+    }
+}

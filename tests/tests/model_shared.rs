@@ -1,0 +1,170 @@
+//! A shared receive context against a model that is two vectors searched from the front: which receive gets which message,
+//! and at which endpoint that is told.
+
+use std::sync::Arc;
+
+use ofi_tests::{Naming, hints};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use testkit::prelude::{Result, *};
+
+const MEMBERS: usize = 3;
+const SENDERS: usize = 2;
+/// Lengths of messages: around what travels inside a command, and well above.
+const LENGTHS: [usize; 4] = [0, 64, 9_000, 70_000];
+const ROOM: usize = 70_000;
+
+/// What a receive takes: a tag with bits that do not matter, or untagged messages; of one sender, or of all.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    tag: Option<(u64, u64)>,
+    sender: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    number: usize,
+    sender: usize,
+    member: usize,
+    tag: Option<u64>,
+    len: usize,
+}
+
+impl Message {
+    fn suits(&self, want: &Want) -> bool {
+        let tag = match (want.tag, self.tag) {
+            (None, None) => true,
+            (Some((tag, ignore)), Some(own)) => tag | ignore == own | ignore,
+            _ => false,
+        };
+        tag && want.sender.is_none_or(|sender| sender == self.sender)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send { sender: usize, member: usize, tag: Option<u64>, len: usize },
+    Receive { want: Want },
+    Cancel { which: usize },
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let tag = || proptest::option::of(0..3_u64);
+    let mask = prop_oneof![3 => Just(0_u64), 1 => Just(1), 1 => Just(u64::MAX)];
+    let want = (tag(), mask, proptest::option::of(0..SENDERS))
+        .prop_map(|(tag, mask, sender)| Want { tag: tag.map(|tag| (tag, mask)), sender });
+    let send = (0..SENDERS, 0..MEMBERS, tag(), proptest::sample::select(&LENGTHS[..]))
+        .prop_map(|(sender, member, tag, len)| Step::Send { sender, member, tag, len });
+    prop_oneof![
+        8 => send,
+        8 => want.prop_map(|want| Step::Receive { want }),
+        1 => any::<usize>().prop_map(|which| Step::Cancel { which }),
+    ]
+}
+
+struct World {
+    srx: Side,
+    members: Vec<Side>,
+    senders: Vec<Side>,
+    /// The members, as each sender names them.
+    to: Vec<Vec<FiAddr>>,
+    /// The senders, as all members name them.
+    from: Vec<FiAddr>,
+}
+
+impl World {
+    fn new() -> Self {
+        let opening = Opening::new(hints(Naming::Names));
+        let host = opening.clone().open_disabled().unwrap();
+        let srx = host.context(host.domain.open_shared_receive(&host.info.rx_attr).unwrap());
+        let member = || opening.clone().shared_receive(&srx.ep).beside(&host).vector(&host.av).open();
+        let members: Vec<Side> = (0..MEMBERS).map(|_| member()).collect();
+        let senders: Vec<Side> = (0..SENDERS).map(|_| opening.clone().open()).collect();
+        let to = senders.iter().map(|sender| members.iter().map(|member| sender.insert(member)).collect());
+        let to = to.collect();
+        let from = senders.iter().map(|sender| host.insert(sender)).collect();
+        Self { srx, members, senders, to, from }
+    }
+
+    #[track_caller]
+    fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
+        let sides: Vec<&Side> = self.members.iter().chain(&self.senders).collect();
+        wait::drive(&sides, what, ready)
+    }
+
+    fn send(&self, message: &Message) -> Result<()> {
+        let memory = Memory::patterned(message.len, message.number as u8);
+        let to = self.to[message.sender][message.member];
+        let out = self.senders[message.sender].out(to, &memory).data(message.number as u64);
+        if let Some(tag) = message.tag { out.tag(tag).send() } else { out.send() }
+    }
+
+    /// The member that the message was sent to tells of it, and nobody else.
+    fn check(&self, receive: usize, message: &Message, got: &Memory) {
+        let event = self.drive("a received message", || self.members[message.member].next_of(receive));
+        let Event::Done(entry, source) = event else { panic!("{event:?}") };
+        assert_eq!((entry.data, entry.len), (message.number as u64, message.len));
+        assert_eq!(source, self.from[message.sender]);
+        got.slice(0..message.len).check(message.number as u8);
+    }
+}
+
+fn play(steps: &[Step]) {
+    let world = World::new();
+    let mut posted: Vec<(usize, Want, Arc<Memory>)> = Vec::new();
+    let mut waiting: Vec<Message> = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        // Contexts are numbers from 1 on, so that no send has one.
+        let receive = number + 1;
+        match *step {
+            Step::Send { sender, member, tag, len } => {
+                let message = Message { number, sender, member, tag, len };
+                world.drive("room to send", || world.send(&message).ok());
+                match posted.iter().position(|(_, want, _)| message.suits(want)) {
+                    Some(at) => {
+                        let (receive, _, got) = posted.remove(at);
+                        world.check(receive, &message, &got);
+                    }
+                    None => {
+                        waiting.push(message);
+                        let count = waiting.len() as u64;
+                        let there = || world.srx.statistic("rx_unexpected_now") == count;
+                        world.drive("a message that waits", || there().then_some(()));
+                    }
+                }
+            }
+            Step::Receive { want } => {
+                let got = Arc::new(Memory::new(ROOM));
+                let from = want.sender.map_or(FiAddr::UNSPEC, |sender| world.from[sender]);
+                let post = world.srx.receive(&*got).from(from).context(receive);
+                let post =
+                    if let Some((tag, ignore)) = want.tag { post.tag_ignoring(tag, ignore) } else { post };
+                post.post().unwrap();
+                match waiting.iter().position(|message| message.suits(&want)) {
+                    Some(at) => world.check(receive, &waiting.remove(at), &got),
+                    None => posted.push((receive, want, got)),
+                }
+            }
+            Step::Cancel { which } => {
+                if posted.is_empty() {
+                    assert_eq!(world.srx.cancel(usize::MAX).unwrap_err().errno(), Errno::ENOENT);
+                    continue;
+                }
+                let (receive, ..) = posted.remove(which % posted.len());
+                world.srx.cancel(receive).unwrap();
+                let error = world.drive("a cancelled receive", || world.members[0].next_of(receive)).failed();
+                assert_eq!(error.err, Errno::ECANCELED);
+            }
+        }
+        assert_eq!(world.srx.statistic("rx_posted"), posted.len() as u64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_shared_context_does_what_the_model_says(steps in vec(steps(), 1..60)) {
+        play(&steps);
+    }
+}
