@@ -6,9 +6,11 @@ use std::sync::Arc;
 use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
     AtomicOp, Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, DeferredOp,
-    Endpoint as _, FiAddr, FiOp, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
+    Endpoint as _, FiAddr, FiOp, Info, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
     SendOp, Threshold, WaitObj,
 };
+
+use ofi_capi::probe::Handles;
 
 use super::node::{Arena, Node};
 use super::{Job, Path, Test};
@@ -35,6 +37,9 @@ pub const PATHS: &[Path] = &[
         function: "*paths*receive_window*",
     },
     Path { name: "direct send 64 B, completion read", function: "*paths*direct_send*" },
+    Path { name: "C: send 64 B, completion read", function: "*paths*c_send_and_complete*" },
+    Path { name: "C: receive 64 B, completion read, posted again", function: "*paths*c_receive_and_post*" },
+    Path { name: "C: poll that finds nothing", function: "*paths*c_empty_poll*" },
     Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
 ];
 
@@ -158,6 +163,43 @@ fn direct_send(
     queue.read(&mut CqBuffer::new(&mut entry)).map_err(stack).map(drop)
 }
 
+/// The same as `send_and_complete`, as a C program does it.
+#[inline(never)]
+fn c_send_and_complete(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.send(piece.addr.cast(), piece.len, peer.0, std::ptr::null_mut()) })?;
+    c_read_one(c)
+}
+
+#[inline(never)]
+fn c_receive_and_post(c: &Handles, piece: Piece) -> Result<()> {
+    c_read_one(c)?;
+    // SAFETY: as for `Node::receive`.
+    succeeded(unsafe { c.receive(piece.addr.cast(), piece.len, FiAddr::UNSPEC.0, std::ptr::null_mut()) })
+}
+
+#[inline(never)]
+fn c_empty_poll(c: &Handles) -> isize {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    // SAFETY: room for one entry of the queue's format.
+    unsafe { c.read(entry.as_mut_ptr().cast(), 1) }
+}
+
+#[inline(always)]
+fn c_read_one(c: &Handles) -> Result<()> {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    // SAFETY: room for one entry of the queue's format.
+    match unsafe { c.read(entry.as_mut_ptr().cast(), 1) } {
+        1 => Ok(()),
+        other => succeeded(other),
+    }
+}
+
+#[inline(always)]
+fn succeeded(answer: isize) -> Result<()> {
+    if answer == 0 { Ok(()) } else { Err(Error::Stack(format!("a call of C answered {answer}"))) }
+}
+
 #[inline(never)]
 fn empty_poll(node: &Node) -> Result<usize> {
     node.poll(&node.rx, &mut [CqTaggedEntry::EMPTY])
@@ -274,6 +316,8 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
         CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,
     );
+    let c = [(sender, &sender.tx), (receiver, &receiver.rx)]
+        .map(|(node, queue)| Handles::of(node.endpoint.clone(), &Info::default(), queue.clone()));
     for _ in 0..count {
         match (name.contains("send"), tagged) {
             _ if name.starts_with("direct") => {
@@ -283,6 +327,19 @@ pub fn run(name: &str, count: u64) -> Result<()> {
             }
             _ if name.starts_with("poll") => {
                 empty_poll(receiver)?;
+            }
+            _ if name.starts_with("C: poll") => {
+                c_empty_poll(&c[1]);
+            }
+            _ if name.starts_with("C: send") => {
+                c_send_and_complete(&c[0], out, sender.peer)?;
+                receiver.wait_one(&receiver.rx)?;
+                receiver.receive(into, None, 0)?;
+            }
+            _ if name.starts_with("C: receive") => {
+                sender.send(out, None)?;
+                sender.wait_one(&sender.tx)?;
+                c_receive_and_post(&c[1], into)?;
             }
             (true, false) => {
                 send_and_complete(sender, out)?;

@@ -69,20 +69,25 @@ pub(crate) unsafe extern "C" fn open(
             },
         };
         let cq = domain.domain.open_cq(&attr)?;
-        let fid = fid_cq { fid: object::header::<fid_cq>(context, &FID_OPS), ops: OPS.table() };
-        let body = CqBody {
-            format: cq.format(),
-            cq,
-            wait_obj: attr.wait_obj,
-            err_data: Mutex::default(),
-            err_entry: error_entry_size(domain.info.fabric_attr.api_version),
-            users: Users::default(),
-            _domain: domain.users.hold(),
-        };
+        let handle =
+            wrap(cq, attr.wait_obj, domain.info.fabric_attr.api_version, domain.users.hold(), context);
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { place.write(handle) };
         Ok(())
     })
+}
+
+/// The handle of a queue, for a program of this version.
+pub(crate) fn wrap(
+    cq: Arc<dyn CompletionQueue>,
+    wait_obj: WaitObj,
+    api: ofi_api::Version,
+    _domain: Hold,
+    context: *mut c_void,
+) -> *mut fid_cq {
+    let fid = fid_cq { fid: object::header::<fid_cq>(context, &FID_OPS), ops: OPS.table() };
+    let (err_data, err_entry, users) = (Mutex::default(), error_entry_size(api), Users::default());
+    object::open(fid, CqBody { format: cq.format(), cq, wait_obj, err_data, err_entry, users, _domain })
 }
 
 /// Bytes of `fi_cq_err_entry` that a program of this version has: without `err_data_size` before 1.5, and without
@@ -116,17 +121,16 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// Reads into the caller's array, at once or for as long as `timeout` says.
+/// Reads into the caller's array, waiting for as long as `timeout` says.
 ///
 /// # Safety
 /// The C caller's promise.
-#[inline]
 unsafe fn read_into(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
     sources: *mut u64,
-    wait: Option<c_int>,
+    timeout: c_int,
 ) -> Result<usize> {
     // SAFETY: the caller's promise, here and below.
     let cq = unsafe { object::body(cq)? };
@@ -135,10 +139,7 @@ unsafe fn read_into(
     }
     // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
     let mut buffer = unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
-    match wait {
-        None => cq.cq.read(&mut buffer),
-        Some(timeout) => cq.cq.read_wait(&mut buffer, milliseconds(timeout)),
-    }
+    cq.cq.read_wait(&mut buffer, milliseconds(timeout))
 }
 
 /// A time of C: milliseconds, or for ever if negative.
@@ -148,12 +149,31 @@ pub(crate) fn milliseconds(timeout: c_int) -> Option<Duration> {
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), None) })
+    unsafe { read_now(cq, buf, count, std::ptr::null_mut()) }
 }
 
 unsafe extern "C" fn readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, sources, None) })
+    unsafe { read_now(cq, buf, count, sources) }
+}
+
+/// Reads what is there into the caller's array.
+///
+/// # Safety
+/// The C caller's promise.
+#[inline(always)]
+unsafe fn read_now(cq: *mut fid_cq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
+    // SAFETY: the caller's promise, here and below.
+    let Some(cq) = (unsafe { object::alive(cq) }) else { return unsafe { object::stale(cq) } };
+    if buf.is_null() && count > 0 {
+        return border::size(|| Err(null("the entries")));
+    }
+    border::size(|| {
+        // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
+        let mut buffer =
+            unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
+        cq.cq.read(&mut buffer)
+    })
 }
 
 unsafe extern "C" fn sread(
@@ -164,7 +184,7 @@ unsafe extern "C" fn sread(
     timeout: c_int,
 ) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), Some(timeout)) })
+    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), timeout) })
 }
 
 unsafe extern "C" fn sreadfrom(
@@ -176,7 +196,7 @@ unsafe extern "C" fn sreadfrom(
     timeout: c_int,
 ) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, sources, Some(timeout)) })
+    border::size(|| unsafe { read_into(cq, buf, count, sources, timeout) })
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flags: u64) -> isize {

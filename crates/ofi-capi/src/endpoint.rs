@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AddrFormat, Address, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, OpFlags, Result,
+    AddrFormat, Address, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, Info, OpFlags, Result,
 };
 
 use crate::abi::{
@@ -131,6 +131,26 @@ pub(crate) fn make(context: *mut c_void, class: usize, body: EpBody) -> *mut fid
     object::open(fid, body)
 }
 
+/// The handle of an endpoint that was opened with `info`.
+pub(crate) fn wrap(
+    endpoint: Arc<dyn Endpoint>,
+    info: &Info,
+    domain: Hold,
+    context: *mut c_void,
+) -> *mut fid_ep {
+    let number = endpoint.fid();
+    let op_flags = (info.tx_attr.op_flags, info.rx_attr.op_flags);
+    let mut body = EpBody::new(endpoint, info.addr_format, op_flags, domain);
+    body.dest_addr.clone_from(&info.dest_addr);
+    let handle = make(context, class::EP, body);
+    let entry = directory::enter(number, handle);
+    // SAFETY: just opened.
+    if let Ok(body) = unsafe { object::body(handle) } {
+        *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+    }
+    handle
+}
+
 /// `fi_endpoint`.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
@@ -180,14 +200,7 @@ unsafe fn open_endpoint(
     }
     let info = rust;
     let endpoint = domain.domain.open_endpoint(&info)?;
-    let op_flags = (info.tx_attr.op_flags, info.rx_attr.op_flags);
-    let mut body = EpBody::new(endpoint, info.addr_format, op_flags, domain.users.hold());
-    body.dest_addr.clone_from(&info.dest_addr);
-    let handle = make(context, class::EP, body);
-    // SAFETY: just opened.
-    let body = unsafe { object::body(handle)? };
-    let entry = directory::enter(body.endpoint.fid(), handle);
-    *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+    let handle = wrap(endpoint, &info, domain.users.hold(), context);
     // SAFETY: not null, and the caller's.
     unsafe { place.write(handle) };
     Ok(())

@@ -39,6 +39,7 @@ mod params;
 mod pep;
 mod plugin;
 mod posting;
+pub mod probe;
 mod rma;
 mod sets;
 mod tagged;

@@ -83,6 +83,37 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
 }
 
+/// What is behind a handle, on a hot path: without an error that would have to be carried along. [`stale`] has it.
+///
+/// # Safety
+/// As [`body`].
+#[inline(always)]
+pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> {
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: by the caller's promise it points to an object, whose first field is a `fid`.
+    let class = unsafe { (*handle.cast::<fid>()).fclass };
+    if class != F::CLASS && !F::ALIKE.contains(&class) {
+        return None;
+    }
+    // SAFETY: as above; the class says that the object is an `Object<F>`.
+    let object = unsafe { &*handle.cast::<Object<F>>() };
+    // SAFETY: an object has its class for as long as it has a body: `close` takes both.
+    Some(unsafe { object.body.as_ref().unwrap_unchecked() })
+}
+
+/// The answer to a call on a handle for which [`alive`] has nothing.
+///
+/// # Safety
+/// As [`body`].
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn stale<F: Fid>(handle: *const F) -> isize {
+    // SAFETY: the same promise.
+    crate::border::transfer(|| unsafe { body(handle) }.map(drop))
+}
+
 /// What is behind a handle that came in as a `struct fid *`.
 ///
 /// # Safety

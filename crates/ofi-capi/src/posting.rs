@@ -152,13 +152,21 @@ pub(crate) unsafe fn with_one(
     desc: *mut c_void,
     post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the same promise.
-        let ep = unsafe { of(ep)? };
-        let one = One::new(buf, len, desc)?;
-        // SAFETY: the same promise.
-        post(ep, unsafe { one.lend() })
-    })
+    // What is wrong is answered at once, so that nothing has to be kept for it where all is well.
+    // SAFETY: the same promise, here and below.
+    let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
+    if buf.is_null() && len > 0 {
+        return no_buffer();
+    }
+    let one = One { piece: [Piece::new(buf.cast_mut().cast(), len)], desc: [Desc(desc.addr())] };
+    // SAFETY: as above.
+    transfer(|| post(ep, unsafe { one.lend() }))
+}
+
+#[cold]
+#[inline(never)]
+fn no_buffer() -> isize {
+    transfer(|| Err(null("the buffer")))
 }
 
 /// A call with a vector of buffers.

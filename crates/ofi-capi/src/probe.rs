@@ -1,0 +1,92 @@
+//! For measurements: calls as C programs make them, on objects of the Rust API. What C's inline functions do is done here:
+//! a jump through the table that the object begins with.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use ofi_api::{CompletionQueue, Endpoint, Info, Version, WaitObj};
+
+use crate::abi::{fid_cq, fid_ep};
+use crate::object::Users;
+use crate::{cq, endpoint};
+
+/// An endpoint and a queue as C holds them. They are never closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Handles {
+    ep: *mut fid_ep,
+    cq: *mut fid_cq,
+}
+
+impl Handles {
+    /// Handles of `endpoint`, which was opened with `info`, and of `queue`.
+    pub fn of(endpoint: Arc<dyn Endpoint>, info: &Info, queue: Arc<dyn CompletionQueue>) -> Self {
+        let hold = || Users::default().hold();
+        Self {
+            ep: endpoint::wrap(endpoint, info, hold(), null_mut()),
+            cq: cq::wrap(queue, WaitObj::None, Version::API, hold(), null_mut()),
+        }
+    }
+
+    /// `fi_send`.
+    ///
+    /// # Safety
+    /// As of the C function: `len` bytes are lent until the completion.
+    #[inline(always)]
+    pub unsafe fn send(&self, buf: *const c_void, len: usize, dest: u64, context: *mut c_void) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).msg };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).send };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, buf, len, null_mut(), dest, context) }
+    }
+
+    /// `fi_recv`.
+    ///
+    /// # Safety
+    /// As of the C function: `len` bytes are lent until the completion.
+    #[inline(always)]
+    pub unsafe fn receive(&self, buf: *mut c_void, len: usize, source: u64, context: *mut c_void) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).msg };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).recv };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, buf, len, null_mut(), source, context) }
+    }
+
+    /// `fi_write`.
+    ///
+    /// # Safety
+    /// As of the C function: `len` bytes are lent until the completion.
+    #[inline(always)]
+    pub unsafe fn write(
+        &self,
+        buf: *const c_void,
+        len: usize,
+        (peer, addr, key): (u64, u64, u64),
+        context: *mut c_void,
+    ) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).rma };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).write };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, buf, len, null_mut(), peer, addr, key, context) }
+    }
+
+    /// `fi_cq_read`.
+    ///
+    /// # Safety
+    /// As of the C function: `entries` has room for `count` of the queue's format.
+    #[inline(always)]
+    pub unsafe fn read(&self, entries: *mut c_void, count: usize) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.cq).ops };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).read };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.cq, entries, count) }
+    }
+}
