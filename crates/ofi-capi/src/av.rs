@@ -33,6 +33,10 @@ unsafe impl Fid for fid_av {
     type Body = AvBody;
     const CLASS: usize = class::AV;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::AV.table());
     }

@@ -22,6 +22,10 @@ unsafe impl Fid for fid_av_set {
     type Body = AvSetBody;
     const CLASS: usize = class::AV_SET;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::AV_SET.table());
     }

@@ -26,6 +26,10 @@ unsafe impl Fid for fid_cntr {
     type Body = CntrBody;
     const CLASS: usize = class::CNTR;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::CNTR.table());
     }

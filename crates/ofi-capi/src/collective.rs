@@ -37,6 +37,10 @@ unsafe impl Fid for fid_mc {
     type Body = McBody;
     const CLASS: usize = class::MC;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.fi_addr) = (object::closed(), FiAddr::NOTAVAIL.0);
     }

@@ -30,6 +30,10 @@ unsafe impl Fid for fid_cq {
     type Body = CqBody;
     const CLASS: usize = class::CQ;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::CQ.table());
     }

@@ -31,6 +31,10 @@ unsafe impl Fid for fid_domain {
     type Body = DomainBody;
     const CLASS: usize = class::DOMAIN;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops, self.mr) = (object::closed(), nosys::DOMAIN.table(), nosys::REGISTER.table());
     }

@@ -84,6 +84,10 @@ unsafe impl Fid for fid_ep {
     const CLASS: usize = class::EP;
     const ALIKE: &'static [usize] = &[class::SEP, class::TX_CTX, class::RX_CTX, class::SRX_CTX];
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         *self = Self {
             fid: object::closed(),

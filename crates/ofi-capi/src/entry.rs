@@ -4,9 +4,11 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use ofi_api::{Errno, Error, GetinfoFlags, Hints, Request, Result, Version};
+use ofi_core::provider_filter::check_version;
 
 use crate::abi::{Abi, fi_fabric_attr, fi_info, fid, fid_fabric};
 use crate::border::{self, null};
+use crate::foreign::{self, Asked};
 use crate::{fabric, info, memory, names};
 
 /// `fi_getinfo` of version `FABRIC_1.<abi>`.
@@ -26,25 +28,35 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         }
         // SAFETY: not null, and the caller's.
         unsafe { place.write(std::ptr::null_mut()) };
-        let version = Version::from_c(version);
+        let (version, names) = (Version::from_c(version), (node, service));
         // A program that was linked against a newer library than its headers has the structures of its headers.
         let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
         // SAFETY: the C caller's promise, here and below.
         let node = unsafe { memory::text(node) };
         // SAFETY: as above.
         let service = unsafe { memory::text(service) };
-        // SAFETY: as above.
-        let hints = unsafe { read_hints(hints.cast(), abi)? };
-        let request = Request {
-            version,
-            node: node.as_deref(),
-            service: service.as_deref(),
-            flags: GetinfoFlags::from_bits_retain(flags),
-            hints: hints.as_ref(),
+        let asked = Asked {
+            version: version.as_c(),
+            node: names.0,
+            service: names.1,
+            flags,
+            hints: hints.cast(),
+            abi,
         };
-        let mut infos = ofi::getinfo_asking_least(&request)?;
-        infos.iter_mut().for_each(info::name_source);
-        let list = info::to_c(&infos)?;
+        check_version(version)?;
+        // SAFETY: as above.
+        let theirs = unsafe { foreign::getinfo(&asked)? };
+        // SAFETY: as above.
+        let hints = unsafe { read_hints(hints.cast(), abi) };
+        let ours = hints.and_then(|hints| {
+            let flags = GetinfoFlags::from_bits_retain(flags);
+            let (node, service, hints) = (node.as_deref(), service.as_deref(), hints.as_ref());
+            let mut infos = ofi::getinfo_asking_least(&Request { version, node, service, flags, hints })?;
+            infos.iter_mut().for_each(info::name_source);
+            info::to_c(&infos)
+        });
+        // SAFETY: both lists are new.
+        let list = unsafe { foreign::joined(ours, theirs)? };
         // SAFETY: as above.
         unsafe { place.write(list.cast()) };
         Ok(())
@@ -94,8 +106,14 @@ pub unsafe extern "C" fn ofi_capi_fabric(
     place: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the C caller's promise.
-    border::done(|| unsafe { fabric::open(attr.cast::<fi_fabric_attr>(), Abi(abi), place.cast(), context) })
+    border::int(|| {
+        // SAFETY: the C caller's promise, here and below.
+        if let Some(answer) = unsafe { foreign::open_fabric(attr.cast(), Abi(abi), place.cast(), context) } {
+            return Ok(answer);
+        }
+        // SAFETY: as above.
+        unsafe { fabric::open(attr.cast::<fi_fabric_attr>(), Abi(abi), place.cast(), context) }.map(|()| 0)
+    })
 }
 
 /// `fi_fabric2`.
@@ -107,8 +125,17 @@ pub unsafe extern "C" fn ofi_capi_fabric2(
     context: *mut c_void,
 ) -> c_int {
     let place = place.cast::<*mut fid_fabric>();
-    // SAFETY: the C caller's promise.
-    border::done(|| unsafe { fabric::open_info(info.cast(), place, flags, context) })
+    border::int(|| {
+        let info = info.cast::<fi_info>();
+        // SAFETY: the C caller's promise, here and below.
+        let attr = unsafe { info.as_ref() }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
+        // SAFETY: as above.
+        if let Some(answer) = unsafe { foreign::open_fabric(attr, Abi::NEWEST, place, context) } {
+            return Ok(answer);
+        }
+        // SAFETY: as above.
+        unsafe { fabric::open_info(info, place, flags, context) }.map(|()| 0)
+    })
 }
 
 /// `fi_version`.

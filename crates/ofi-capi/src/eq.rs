@@ -33,6 +33,10 @@ unsafe impl Fid for fid_eq {
     type Body = EqBody;
     const CLASS: usize = class::EQ;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::EQ.table());
     }

@@ -45,6 +45,10 @@ unsafe impl Fid for fid_fabric {
     type Body = FabricBody;
     const CLASS: usize = class::FABRIC;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::FABRIC.table());
     }

@@ -27,6 +27,7 @@ mod endpoint;
 mod entry;
 mod eq;
 mod fabric;
+mod foreign;
 mod info;
 mod log;
 mod memory;

@@ -26,6 +26,10 @@ unsafe impl Fid for fid_mr {
     type Body = MrBody;
     const CLASS: usize = class::MR;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.mem_desc, self.key) = (object::closed(), std::ptr::null_mut(), ofi_api::KEY_NOTAVAIL);
     }

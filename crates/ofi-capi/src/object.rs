@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{Errno, Error, Result};
 
-use crate::abi::fid;
+use crate::abi::{fi_ops, fid};
 use crate::border::{invalid, null};
 
 /// A structure of C that begins with `struct fid`.
@@ -22,6 +22,9 @@ pub(crate) unsafe trait Fid: Sized + 'static {
     const CLASS: usize;
     /// Classes of other objects that have the same structure, and the same behind it.
     const ALIKE: &'static [usize] = &[];
+
+    /// The operations that every object of this library and kind has, and no other: this is how another's is known.
+    fn ops() -> &'static fi_ops;
 
     /// Points every table at operations that are not supported: what a closed handle gets.
     fn close(&mut self);
@@ -74,11 +77,14 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
         return Err(null("the object"));
     }
     // SAFETY: by the caller's promise it points to an object, whose first field is a `fid`.
-    let class = unsafe { (*handle.cast::<fid>()).fclass };
-    if class != F::CLASS && !F::ALIKE.contains(&class) {
-        return Err(wrong_class::<F>(class));
+    let header = unsafe { &*handle.cast::<fid>() };
+    if header.fclass != F::CLASS && !F::ALIKE.contains(&header.fclass) {
+        return Err(wrong_class::<F>(header.fclass));
     }
-    // SAFETY: as above; the class says that the object is an `Object<F>`.
+    if !std::ptr::eq(header.ops, F::ops()) {
+        return Err(invalid("the object", "one of this provider", "another provider's"));
+    }
+    // SAFETY: as above; class and operations say that the object is an `Object<F>`.
     let object = unsafe { &*handle.cast::<Object<F>>() };
     object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
 }
@@ -86,7 +92,7 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
 /// What is behind a handle, on a hot path: without an error that would have to be carried along. [`stale`] has it.
 ///
 /// # Safety
-/// As [`body`].
+/// As [`body`], and it is an object of this library: the call came through its table.
 #[inline(always)]
 pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> {
     if handle.is_null() {

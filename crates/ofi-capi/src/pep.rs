@@ -24,6 +24,10 @@ unsafe impl Fid for fid_pep {
     type Body = PepBody;
     const CLASS: usize = class::PEP;
 
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops, self.cm) = (object::closed(), nosys::EP.table(), nosys::CM.table());
     }
@@ -184,6 +188,10 @@ pub(crate) struct RequestBody {
 unsafe impl Fid for fid_connreq {
     type Body = RequestBody;
     const CLASS: usize = class::CONNREQ;
+
+    fn ops() -> &'static fi_ops {
+        &REQUEST_OPS
+    }
 
     fn close(&mut self) {
         self.fid = object::closed();

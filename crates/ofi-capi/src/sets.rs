@@ -89,6 +89,10 @@ unsafe impl Fid for fid_wait {
     type Body = WaitBody;
     const CLASS: usize = class::WAIT;
 
+    fn ops() -> &'static fi_ops {
+        &WAIT_FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::WAIT.table());
     }
@@ -178,6 +182,10 @@ pub(crate) struct PollBody {
 unsafe impl Fid for fid_poll {
     type Body = PollBody;
     const CLASS: usize = class::POLL;
+
+    fn ops() -> &'static fi_ops {
+        &POLL_FID_OPS
+    }
 
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::POLL.table());

@@ -10,6 +10,7 @@
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
 //! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
 
+mod alias;
 mod any_buffer;
 mod asynchronous;
 mod buffer;

@@ -8,6 +8,8 @@ use ofi_api::{
 use ofi_core::config::{self, PROVIDER};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
+use crate::alias::{self, Aliases};
+
 /// The providers of this process, in the order in which getinfo asks them.
 fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     static PROVIDERS: OnceLock<Mutex<Vec<Arc<dyn Provider>>>> = OnceLock::new();
@@ -60,47 +62,42 @@ pub fn provider_names() -> Vec<(String, Version)> {
 /// # Errors
 /// `FI_ENOSYS` for a version newer than this library's.
 pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
-    collect(request, &|provider| provider.offers(request))
+    collect(request, &|provider, request| provider.offers(request))
 }
 
-fn collect(
-    request: &Request<'_>,
-    offers: &dyn Fn(&dyn Provider) -> ofi_api::Offers,
-) -> Result<ofi_api::Offers> {
+/// How a provider is asked.
+type Ask<'a> = &'a dyn Fn(&dyn Provider, &Request<'_>) -> ofi_api::Offers;
+
+fn collect(request: &Request<'_>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
     let filter = ProviderFilter::parse(&PROVIDER.get());
+    let aliases = Aliases::from_env();
+    let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
     let mut all = ofi_api::Offers::default();
     for provider in snapshot() {
-        if !filter.may_ask(provider.name()) {
-            all.refusals.push(Refusal {
-                provider: provider.name().to_string(),
-                field: "FI_PROVIDER",
-                wanted: PROVIDER.get().to_string(),
-                offered: provider.name().to_string(),
-            });
-            continue;
-        }
+        let own = provider.name();
         if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
-            // Which providers there are, and nothing of what they can do.
-            let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
-            if !ProviderFilter::parse(&wanted.replace(';', ",")).may_ask(provider.name()) {
-                all.refusals.push(Refusal {
-                    provider: provider.name().to_string(),
-                    field: "fabric_attr.prov_name",
-                    wanted: wanted.to_string(),
-                    offered: provider.name().to_string(),
-                });
-                continue;
+            for name in std::iter::once(own).chain(aliases.of(own)) {
+                list(provider.as_ref(), name, wanted, &filter, &mut all);
             }
-            let mut info = Info::default();
-            info.fabric_attr.prov_name = provider.name().to_string();
-            info.fabric_attr.prov_version = provider.version();
-            all.infos.push(info);
             continue;
         }
-        let offers = offers(provider.as_ref());
-        for mut info in offers.infos.into_iter().filter(|info| filter.may_return(&info.fabric_attr.prov_name))
-        {
+        // Under another name for who asks for that, by hints or by the setting.
+        let alias = aliases.of(own).find(|alias| match wanted {
+            "" => !filter.may_ask(own) && filter.may_ask(alias),
+            wanted => wanted.eq_ignore_ascii_case(alias),
+        });
+        let name = alias.unwrap_or(own);
+        if !filter.may_ask(name) && !filter.may_ask(own) {
+            all.refusals.push(refused_by_setting(own));
+            continue;
+        }
+        let translated = alias.and(request.hints).map(|hints| alias::translated(hints, own));
+        let hints = translated.as_ref().or(request.hints);
+        let offers = ask(provider.as_ref(), &Request { hints, ..*request });
+        let may_return = |info: &Info| alias.is_some() || filter.may_return(&info.fabric_attr.prov_name);
+        let infos: Vec<Info> = offers.infos.into_iter().filter(may_return).collect();
+        for mut info in if alias.is_some() { alias::renamed(infos, name) } else { infos } {
             match ofi_core::opened::complete(&mut info) {
                 Ok(()) => all.infos.push(info),
                 Err(refusal) => all.refusals.push(refusal),
@@ -109,6 +106,35 @@ fn collect(
         all.refusals.extend(offers.refusals);
     }
     Ok(all)
+}
+
+fn refused_by_setting(name: &str) -> Refusal {
+    let (wanted, offered) = (PROVIDER.get().to_string(), name.to_string());
+    Refusal { provider: name.to_string(), field: "FI_PROVIDER", wanted, offered }
+}
+
+/// Says that there is a provider, and nothing of what it can do (`FI_PROV_ATTR_ONLY`).
+fn list(
+    provider: &dyn Provider,
+    name: &str,
+    wanted: &str,
+    filter: &ProviderFilter,
+    all: &mut ofi_api::Offers,
+) {
+    if !filter.may_ask(name) {
+        return all.refusals.push(refused_by_setting(name));
+    }
+    if !ProviderFilter::parse(&wanted.replace(';', ",")).may_ask(name) {
+        return all.refusals.push(Refusal {
+            provider: name.to_string(),
+            field: "fabric_attr.prov_name",
+            wanted: wanted.to_string(),
+            offered: name.to_string(),
+        });
+    }
+    let mut info = Info::default();
+    (info.fabric_attr.prov_name, info.fabric_attr.prov_version) = (name.to_string(), provider.version());
+    all.infos.push(info);
 }
 
 /// `fi_getinfo`: what this host offers for `hints`, best first.
@@ -145,8 +171,14 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     if let Some(hints) = &mut fewer {
         hints.info.domain_attr.mr_mode -= needless;
     }
-    found(collect(request, &|provider| {
-        let least = fewer.as_ref().map(|hints| provider.offers(&Request { hints: Some(hints), ..*request }));
+    found(collect(request, &|provider, request| {
+        let least = fewer.as_ref().map(|fewer| {
+            // The name is this request's: it may be translated.
+            let mut hints = fewer.clone();
+            hints.info.fabric_attr.prov_name =
+                request.hints.map_or_else(String::new, |own| own.info.fabric_attr.prov_name.clone());
+            provider.offers(&Request { hints: Some(&hints), ..*request })
+        });
         least.filter(|offers| !offers.infos.is_empty()).unwrap_or_else(|| provider.offers(request))
     })?)
 }
@@ -166,7 +198,10 @@ fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
 /// `FI_ENODEV` if its provider is not there.
 pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
     let wanted = &info.fabric_attr.prov_name;
-    let found = snapshot().into_iter().find(|provider| provider.name() == wanted.as_str());
+    let aliases = Aliases::from_env();
+    let all = snapshot();
+    let named = |name: &str| all.iter().find(|provider| provider.name() == name).cloned();
+    let found = named(wanted).or_else(|| named(aliases.provider_of(wanted)?));
     let provider = found.ok_or_else(|| {
         let names: Vec<String> = provider_names().into_iter().map(|(name, _)| name).collect();
         Error::wanted(

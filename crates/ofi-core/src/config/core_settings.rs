@@ -10,6 +10,22 @@ pub static PROVIDER: Setting<&'static str> = Setting::new(
     "Providers to use, separated by commas; with ^ in front, providers not to use (empty: all)",
 );
 
+/// `FI_PROVIDER_ALIAS`: other names for providers.
+pub static PROVIDER_ALIAS: Setting<&'static str> = Setting::new(
+    CORE,
+    "provider_alias",
+    "",
+    "Other names that providers answer to, for programs that insist on one: tcp=udp,... (empty: none)",
+);
+
+/// `FI_PROVIDER_PATH`: where libfabric.so.1 looks for providers of others.
+pub static PROVIDER_PATH: Setting<&'static str> = Setting::new(
+    CORE,
+    "provider_path",
+    "",
+    "Directories with C plug-ins (lib*-fi.so) for libfabric.so.1, separated by colons; @ in front of a file loads that (empty: none)",
+);
+
 /// `FI_UNIVERSE_SIZE`: how many peers to expect; 0 for unknown.
 pub static UNIVERSE_SIZE: Setting<usize> = Setting::new(
     CORE,
@@ -58,5 +74,14 @@ pub static LOG_LOCATION_MODE: Setting<i64> =
         .range(0, 0o777);
 
 /// The settings of this file, for [`super::register`].
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&PROVIDER, &UNIVERSE_SIZE, &LOG_LEVEL, &LOG_PROV, &LOG_SUBSYS, &LOG_LOCATION, &LOG_LOCATION_MODE];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &PROVIDER,
+    &PROVIDER_ALIAS,
+    &PROVIDER_PATH,
+    &UNIVERSE_SIZE,
+    &LOG_LEVEL,
+    &LOG_PROV,
+    &LOG_SUBSYS,
+    &LOG_LOCATION,
+    &LOG_LOCATION_MODE,
+];

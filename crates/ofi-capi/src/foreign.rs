@@ -1,0 +1,386 @@
+//! Providers of others: C plug-ins (`lib*-fi.so`) from `FI_PROVIDER_PATH`, which answer getinfo after ours.
+//!
+//! Objects of a plug-in are its own from the fabric on: calls go through its tables and never come here. Infos cross the
+//! border as copies, so that they have the newest structures whatever version the plug-in was built for. What a plug-in
+//! hands out is believed as what a C program says is; one that cannot work is refused with a line in the log.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ofi_api::{Error, Result, Version};
+use ofi_core::config::{PROVIDER, PROVIDER_PATH};
+use ofi_core::provider_filter::ProviderFilter;
+
+use crate::abi::{Abi, fi_fabric_attr, fi_info, fid_fabric};
+use crate::border::number;
+use crate::{info, memory};
+
+type GetInfo =
+    unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+type OpenFabric = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+
+/// `struct fi_provider` of rdma/providers/fi_prov.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Table {
+    version: u32,
+    fi_version: u32,
+    context: [*mut c_void; 4],
+    name: *const c_char,
+    getinfo: Option<GetInfo>,
+    fabric: Option<OpenFabric>,
+    cleanup: Option<unsafe extern "C" fn()>,
+}
+
+/// A plug-in that can be used. It stays loaded.
+struct Foreign {
+    name: String,
+    version: Version,
+    /// Which structures it knows.
+    abi: Abi,
+    getinfo: GetInfo,
+    fabric: OpenFabric,
+    cleanup: Option<unsafe extern "C" fn()>,
+}
+
+/// The interface before which providers looked otherwise, as C libfabric has it.
+const OLDEST: Version = Version::new(1, 3);
+
+thread_local! {
+    /// This thread is loading plug-ins: what they ask for while they begin is answered without them.
+    static LOADING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The plug-ins of this process, loaded at the first call.
+fn all() -> &'static [Foreign] {
+    static ALL: OnceLock<Vec<Foreign>> = OnceLock::new();
+    if LOADING.get() {
+        return &[];
+    }
+    ALL.get_or_init(|| {
+        LOADING.set(true);
+        let found = load(&PROVIDER_PATH.get());
+        LOADING.set(false);
+        if found.iter().any(|plugin| plugin.cleanup.is_some()) {
+            // SAFETY: the function stays: this library is never unloaded.
+            unsafe { libc::atexit(cleanup) };
+        }
+        found
+    })
+}
+
+extern "C" fn cleanup() {
+    for call in all().iter().filter_map(|plugin| plugin.cleanup) {
+        // SAFETY: the plug-in's own function, called once, at the end.
+        unsafe { call() };
+    }
+}
+
+/// Loads what a search path names: directories, and files behind `@`.
+fn load(search: &str) -> Vec<Foreign> {
+    // Our own begin first: the log does so with them.
+    let own: Vec<String> = ofi::provider_names().into_iter().map(|(name, _)| name).collect();
+    let mut all: Vec<Foreign> = Vec::new();
+    for entry in search.split(':').filter(|entry| !entry.is_empty()) {
+        for file in files(entry) {
+            let taken = |name: &str| {
+                let others = all.iter().map(|other| &other.name);
+                own.iter().chain(others).any(|other| other.eq_ignore_ascii_case(name))
+            };
+            match open(&file, &taken) {
+                Ok(plugin) => {
+                    let (name, version) = (&plugin.name, plugin.version);
+                    tracing::info!(target: "ofi::core::core", name, %version, "a provider of others was loaded");
+                    all.push(plugin);
+                }
+                Err(reason) => {
+                    tracing::warn!(target: "ofi::core::core", file = %file.display(), reason, "a provider plug-in is refused");
+                }
+            }
+        }
+    }
+    all
+}
+
+fn files(entry: &str) -> Vec<PathBuf> {
+    if let Some(file) = entry.strip_prefix('@') {
+        return vec![file.into()];
+    }
+    let is_plugin = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        name.starts_with(b"lib") && name.ends_with(b"-fi.so")
+    };
+    let Ok(folder) = std::fs::read_dir(entry) else {
+        tracing::warn!(target: "ofi::core::core", entry, "FI_PROVIDER_PATH: no such directory");
+        return Vec::new();
+    };
+    let mut found: Vec<PathBuf> = folder.flatten().map(|entry| entry.path()).filter(is_plugin).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Why the loader failed last.
+fn loader_error() -> String {
+    // SAFETY: it has no arguments.
+    let text = unsafe { libc::dlerror() };
+    // SAFETY: the loader's own text, which stays until its next call on this thread.
+    unsafe { memory::text(text) }.unwrap_or_default()
+}
+
+/// Loads a plug-in and asks it for its table.
+fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
+    let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "a file name with NUL".to_string())?;
+    // SAFETY: a path that ends in NUL. What the library does when it is loaded is what the user asked for.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return Err(loader_error());
+    }
+    let found = describe(library, taken);
+    if found.is_err() {
+        // SAFETY: opened above, and nothing of it is kept.
+        unsafe { libc::dlclose(library) };
+    }
+    found
+}
+
+/// What a loaded library says of itself.
+fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
+    // SAFETY: an open library, and a name that ends in NUL.
+    let entry = unsafe { libc::dlsym(library, c"fi_prov_ini".as_ptr()) };
+    if entry.is_null() {
+        return Err("no fi_prov_ini".into());
+    }
+    // SAFETY: fi_prov.h says that a symbol of this name is such a function.
+    let entry: unsafe extern "C" fn() -> *const Table = unsafe { std::mem::transmute(entry) };
+    // SAFETY: as above.
+    let table = unsafe { entry() };
+    // SAFETY: fi_prov.h: null, or a table that stays.
+    let Some(table) = (unsafe { table.as_ref() }) else { return Err("fi_prov_ini answers NULL".into()) };
+    if table.name.is_null() {
+        return Err("a provider without a name".into());
+    }
+    // SAFETY: as above: a string.
+    let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy().into_owned();
+    let (Some(getinfo), Some(fabric)) = (table.getinfo, table.fabric) else {
+        return Err(format!("provider {name:?} without getinfo or fabric"));
+    };
+    let fi_version = Version::from_c(table.fi_version);
+    if fi_version < OLDEST {
+        return Err(format!("provider {name:?} is of interface {fi_version}, and {OLDEST} is the oldest"));
+    }
+    if name.is_empty() || name.contains([';', ',', '^']) {
+        return Err(format!("{name:?} is no name for a provider"));
+    }
+    if taken(&name) {
+        return Err(format!("there is a provider {name:?} already"));
+    }
+    let (version, abi) = (Version::from_c(table.version), Abi::of(fi_version));
+    Ok(Foreign { name, version, abi, getinfo, fabric, cleanup: table.cleanup })
+}
+
+/// What a program asks getinfo for, as it came.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub version: u32,
+    pub node: *const c_char,
+    pub service: *const c_char,
+    pub flags: u64,
+    pub hints: *const fi_info,
+    /// Of the hints.
+    pub abi: Abi,
+}
+
+/// `FI_PROV_ATTR_ONLY`.
+const NAMES_ONLY: u64 = 1 << 54;
+/// C libfabric's own flag: a layer asks for what to put itself on, which is no other layer.
+const CORE_PROV_ONLY: u64 = 1 << 59;
+
+/// What the plug-ins offer: a list of the newest structures; null for nothing.
+///
+/// # Errors
+/// `FI_ENOMEM`.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn getinfo(asked: &Asked) -> Result<*mut fi_info> {
+    let plugins = all();
+    let mut list = List::new();
+    if plugins.is_empty() {
+        return Ok(list.take());
+    }
+    let filter = ProviderFilter::parse(&PROVIDER.get());
+    let mut hints = List::new();
+    if !asked.hints.is_null() {
+        // SAFETY: the C caller's promise.
+        hints.push(unsafe { info::duplicate(asked.hints, asked.abi)? });
+    }
+    let wanted = hints.provider();
+    for plugin in plugins {
+        let layer = plugin.name.starts_with("ofi_");
+        let top = wanted.rsplit(';').next().unwrap_or_default();
+        if !filter.may_ask(&plugin.name)
+            || !(top.is_empty() || top.eq_ignore_ascii_case(&plugin.name))
+            || layer && asked.flags & CORE_PROV_ONLY != 0
+        {
+            continue;
+        }
+        // SAFETY: the C caller's promise, for its strings; the hints are this function's own.
+        unsafe { plugin.offers(asked, hints.first, &mut list)? };
+    }
+    Ok(list.take())
+}
+
+impl Foreign {
+    /// Appends what this one offers.
+    ///
+    /// # Safety
+    /// The C caller's promise.
+    unsafe fn offers(&self, asked: &Asked, hints: *const fi_info, list: &mut List) -> Result<()> {
+        if asked.flags & NAMES_ONLY != 0 {
+            let only = info::allocate()?;
+            list.push(only);
+            // SAFETY: just allocated.
+            return unsafe { self.sign(only, asked.version) };
+        }
+        let mut theirs = std::ptr::null_mut();
+        let Asked { version, node, service, flags, .. } = *asked;
+        // SAFETY: the plug-in's function, with arguments of its interface.
+        let answer = unsafe { (self.getinfo)(version, node, service, flags, hints, &raw mut theirs) };
+        if answer != 0 {
+            tracing::debug!(target: "ofi::core::core", name = self.name, answer, "a plug-in offers nothing");
+            return Ok(());
+        }
+        let mut at = theirs.cast_const();
+        let mut copy = || {
+            // SAFETY: a list of the plug-in's structures.
+            while let Some(one) = unsafe { info::read(at, self.abi.info()) } {
+                // SAFETY: as above.
+                let own = unsafe { info::duplicate(at, self.abi)? };
+                list.push(own);
+                // SAFETY: just copied.
+                unsafe { self.sign(own, version)? };
+                at = one.next;
+            }
+            Ok(())
+        };
+        let copied = copy();
+        // SAFETY: the plug-in's list is this library's now, and malloc's.
+        unsafe { info::release(theirs, self.abi) };
+        copied
+    }
+
+    /// Writes whose an info is, as C libfabric does for its providers.
+    ///
+    /// # Safety
+    /// An info of this library's own.
+    unsafe fn sign(&self, own: *mut fi_info, api: u32) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let attr = unsafe { (*own).fabric_attr };
+        // SAFETY: the caller's promise: copies have the attributes of the original.
+        let Some(attr) = (unsafe { attr.as_mut() }) else { return Ok(()) };
+        if attr.prov_name.is_null() {
+            attr.prov_name = memory::string(&self.name)?;
+        }
+        (attr.prov_version, attr.api_version) = (self.version.as_c(), api);
+        Ok(())
+    }
+}
+
+/// Opens a fabric of a plug-in: `None` if the attributes name none.
+///
+/// # Safety
+/// The C caller's promise.
+pub(crate) unsafe fn open_fabric(
+    attr: *const fi_fabric_attr,
+    abi: Abi,
+    place: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the same promise, here and below.
+    let mut attr = unsafe { info::read(attr, abi.fabric_attr()) }?;
+    // SAFETY: as above.
+    let name = unsafe { memory::text(attr.prov_name) }?;
+    let top = name.rsplit(';').next().unwrap_or_default();
+    let plugin = all().iter().find(|plugin| plugin.name.eq_ignore_ascii_case(top))?;
+    if place.is_null() {
+        return Some(number(crate::border::null("the place of the fabric")) as c_int);
+    }
+    // SAFETY: as above.
+    let answer = unsafe { (plugin.fabric)(&raw mut attr, place, context) };
+    if answer == 0 {
+        // SAFETY: as above.
+        let fabric = unsafe { place.read() };
+        // SAFETY: as above: a plug-in that succeeded has made a fabric.
+        if let Some(fabric) = unsafe { fabric.as_mut() } {
+            fabric.api_version = attr.api_version;
+        }
+    }
+    Some(answer)
+}
+
+/// A list of infos of the newest version, freed unless it is taken.
+struct List {
+    first: *mut fi_info,
+    last: *mut fi_info,
+}
+
+impl List {
+    const fn new() -> Self {
+        Self { first: std::ptr::null_mut(), last: std::ptr::null_mut() }
+    }
+
+    /// Appends an info of this library's own.
+    fn push(&mut self, info: *mut fi_info) {
+        // SAFETY: what is in the list is this library's own.
+        match unsafe { self.last.as_mut() } {
+            None => self.first = info,
+            Some(last) => last.next = info,
+        }
+        self.last = info;
+    }
+
+    /// The provider's name in the first.
+    fn provider(&self) -> String {
+        // SAFETY: as above.
+        let attr = unsafe { self.first.as_ref() }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
+        // SAFETY: as above.
+        let name = unsafe { attr.as_ref() }.map_or(std::ptr::null_mut(), |attr| attr.prov_name);
+        // SAFETY: as above.
+        unsafe { memory::text(name) }.unwrap_or_default()
+    }
+
+    fn take(mut self) -> *mut fi_info {
+        std::mem::replace(&mut self.first, std::ptr::null_mut())
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { info::release(self.first, Abi::NEWEST) };
+    }
+}
+
+/// One list behind the other.
+///
+/// # Errors
+/// `otherwise` if both are empty.
+///
+/// # Safety
+/// Lists of this library's own.
+pub(crate) unsafe fn joined(ours: Result<*mut fi_info>, theirs: *mut fi_info) -> Result<*mut fi_info, Error> {
+    let Ok(first) = ours else { return if theirs.is_null() { ours } else { Ok(theirs) } };
+    let mut last = first;
+    // SAFETY: the caller's promise.
+    while let Some(info) = unsafe { last.as_ref() }.filter(|info| !info.next.is_null()) {
+        last = info.next;
+    }
+    // SAFETY: the caller's promise.
+    if let Some(last) = unsafe { last.as_mut() } {
+        last.next = theirs;
+    }
+    Ok(first)
+}

@@ -1,0 +1,71 @@
+//! Other names for providers (`FI_PROVIDER_ALIAS`), for programs that insist on one: with `tcp=udp`, a request for `tcp` is
+//! answered by `udp`, and its infos say `tcp`. A provider keeps its own name beside.
+
+use ofi_api::{Hints, Info};
+use ofi_core::config::PROVIDER_ALIAS;
+
+/// The aliases of this process.
+pub(crate) struct Aliases(Vec<(String, String)>);
+
+impl Aliases {
+    /// Those of the setting.
+    pub(crate) fn from_env() -> Self {
+        Self::parse(&PROVIDER_ALIAS.get())
+    }
+
+    /// Reads `alias=provider,...`. What does not look so is left out, with a word in the log.
+    fn parse(setting: &str) -> Self {
+        let mut all = Vec::new();
+        for entry in setting.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            match entry.split_once('=').map(|(alias, name)| (alias.trim(), name.trim())) {
+                Some((alias, name)) if !alias.is_empty() && !name.is_empty() => {
+                    all.push((alias.to_owned(), name.to_owned()));
+                }
+                _ => {
+                    tracing::warn!(target: "ofi::core::core", entry, "FI_PROVIDER_ALIAS: not of the form alias=provider");
+                }
+            }
+        }
+        Self(all)
+    }
+
+    /// Whose alias a name is.
+    pub(crate) fn provider_of(&self, alias: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(other, _)| other.eq_ignore_ascii_case(alias));
+        found.map(|(_, name)| name.as_str())
+    }
+
+    /// The aliases of a provider.
+    pub(crate) fn of<'a>(&'a self, provider: &'a str) -> impl Iterator<Item = &'a str> {
+        let own = move |(_, name): &&(String, String)| name.eq_ignore_ascii_case(provider);
+        self.0.iter().filter(own).map(|(alias, _)| alias.as_str())
+    }
+}
+
+/// The hints of a program that asks for `alias`, as the provider itself takes them.
+pub(crate) fn translated(hints: &Hints, provider: &str) -> Hints {
+    let mut own = hints.clone();
+    own.info.fabric_attr.prov_name = provider.to_owned();
+    own
+}
+
+/// What a provider answered, under its other name.
+pub(crate) fn renamed(mut infos: Vec<Info>, alias: &str) -> Vec<Info> {
+    infos.iter_mut().for_each(|info| info.fabric_attr.prov_name = alias.to_owned());
+    infos
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_names_one_provider_and_a_provider_may_have_several() {
+        let aliases = Aliases::parse(" tcp=udp , verbs = shm,sockets=udp, nonsense,=x,y=");
+        assert_eq!(aliases.provider_of("TCP"), Some("udp"));
+        assert_eq!(aliases.provider_of("verbs"), Some("shm"));
+        assert_eq!(aliases.provider_of("udp"), None);
+        assert_eq!(aliases.of("udp").collect::<Vec<_>>(), ["tcp", "sockets"]);
+        assert_eq!(aliases.of("nonsense").count(), 0);
+    }
+}
