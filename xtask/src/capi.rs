@@ -6,21 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
+use crate::{layouts, plugins};
 
 /// The name that programs are linked against.
 const SONAME: &str = "libfabric.so.1";
 /// The system's own programs, which are linked against C libfabric.
-const INFO: &str = "/usr/bin/fi_info";
-const PINGPONG: &str = "/usr/bin/fi_pingpong";
+pub const INFO: &str = "/usr/bin/fi_info";
+pub const PINGPONG: &str = "/usr/bin/fi_pingpong";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
 const INTERFACE: &str = "2.6.0";
 const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
-const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
+pub const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
 /// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
 const CONTROL_PORT: &str = "47693";
-/// Our providers, and the names that they have beside those of C. No name begins with `ofi_`: the host takes such for
-/// layers over others.
-const PLUGINS: [(&str, &str); 1] = [("shm", "rshm")];
 /// How long a program may run. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -50,34 +48,6 @@ fn link(release: bool) -> Result<PathBuf, String> {
     run(&mut cc)?;
     symlink(SONAME, &folder.join("libfabric.so"))?;
     Ok(folder)
-}
-
-/// Links a provider that a stock libfabric loads from `FI_PROVIDER_PATH`: ours goes by another name there, for the
-/// host has one of the same name.
-fn link_plugin(folder: &Path) -> Result<PathBuf, String> {
-    let plugins = folder.join("plugins");
-    std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
-    let built = folder.parent().unwrap_or(Path::new("."));
-    let sources = root().join("crates/ofi-capi/link");
-    for (provider, name) in PLUGINS {
-        let mut cc = command("cc");
-        cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-        cc.arg(plugins.join(format!("lib{name}-fi.so")));
-        cc.arg(format!("-DPROVIDER=\"{provider}\"")).arg(format!("-DNAME=\"{name}\""));
-        cc.arg(format!("-Wl,--version-script={}", sources.join("plugin.map").display()));
-        cc.arg(sources.join("plugin.c")).arg(built.join("libofi_capi.a"));
-        cc.args([
-            "-Wl,-z,nodelete",
-            "-Wl,-z,now",
-            "-Wl,--gc-sections",
-            "-lgcc_s",
-            "-lpthread",
-            "-ldl",
-            "-lm",
-        ]);
-        run(&mut cc)?;
-    }
-    Ok(plugins)
 }
 
 fn symlink(to: &str, at: &Path) -> Result<(), String> {
@@ -116,8 +86,8 @@ pub fn install(prefix: &Path) -> StepResult {
     symlink(SONAME, &lib.join("libfabric.so"))?;
     let plugins = lib.join("ofi-plugins");
     std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
-    let linked = link_plugin(&folder)?;
-    for (_, name) in PLUGINS {
+    let linked = plugins::link(&folder)?;
+    for (_, name) in plugins::OURS {
         let file = format!("lib{name}-fi.so");
         copy(&linked.join(&file), &plugins.join(&file))?;
     }
@@ -156,7 +126,10 @@ pub fn test(report: &mut Report) {
     report.add("C programs", || own_programs(&folder));
     report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
     report.add("datagrams between the system's udp and ours", || datagrams(&folder));
-    report.add("our providers in the system's libfabric", || our_plugins(&folder));
+    report.add("structures of the installed headers", || layouts::check(&folder));
+    report.add("a provider by another name", || alias(&folder));
+    report.add("our providers in the system's libfabric", || plugins::ours(&folder));
+    report.add("a provider of others in our library", || plugins::of_others(&folder));
     report.add("Open MPI of the system", || open_mpi(&folder));
 }
 
@@ -190,7 +163,7 @@ fn own_programs(folder: &Path) -> StepResult {
     if failed.is_empty() { Ok(Outcome::Passed) } else { Err(failed.join("; ")) }
 }
 
-fn compiles(source: &str) -> bool {
+pub fn compiles(source: &str) -> bool {
     let mut cc = command("cc");
     cc.args(["-fsyntax-only", "-xc", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
     let Ok(mut child) = cc.spawn() else { return false };
@@ -214,6 +187,28 @@ fn their_programs(folder: &Path) -> StepResult {
     })
 }
 
+/// A program that insists on `tcp` runs on ours, if the user says so: the system's own, which are told of the name only.
+fn alias(folder: &Path) -> StepResult {
+    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
+        return not_run("a provider by another name", "apt-get install libfabric-bin");
+    }
+    let environment = |command: &mut Command| {
+        command.env("LD_LIBRARY_PATH", folder).env("FI_PROVIDER_ALIAS", "tcp=shm");
+    };
+    let mut list = command(INFO);
+    environment(list.arg("-l"));
+    let listed = crate::step::output(&mut list)?;
+    if !listed.lines().any(|line| line.trim() == "tcp:") {
+        return Err(format!("the other name is not listed:\n{listed}"));
+    }
+    pingpong_pair("tcp", &environment)?;
+    // Off unless set.
+    match run_on(folder, command(INFO).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
+        Err(_) => Ok(Outcome::Passed),
+        Ok(_) => Err("there is a provider tcp that nobody asked for".into()),
+    }
+}
+
 /// Bare datagrams of C libfabric's `udp` and of ours, in both directions: the same program on either library.
 fn datagrams(folder: &Path) -> StepResult {
     if !Path::new(PINGPONG).exists() {
@@ -232,7 +227,7 @@ fn datagrams(folder: &Path) -> StepResult {
 }
 
 /// `fi_pingpong` of the system on a provider, in an environment.
-fn pingpong_pair(provider: &str, environment: &dyn Fn(&mut Command)) -> StepResult {
+pub fn pingpong_pair(provider: &str, environment: &dyn Fn(&mut Command)) -> StepResult {
     pingpong(&["-p", provider, "-e", "rdm", "-I", "20"], environment, environment)
 }
 
@@ -259,30 +254,7 @@ fn pingpong(args: &[&str], serving: &dyn Fn(&mut Command), asking: &dyn Fn(&mut 
     outcome
 }
 
-/// Our providers as plug-ins of the system's libfabric: listed beside its own, and used by name.
-fn our_plugins(folder: &Path) -> StepResult {
-    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
-        return not_run("our providers in the system's libfabric", "apt-get install libfabric-bin");
-    }
-    let plugins = link_plugin(folder)?;
-    let environment = |command: &mut Command| {
-        command.env("FI_PROVIDER_PATH", &plugins).env_remove("LD_LIBRARY_PATH");
-    };
-    let mut list = command(INFO);
-    environment(list.arg("-l"));
-    let listed = crate::step::output(&mut list)?;
-    for (_, name) in PLUGINS {
-        let ours = listed.lines().any(|line| line.trim() == format!("{name}:"));
-        let theirs = listed.lines().any(|line| line.trim() == "tcp:" || line.trim() == "udp:");
-        if !ours || !theirs {
-            return Err(format!("{name} and the host's own providers are not all listed:\n{listed}"));
-        }
-        pingpong_pair(name, &environment)?;
-    }
-    Ok(Outcome::Passed)
-}
-
-/// Point-to-point, collectives, one-sided and many messages at once, on 2 and 4 ranks of the system's Open MPI.
+/// Point-to-point, collectives, one-sided and many messages at once, on 2 to 8 ranks of the system's Open MPI.
 fn open_mpi(folder: &Path) -> StepResult {
     if !answers("mpicc", &["--version"]) || !answers("mpirun", &["--version"]) {
         return not_run("Open MPI", "apt-get install openmpi-bin libopenmpi-dev");
@@ -290,13 +262,14 @@ fn open_mpi(folder: &Path) -> StepResult {
     let program = folder.join("mpi");
     let mut cc = command("mpicc");
     run(cc.args(["-O1", "-o"]).arg(&program).arg(root().join("tests/capi/mpi/stress.c")))?;
-    for ranks in ["2", "4"] {
+    for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "4")] {
         let mut mpirun = command("mpirun");
         mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", ranks, "-x", "LD_LIBRARY_PATH"]);
         mpirun.args(["-x", "FI_SHM_REMOTE_COMM=1", "--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
-        mpirun.args(["--mca", "mtl_ofi_provider_include", "shm"]).arg(&program);
+        mpirun.args(["--mca", "mtl_ofi_provider_include", provider]).arg(&program);
         // It says a lot about networks that it would have liked better.
-        run_on(folder, mpirun.stderr(Stdio::null()))?;
+        run_on(folder, mpirun.stderr(Stdio::null()))
+            .map_err(|why| format!("{provider}, {ranks} ranks: {why}"))?;
     }
     Ok(Outcome::Passed)
 }
@@ -307,12 +280,12 @@ fn on<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
 }
 
 /// Runs a program on this library.
-fn run_on(folder: &Path, command: &mut Command) -> StepResult {
+pub fn run_on(folder: &Path, command: &mut Command) -> StepResult {
     patient(on(folder, command))
 }
 
 /// Runs a program, for as long as [`PATIENCE`] at most.
-fn patient(command: &mut Command) -> StepResult {
+pub fn patient(command: &mut Command) -> StepResult {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     let begin = Instant::now();

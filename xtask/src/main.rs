@@ -8,8 +8,10 @@ mod checks;
 mod conformance;
 mod docs;
 mod features;
+mod layouts;
 mod links;
 mod nightly;
+mod plugins;
 mod settings;
 mod step;
 

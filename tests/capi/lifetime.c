@@ -1,0 +1,208 @@
+/* Loading and unloading, two libraries in one process, fork, many threads, and handles that are not what they should be. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+/* Where the library lies that this program runs on. */
+static const char *here(void)
+{
+	static Dl_info info;
+	CHECK(dladdr((void *)fi_strerror, &info) && info.dli_fname);
+	return info.dli_fname;
+}
+
+/* A message through a pair, opened and closed. */
+static void use(void)
+{
+	struct pair pair;
+	struct fi_cq_tagged_entry entry;
+	char in[8];
+	pair_open(&pair, FI_MSG);
+	POST(&pair, fi_recv(pair.ep[1], in, sizeof in, NULL, FI_ADDR_UNSPEC, in));
+	POST(&pair, fi_send(pair.ep[0], "hello", 6, NULL, pair.addr[1], NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	CHECK(entry.op_context == in && !strcmp(in, "hello"));
+	pair_close(&pair);
+}
+
+/* Loaded again and again, once into a namespace of its own: two copies of the library that know nothing of each other. */
+static void loading(void)
+{
+	for (int round = 0; round < 20; round++) {
+		void *library = dlopen(here(), RTLD_NOW | RTLD_LOCAL);
+		CHECK(library);
+		uint32_t (*version)(void) = (uint32_t(*)(void))dlsym(library, "fi_version");
+		CHECK(version && version() == fi_version());
+		OK(dlclose(library));
+	}
+	void *copy = dlmopen(LM_ID_NEWLM, here(), RTLD_NOW | RTLD_LOCAL);
+	CHECK(copy);
+	int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **) =
+		dlsym(copy, "fi_getinfo");
+	void (*freeinfo)(struct fi_info *) = dlsym(copy, "fi_freeinfo");
+	struct fi_info *info = NULL;
+	CHECK(getinfo && freeinfo && (void *)getinfo != (void *)fi_getinfo);
+	OK(getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &info));
+	CHECK(info);
+	freeinfo(info);
+	use();
+	OK(dlclose(copy));
+	use();
+}
+
+/* The system's own library beside ours: by its path, for the name alone would find the library that is there. */
+static void both(void)
+{
+	static const char *places[] = {"/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib/aarch64-linux-gnu/libfabric.so.1"};
+	for (size_t at = 0; at < 4; at++) {
+		const char *place = places[at / 2];
+		if (access(place, R_OK) || !strcmp(place, here()))
+			continue;
+		void *theirs = at % 2 ? dlmopen(LM_ID_NEWLM, place, RTLD_NOW | RTLD_LOCAL)
+				      : dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+		if (!theirs)
+			continue; /* what it needs is not installed */
+		uint32_t (*version)(void) = (uint32_t(*)(void))dlsym(theirs, "fi_version");
+		int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **) =
+			dlsym(theirs, "fi_getinfo");
+		void (*freeinfo)(struct fi_info *) = dlsym(theirs, "fi_freeinfo");
+		CHECK(version && getinfo && freeinfo && version() != fi_version());
+		struct fi_info *info = NULL;
+		OK(getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &info));
+		use();
+		freeinfo(info);
+		use();
+	}
+}
+
+static void *thread(void *arg)
+{
+	for (int round = 0; round < 5; round++)
+		use();
+	return arg;
+}
+
+static void threads(void)
+{
+	pthread_t all[8];
+	for (int at = 0; at < 8; at++)
+		OK(pthread_create(&all[at], NULL, thread, NULL));
+	for (int at = 0; at < 8; at++)
+		OK(pthread_join(all[at], NULL));
+}
+
+/* A child uses what it opens itself; what it has of its parent answers errors, and the parent does not notice. */
+static void forking(void)
+{
+	struct pair pair;
+	struct fi_cq_tagged_entry entry;
+	char in[8];
+	pair_open(&pair, FI_MSG);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(fi_send(pair.ep[0], "child", 6, NULL, pair.addr[1], NULL) < 0);
+		CHECK(fi_cq_read(pair.cq[0], &entry, 1) < 0);
+		fi_close(&pair.ep[0]->fid);
+		use();
+		_exit(0);
+	}
+	int status = 1;
+	ANSWERS(waitpid(child, &status, 0), child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	POST(&pair, fi_recv(pair.ep[1], in, sizeof in, NULL, FI_ADDR_UNSPEC, in));
+	POST(&pair, fi_send(pair.ep[0], "parent", 7, NULL, pair.addr[1], NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	CHECK(!strcmp(in, "parent"));
+	pair_close(&pair);
+}
+
+/* What is closed, what is another thing, what is nothing. */
+static void wrong_handles(void)
+{
+	struct pair pair;
+	struct fi_cq_tagged_entry entry;
+	struct fi_info *info;
+	uint64_t address;
+	char name[8];
+	size_t len = sizeof name;
+	pair_open(&pair, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC);
+	struct fid_ep *ep = pair.ep[0];
+	struct fid_cq *cq = pair.cq[0];
+	struct fid_av *av = pair.av;
+	struct fi_ops_msg *msg = ep->msg;
+	struct fi_ops_cq *reads = cq->ops;
+
+	/* Through the table of an object, on none and on another. */
+	ANSWERS(msg->send(NULL, "x", 1, NULL, 0, NULL), -FI_EINVAL);
+	ANSWERS(msg->send((struct fid_ep *)cq, "x", 1, NULL, 0, NULL), -FI_EINVAL);
+	ANSWERS(msg->send(ep, NULL, 8, NULL, pair.addr[1], NULL), -FI_EINVAL);
+	ANSWERS(msg->sendmsg(ep, NULL, 0), -FI_EINVAL);
+	ANSWERS(msg->sendv(ep, NULL, NULL, 3, pair.addr[1], NULL), -FI_EINVAL);
+	ANSWERS(msg->sendv(ep, (struct iovec *)&entry, NULL, (size_t)-1, pair.addr[1], NULL), -FI_EINVAL);
+	ANSWERS(msg->recv(ep, NULL, 8, NULL, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
+	ANSWERS(ep->tagged->sendmsg(ep, NULL, 0), -FI_EINVAL);
+	ANSWERS(ep->rma->writemsg(ep, NULL, 0), -FI_EINVAL);
+	ANSWERS(ep->atomic->writemsg(ep, NULL, 0), -FI_EINVAL);
+	CHECK(fi_atomic(ep, "x", 1, NULL, pair.addr[1], 0, 0, 999, FI_SUM, NULL) < 0);
+	ANSWERS(reads->read(NULL, &entry, 1), -FI_EINVAL);
+	ANSWERS(reads->read(cq, NULL, 1), -FI_EINVAL);
+	ANSWERS(reads->readerr(cq, NULL, 0), -FI_EINVAL);
+	ANSWERS(fi_ep_bind(ep, NULL, 0), -FI_EINVAL);
+	CHECK(fi_ep_bind(ep, &pair.domain->fid, 0) < 0);
+	ANSWERS(fi_getname(&ep->fid, name, NULL), -FI_EINVAL);
+	ANSWERS(fi_getname(&ep->fid, name, &len), -FI_ETOOSMALL);
+	ANSWERS(fi_av_insert(av, NULL, 1, &address, 0, NULL), -FI_EINVAL);
+	ANSWERS(fi_endpoint(pair.domain, NULL, &ep, NULL), -FI_EINVAL);
+	ANSWERS(fi_endpoint(pair.domain, pair.info, NULL, NULL), -FI_EINVAL);
+	ANSWERS(fi_cq_open(pair.domain, NULL, NULL, NULL), -FI_EINVAL);
+	ANSWERS(fi_control(&ep->fid, 4711, NULL), -FI_ENOSYS);
+	ANSWERS(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, NULL, NULL) < 0, 1);
+	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, NULL), -FI_EINVAL);
+	ANSWERS(fi_fabric(NULL, &pair.fabric, NULL), -FI_EINVAL);
+	ANSWERS(fi_fabric(pair.info->fabric_attr, NULL, NULL), -FI_EINVAL);
+
+	/* Flags that are none. */
+	struct fi_msg message = {.addr = pair.addr[1]};
+	CHECK(fi_sendmsg(ep, &message, 1ULL << 63) < 0);
+	CHECK(fi_recvmsg(ep, &message, 1ULL << 63) < 0);
+
+	/* Numbers that no header has. */
+	info = fi_dupinfo(pair.info);
+	info->ep_attr->type = 4711;
+	CHECK(fi_endpoint(pair.domain, info, &ep, NULL) < 0);
+	fi_freeinfo(info);
+	struct fi_cq_attr cq_attr = {.format = 77};
+	CHECK(fi_cq_open(pair.domain, &cq_attr, &cq, NULL) < 0);
+	struct fi_av_attr av_attr = {.type = 77};
+	CHECK(fi_av_open(pair.domain, &av_attr, &av, NULL) < 0);
+
+	/* After the end. */
+	ep = pair.ep[0];
+	cq = pair.cq[0];
+	av = pair.av;
+	pair_close(&pair);
+	CHECK(msg->send(ep, "x", 1, NULL, 0, NULL) < 0);
+	CHECK(fi_send(ep, "x", 1, NULL, 0, NULL) < 0);
+	CHECK(fi_enable(ep) < 0);
+	CHECK(reads->read(cq, &entry, 1) < 0);
+	CHECK(fi_cq_sread(cq, &entry, 1, NULL, 10) < 0);
+	CHECK(fi_av_insert(av, "fi_shm://x", 1, &address, 0, NULL) < 0);
+	CHECK(fi_close(&ep->fid) < 0 && fi_close(&cq->fid) < 0 && fi_close(&av->fid) < 0);
+}
+
+int main(void)
+{
+	use();
+	wrong_handles();
+	loading();
+	both();
+	threads();
+	forking();
+	return 0;
+}
