@@ -29,6 +29,10 @@ unsafe impl Fid for fid_stx {
     type Body = StxBody;
     const CLASS: usize = class::STX_CTX;
 
+    fn ops() -> &'static fi_ops {
+        &STX_FID_OPS
+    }
+
     fn close(&mut self) {
         (self.fid, self.ops) = (object::closed(), nosys::EP.table());
     }
