@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
     AtomicOp, Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, DeferredOp,
-    Endpoint as _, FiAddr, FiOp, Info, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
-    SendOp, Threshold, WaitObj,
+    Endpoint as _, FiAddr, FiOp, Info, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
+    RmaOp, SendOp, Threshold, WaitObj,
 };
 
 use ofi_capi::probe::Handles;
