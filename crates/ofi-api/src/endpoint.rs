@@ -430,4 +430,15 @@ pub trait Endpoint: Send + Sync + std::any::Any {
 
     /// Its counters, at this moment.
     fn statistics(&self) -> Vec<Statistic>;
+
+    /// What is known of the way to one peer, at this moment: round-trip time, losses, windows. Empty where the transport keeps
+    /// nothing of the kind. A connected endpoint has one peer, whatever is named.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address that is not in the vector; `FI_ENOTCONN`, `FI_ESHUTDOWN` without a connection;
+    /// `FI_EOPBADSTATE` before `fi_enable`.
+    fn peer_statistics(&self, peer: FiAddr) -> Result<Vec<Statistic>> {
+        let _ = peer;
+        Ok(Vec::new())
+    }
 }

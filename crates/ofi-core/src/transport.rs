@@ -608,4 +608,7 @@ pub trait Lanes<T: Transport>: Send {
 
     /// Appends the transport's counters.
     fn statistics(&self, into: &mut Vec<Statistic>);
+
+    /// Appends what is known of the way to one peer.
+    fn peer_statistics(&self, _peer: Peer, _into: &mut Vec<Statistic>) {}
 }

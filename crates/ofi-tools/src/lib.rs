@@ -2,12 +2,13 @@
 //!
 //! Options, output and exit codes follow libfabric's programs of the same names, so that scripts written for those
 //! work; what is added has a long option (`--json`, `--explain`, `--rma`). The programs in `src/bin` only call
-//! [`info::main`] and [`pingpong::main`].
+//! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`.
 //!
 //! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/arena.rs`; system
 //! calls that the standard library lacks are in `pingpong/sys.rs`. There is no other `unsafe` code.
 #![deny(unsafe_code)] // allowed in the two files above, and where threading is promised
 
+pub mod dump;
 mod failure;
 pub mod info;
 mod output;

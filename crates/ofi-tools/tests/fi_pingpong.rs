@@ -206,3 +206,18 @@ fn a_port_that_is_taken_or_silent_is_named() {
     assert_eq!(output.status.code(), Some(111));
     assert!(text(&output.stderr).contains("is the server started"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn counters_are_printed_on_request() {
+    let _alone = alone();
+    let line = ["-p", "udp", "--self", "--sizes", "64", "--quick", "--stats"];
+    let output = fi_pingpong(&line).env("FI_UDP_SHARED_MEMORY", "0").output().expect("fi_pingpong starts");
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    for counter in ["endpoint  tx_messages", "peer  udp_rtt_ns", "peer  udp_window"] {
+        assert!(told.contains(counter), "{counter} in\n{told}");
+    }
+    assert!(!told.contains("tx_failed"), "what is 0 is left out:\n{told}");
+    let without = run(&["-p", "udp", "--self", "--sizes", "64", "--quick"]);
+    assert!(!text(&without.stderr).contains("tx_messages"));
+}

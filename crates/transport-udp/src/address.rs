@@ -83,6 +83,9 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
 
 /// The address by which others most likely reach this host: the one that the default route has, else loopback.
 pub fn own_ip(v6: bool) -> IpAddr {
+    if let Some(ip) = crate::interface::chosen(v6) {
+        return ip;
+    }
     // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
     let (outside, loopback): (IpAddr, IpAddr) = if v6 {
         (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())

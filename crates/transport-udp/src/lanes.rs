@@ -511,6 +511,27 @@ impl Lanes<Udp> for State {
         }
     }
 
+    fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let Some(stats) = lanes.endpoint.peer_statistics(peer) else { return };
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_session", u64::from(lanes.endpoint.is_open(peer)), "1 while there is a session");
+        add("udp_rtt_ns", stats.rtt_ns, "smoothed round-trip time in nanoseconds");
+        add(
+            "udp_packet_size",
+            stats.packet_size,
+            "longest packet in bytes, as the path was found to carry it",
+        );
+        add("udp_window", stats.window, "congestion window in bytes");
+        add("udp_tx_packets", stats.packets[0], "packets sent");
+        add("udp_rx_packets", stats.packets[1], "packets received");
+        add("udp_lost", stats.lost, "packets found lost, and sent again");
+        add("udp_duplicates", stats.duplicates, "packets that came more than once");
+        add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
+        add("udp_credit_stalls", stats.stalls[0], "times that data waited for the peer's credit");
+        add("udp_congestion_stalls", stats.stalls[1], "times that data waited for the congestion window");
+    }
+
     fn statistics(&self, into: &mut Vec<Statistic>) {
         let lanes = match self {
             Self::Open(lanes) => lanes,

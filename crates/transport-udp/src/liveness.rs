@@ -138,7 +138,7 @@ impl Alive {
         let port = match known.sockets.get(&ip) {
             Some(&(_, port)) => port,
             None => {
-                let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).map_err(|_| os_error("bind"))?;
+                let socket = crate::ports::bind(SocketAddr::new(ip, 0)).map_err(|_| os_error("bind"))?;
                 socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
                 let port = socket.local_addr().map_err(|_| os_error("getsockname"))?.port();
                 helper.set.add(socket.as_raw_fd())?;

@@ -46,6 +46,22 @@ pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
 )
 .range(512, 65_507);
 
+/// Ports of sockets that may have any.
+pub static PORT_RANGE: Setting<&'static str> = Setting::new(
+    "udp",
+    "port_range",
+    "",
+    "Ports, as LOW-HIGH, that sockets get to which none was given, also those that answer for a process; any if empty",
+);
+
+/// Where endpoints are that were given no address.
+pub static INTERFACE: Setting<&'static str> = Setting::new(
+    "udp",
+    "iface",
+    "",
+    "Interface, or address, of endpoints to which no address was given; that of the default route if empty",
+);
+
 /// How long closing an endpoint may wait for injected messages to arrive.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "udp",
@@ -79,6 +95,8 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &CHECKSUM,
     &CONGESTION,
     &DATAGRAM_SIZE,
+    &PORT_RANGE,
+    &INTERFACE,
     &LINGER_MS,
     &SEGMENTS,
 ];

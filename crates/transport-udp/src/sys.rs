@@ -88,7 +88,7 @@ pub struct Bound {
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.
 pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound> {
-    let socket = UdpSocket::bind(address).map_err(|error| {
+    let socket = crate::ports::bind(address).map_err(|error| {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
         let wanted = "an address and port of this host that are free";
         let advice = "leave the port 0, or choose another address with FI_SOURCE or fi_setname";

@@ -347,6 +347,15 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.leave_group(group);
     }
 
+    fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
+        let route = self.routes.get(peer);
+        match (&self.near, route.is_open()) {
+            (_, true) => {}
+            (Some(near), _) if route.side() == NEAR => near.lanes.peer_statistics(route.local(), into),
+            _ => self.far.peer_statistics(route.local(), into),
+        }
+    }
+
     fn statistics(&self, into: &mut Vec<Statistic>) {
         if let Some(near) = &self.near {
             let mut add = |name, value: usize, help| into.push(Statistic { name, value: value as u64, help });

@@ -698,6 +698,11 @@ impl<T: Transport> Endpoint for Ep<T> {
     fn statistics(&self) -> Vec<Statistic> {
         self.core.statistics()
     }
+
+    fn peer_statistics(&self, peer: FiAddr) -> Result<Vec<Statistic>> {
+        self.core.born.check()?;
+        self.core.peer_statistics(peer)
+    }
 }
 
 /// Whether capabilities need a transmit queue and a receive queue.

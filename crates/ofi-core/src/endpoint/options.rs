@@ -1,6 +1,6 @@
 //! What of an endpoint is read and set by number or by name: options (`fi_getopt`) and statistics.
 
-use ofi_api::{EpOption, Errno, Error, Result, Statistic};
+use ofi_api::{EpOption, Errno, Error, FiAddr, Result, Statistic};
 
 use super::receive::RxSide;
 use super::transmit::TxSide;
@@ -81,6 +81,16 @@ impl<T: Transport> EpCore<T> {
             lanes.statistics(&mut all);
         }
         all
+    }
+
+    pub(super) fn peer_statistics(&self, address: FiAddr) -> Result<Vec<Statistic>> {
+        let mut guard = self.state.lock();
+        let peer = guard.peer(address)?;
+        let mut all = Vec::new();
+        if let Some(lanes) = &guard.lanes {
+            lanes.peer_statistics(peer, &mut all);
+        }
+        Ok(all)
     }
 }
 

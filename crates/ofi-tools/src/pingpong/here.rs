@@ -130,6 +130,9 @@ impl Run<'_> {
         let can_access = info.caps.contains(Caps::RMA);
         let accesses =
             if self.options.rma && can_access { self.accesses(&mut bench, &sizes)? } else { Vec::new() };
+        if self.options.stats {
+            node.tell_counters();
+        }
         bench.link.send(&Message::Bye)?;
         Ok(json!({
             "provider": info.fabric_attr.prov_name,

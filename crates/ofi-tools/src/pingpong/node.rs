@@ -15,6 +15,7 @@ use super::lent::{self, Arena, Slots};
 use super::message::{Hello, MAX_WINDOW, SPEAKS, Setup};
 use super::options::{Kind, Level, Memory};
 use crate::failure::{Failure, Result};
+use crate::output;
 
 /// The tag of tagged messages: any would do.
 const TAG: u64 = 0xC0DE;
@@ -139,6 +140,19 @@ impl Node {
             format: address.format().as_c(),
             address: address.bytes().to_vec(),
         })
+    }
+
+    /// Prints what was counted, but for what was not: of the endpoint, and of the way to the peer.
+    pub fn tell_counters(&self) {
+        let of_peer = self.endpoint.peer_statistics(self.peer).unwrap_or_default();
+        for (whose, all) in [("endpoint", self.endpoint.statistics()), ("peer", of_peer)] {
+            for counter in all.iter().filter(|counter| counter.value > 0) {
+                output::tell(&format!(
+                    "{whose}  {:<24} {:>14}  {}",
+                    counter.name, counter.value, counter.help
+                ));
+            }
+        }
     }
 
     /// Learns the peer's address.

@@ -88,6 +88,9 @@ pub struct Options {
     /// Cores to run on: two, or one for a server or client [default: two cores near each other, or any]
     #[arg(long, value_name = "CORE,CORE", value_delimiter = ',', num_args = 1)]
     pub cores: Vec<usize>,
+    /// Print counters at the end, on standard error: of the endpoint, and of the way to the peer
+    #[arg(long)]
+    pub stats: bool,
     /// Write JSON
     #[arg(long)]
     pub json: bool,

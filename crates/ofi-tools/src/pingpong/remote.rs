@@ -63,6 +63,9 @@ fn serve(options: &Options, link: &mut Link) -> Result<()> {
         &node,
         |job, took| if job.shown { report.row(job.size, job.total(), took) } else { Ok(()) },
     )?;
+    if options.stats {
+        node.tell_counters();
+    }
     report.end(&node)
 }
 
@@ -104,6 +107,9 @@ fn lead(options: &Options, link: &mut Link) -> Result<()> {
         report.row(size, rounds, times.iter().sum())?;
     }
     link.send(&Message::Bye)?;
+    if options.stats {
+        node.tell_counters();
+    }
     report.end(&node)
 }
 

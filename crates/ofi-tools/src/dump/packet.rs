@@ -1,0 +1,83 @@
+//! What a packet says, in words.
+
+use std::fmt::Write;
+
+use rdm_proto::wire::header::flag;
+use rdm_proto::wire::{Accept, Frame, Header, Init, Kind, Malformed};
+
+/// One line about a datagram. `None` for what is not of this protocol.
+pub fn describe(bytes: &[u8]) -> Option<String> {
+    let (head, body) = match Header::parse(bytes) {
+        Ok(parsed) => parsed,
+        Err(Malformed::Version(_) | Malformed::Truncated | Malformed::Kind(_)) => return None,
+        Err(why) => return Some(format!("damaged: {why}")),
+    };
+    let mut text = format!("{:?} session {:016x}", head.kind, head.session);
+    for (bit, name) in [(flag::CHECKED, "checked"), (flag::URGENT, "urgent"), (flag::ALIVE, "alive")] {
+        if head.flags & bit != 0 {
+            let _ = write!(text, " {name}");
+        }
+    }
+    let _ = match head.kind {
+        Kind::Data => {
+            let _ = write!(text, " number {}", head.number);
+            frames(&mut text, body)
+        }
+        Kind::Init => match Init::parse(body) {
+            Ok(init) => write!(
+                text,
+                " as {:016x} epoch {:016x} attempt {} cookie {:016x} window {} packet {}",
+                init.session,
+                init.epoch,
+                init.attempt,
+                init.cookie,
+                init.params.window,
+                init.params.max_packet
+            ),
+            Err(why) => write!(text, " damaged: {why}"),
+        },
+        Kind::Accept => match Accept::parse(body) {
+            Ok(accept) => write!(
+                text,
+                " as {:016x} epoch {:016x} attempt {} window {} packet {}",
+                accept.session, accept.epoch, accept.attempt, accept.params.window, accept.params.max_packet
+            ),
+            Err(why) => write!(text, " damaged: {why}"),
+        },
+        Kind::Retry => match body.first_chunk::<8>() {
+            Some(cookie) => write!(text, " cookie {:016x}", u64::from_be_bytes(*cookie)),
+            None => write!(text, " damaged: no cookie"),
+        },
+        Kind::Versions => write!(text, " {body:?}"),
+        Kind::Ask | Kind::Answer => write!(text, " from {:016x}", head.number),
+        Kind::Reset => Ok(()),
+    };
+    Some(text)
+}
+
+fn frames(text: &mut String, mut rest: &[u8]) -> std::fmt::Result {
+    loop {
+        let (frame, after) = match Frame::parse(rest) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) if rest.is_empty() => return Ok(()),
+            Ok(None) => return write!(text, " | {} bytes of padding", rest.len()),
+            Err(why) => return write!(text, " | damaged: {why}"),
+        };
+        rest = after;
+        match frame {
+            Frame::Ping => write!(text, " | ping")?,
+            Frame::Ack(ack) => {
+                write!(text, " | ack")?;
+                for run in ack.runs() {
+                    write!(text, " {}-{}", run.start, run.end - 1)?;
+                }
+                write!(text, " after {} us", ack.delay_us)?;
+            }
+            Frame::Data { stream, offset, bytes } => {
+                write!(text, " | {stream:?} {offset}+{}", bytes.len())?;
+            }
+            Frame::Credit { stream, limit } => write!(text, " | credit {stream:?} {limit}")?,
+            Frame::Close { reason } => write!(text, " | close {reason}")?,
+        }
+    }
+}

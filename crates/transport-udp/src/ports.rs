@@ -1,0 +1,73 @@
+//! Which ports sockets get that may have any: those of `FI_UDP_PORT_RANGE`, so that a firewall can be told.
+
+use std::io::{Error, ErrorKind, Result};
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+
+use crate::settings;
+
+/// Reads a range as `LOW-HIGH`, or one port. `None` for what is none.
+fn parse(text: &str) -> Option<RangeInclusive<u16>> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
+    (0 < low && low <= high).then_some(low..=high)
+}
+
+/// A socket bound to `address`; with port 0, to one of the range that is free.
+///
+/// # Errors
+/// What bind(2) answers; `EADDRINUSE` if the range has no free port; `EINVAL` for a setting that is no range.
+pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
+    let text = settings::PORT_RANGE.get();
+    if address.port() != 0 || text.is_empty() {
+        return UdpSocket::bind(address);
+    }
+    match parse(&text) {
+        Some(range) => bind_in(address, range),
+        None => Err(Error::new(ErrorKind::InvalidInput, format!("FI_UDP_PORT_RANGE={text} is no LOW-HIGH"))),
+    }
+}
+
+fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSocket> {
+    let (low, len) = (*range.start(), u32::from(range.end() - range.start()) + 1);
+    // Anywhere, so that processes that start together do not try the same ports in turn.
+    let start = getrandom::u32().unwrap_or(0) % len;
+    for step in 0..len {
+        address.set_port(low + ((start + step) % len) as u16);
+        match UdpSocket::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+    }
+    Err(ErrorKind::AddrInUse.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_and_nonsense_is_not() {
+        assert_eq!(parse("7000-7010"), Some(7000..=7010));
+        assert_eq!(parse(" 7 - 7 "), Some(7..=7));
+        assert_eq!(parse("65535"), Some(65535..=65535));
+        for text in ["", "-", "0-5", "9-8", "1-65536", "a-b", "1-2-3", "1 2"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_port_of_a_range_is_given_once_and_then_none_is_left() {
+        // Three ports that are free now, as far as one can know.
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let free = (20_000..60_000u16)
+            .step_by(7)
+            .find(|&low| (low..low + 3).all(|port| UdpSocket::bind((any.ip(), port)).is_ok()));
+        let low = free.expect("three free ports");
+        let sockets: Vec<UdpSocket> = (0..3).map(|_| bind_in(any, low..=low + 2).unwrap()).collect();
+        let mut ports: Vec<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+        ports.sort_unstable();
+        assert_eq!(ports, [low, low + 1, low + 2]);
+        assert_eq!(bind_in(any, low..=low + 2).unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
+}
