@@ -253,7 +253,8 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
 
 fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let arena = node.memory(job, 64)?;
-    let piece = [Piece::new(arena.base, 8)];
+    // All of the allocation: memory that a registration covers in part is not shared, since its peers would see the rest.
+    let piece = [Piece::new(arena.base, arena.len)];
     // SAFETY: the arena lives as long as the process, which holds no reference to it.
     let attr = unsafe { MrAttr::new(&piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
     let region = node.domain.register(&attr).map_err(stack)?;
