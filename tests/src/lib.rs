@@ -62,9 +62,16 @@ pub fn hints(naming: Naming) -> Hints {
         .progress(Progress::Manual)
 }
 
+/// How an endpoint with these hints is opened. One of `udp` does without shared memory.
+pub fn opening(hints: Hints) -> Opening {
+    let udp = hints.info.fabric_attr.prov_name == "udp";
+    let opening = Opening::new(hints);
+    if udp { opening.without_shared_memory() } else { opening }
+}
+
 /// An endpoint of this process.
 pub fn open(naming: Naming) -> Side {
-    Opening::new(hints(naming)).open()
+    opening(hints(naming)).open()
 }
 
 /// An address out of a line of text.

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use testkit::kit::Opening;
 use testkit::prelude::*;
 
-use crate::{Naming, hints};
+use crate::{Naming, hints, opening};
 
 /// Longest message.
 const LONGEST: usize = 200_000;
@@ -148,7 +147,7 @@ impl Load {
     pub fn open(index: usize, stripe: usize, naming: Naming) -> Self {
         let all = hints(naming);
         let caps = all.info.caps | Caps::ATOMIC;
-        let side = Opening::new(all.caps(caps)).wait_obj(WaitObj::Fd).open();
+        let side = opening(all.caps(caps)).wait_obj(WaitObj::Fd).open();
         let memory = [Memory::new(STRIPES * STRIPE), Memory::library(&side.domain, STRIPES * STRIPE)];
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let regions = memory.each_ref().map(|memory| side.register(memory, rights).expect("a region"));
