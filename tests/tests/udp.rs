@@ -175,6 +175,11 @@ fn a_thousand_peers_talk_to_one_endpoint() {
             wait::drive(&[&hub], "room", || out.send().ok());
         }
         for number in 0..PEERS {
+            // All look now and then: who answers no question for a session for five seconds counts as dead.
+            if number % 50 == 0 {
+                peers.iter().for_each(Side::poll);
+                hub.poll();
+            }
             wait::drive(&[&hub, &peers[number]], "the message", || peers[number].next_of(number)).done();
             echoes[number].check(64, (number + round) as u8);
             let out = peers[number].out(back[number], &echoes[number]).tag(number as u64).inject();
