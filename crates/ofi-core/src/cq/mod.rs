@@ -74,6 +74,8 @@ struct Reader {
     error_at: Option<usize>,
     /// Where the next read begins, so that no source starves.
     turn: usize,
+    /// Reads since the last error that brought what other sources had instead of an error.
+    held_back: usize,
 }
 
 /// The core's completion queue.
@@ -205,25 +207,43 @@ impl Cq {
         }
         let count = reader.sources.len();
         let mut filled = 0;
-        for step in 0..count {
+        // What other sources have comes before an error, for as many reads as there are sources: a connection that
+        // ends, say, does not stand before the last messages of the others. So all others are looked at after it.
+        let mut error_at = None;
+        let (mut step, mut end) = (0, count);
+        while step < end {
             let mut at = reader.turn + step;
-            if at >= count {
+            while at >= count {
                 at -= count;
             }
+            step += 1;
             let bound = &reader.sources[at];
             let polled = bound.source.poll(bound.slot, buffer, filled);
             filled = polled.filled;
             if polled.error {
-                reader.error_at = (filled == 0).then_some(at);
-                reader.turn = at;
-                return if filled > 0 { Ok(filled) } else { Err(Error::AVAIL) };
+                if filled > 0 {
+                    reader.turn = at;
+                    return Ok(filled);
+                }
+                if error_at.is_none() {
+                    (error_at, end) = (Some(at), step + count - 1);
+                }
+                if reader.held_back >= count {
+                    break;
+                }
             }
             if filled == buffer.capacity() && filled > 0 {
                 reader.turn = if at + 1 == count { 0 } else { at + 1 };
                 break;
             }
         }
-        if filled > 0 { Ok(filled) } else { Err(Error::AGAIN) }
+        if filled > 0 {
+            reader.held_back += usize::from(error_at.is_some());
+            return Ok(filled);
+        }
+        let Some(at) = error_at else { return Err(Error::AGAIN) };
+        (reader.error_at, reader.turn, reader.held_back) = (Some(at), at, 0);
+        Err(Error::AVAIL)
     }
 
     #[cold]

@@ -143,6 +143,7 @@ macro_rules! for_each_case {
                 the_source_is_not_told_without_the_capability
                 an_unknown_source_is_an_error_with_its_address_on_request
                 one_queue_serves_many_endpoints
+                an_error_of_one_endpoint_follows_what_the_others_have
                 two_queues_keep_the_directions_apart
                 reading_the_transmit_queue_alone_drives_a_send
                 a_queue_outlives_its_endpoint_and_is_empty_then
