@@ -117,6 +117,103 @@ fn a_child_is_kept_apart(progress: Progress) {
     counter.wait(1, Some(Duration::from_secs(5))).unwrap();
 }
 
+/// What is not of one endpoint: event queues, passive endpoints, sets, shared vectors.
+struct Others {
+    eq: std::sync::Arc<dyn EventQueue>,
+    passive: std::sync::Arc<dyn PassiveEndpoint>,
+    polls: std::sync::Arc<dyn PollSet>,
+    waits: Vec<std::sync::Arc<dyn WaitSet>>,
+    shared: std::sync::Arc<dyn AddressVector>,
+}
+
+fn others_in_the_child(side: &Side, others: Others) -> i32 {
+    let Others { eq, passive, polls, waits, shared } = &others;
+    let (name, second) = (Address::from_text("fi_shm://nobody"), Some(Duration::from_secs(1)));
+    let event = ofi::raw::Event { data: 1, ..ofi::raw::Event::new(EventKind::Notify, Fid(1)) };
+    let mut refused = vec![
+        is_refused(eq.read()),
+        is_refused(eq.peek_wait(second)),
+        is_refused(eq.read_error()),
+        is_refused(eq.write(event)),
+        is_refused(eq.trywait()),
+        is_refused(passive.set_name(&name)),
+        is_refused(passive.name()),
+        is_refused(passive.set_backlog(3)),
+        is_refused(passive.listen()),
+        is_refused(polls.add(PollMember::Queue(std::sync::Arc::clone(&side.tx)), Context(1))),
+        polls.poll(&mut [Context(0)]) == 0,
+        is_refused(shared.insert(&[name]).remove(0)),
+        is_refused(shared.lookup(FiAddr(0))),
+        shared.count() == 0,
+    ];
+    refused.extend(waits.iter().flat_map(|set| [is_refused(set.wait(second)), is_refused(set.trywait())]));
+    if let Some(at) = refused.iter().position(|refused| !refused) {
+        return at as i32 + 1;
+    }
+    drop(others); // joins no thread that is not there, and takes nothing from the parent
+    0
+}
+
+/// Ends a child with what `checks` answers.
+fn end(checks: impl FnOnce() -> i32) -> ! {
+    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(checks));
+    // SAFETY: ends the child without running what belongs to the parent.
+    unsafe { libc::_exit(code.unwrap_or(99)) }
+}
+
+/// Waits half a minute for a child's code.
+fn code_of(child: libc::pid_t) -> i32 {
+    let (start, mut status) = (Instant::now(), 0);
+    // SAFETY: `status` is writable, and `child` is ours.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
+        if start.elapsed() > Duration::from_secs(30) {
+            // SAFETY: our own child.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child hangs");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(libc::WIFEXITED(status), "the child ended with {status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+#[test]
+fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
+    let side = KIT.opening().wait_obj(WaitObj::Fd).open();
+    let fabric = &side.fabric;
+    let eq = fabric.open_eq(&EqAttr { write: true, wait_obj: WaitObj::Unspec, size: 0 }).unwrap();
+    let msg = Hints::new().provider("shm").ep_type(EpType::Msg);
+    let info = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&msg)).unwrap().remove(0);
+    let passive = fabric.open_passive(&info).unwrap();
+    passive.bind_eq(&eq).unwrap();
+    passive.listen().unwrap();
+    let polls = side.domain.open_poll_set().unwrap();
+    polls.add(PollMember::Queue(std::sync::Arc::clone(&side.tx)), Context(1)).unwrap();
+    let open_set = |wait_obj| fabric.open_wait_set(&WaitAttr { wait_obj }).unwrap();
+    let waits = vec![open_set(WaitObj::Fd), open_set(WaitObj::MutexCond)];
+    let name = format!("fork-{}", std::process::id());
+    let attr = AvAttr { name: Some(name), ..AvAttr::default() };
+    let shared = side.domain.open_av(&attr).unwrap();
+    shared.insert(&[side.name()]);
+    let others = Others { eq, passive, polls, waits, shared };
+    // SAFETY: the child calls the library and ends by `_exit`; what it needs of the runtime (memory) survives a fork.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        end(|| others_in_the_child(&side, others));
+    }
+    let code = code_of(child);
+    let Others { eq, passive, polls: _, waits, shared: _open } = others;
+    assert_eq!(code, 0, "the first check that failed in the child");
+    // The parent's go on.
+    eq.write(ofi::raw::Event { data: 7, ..ofi::raw::Event::new(EventKind::Notify, Fid(1)) }).unwrap();
+    assert_eq!(eq.read_wait(Some(Duration::from_secs(5))).unwrap().data, 7);
+    assert!(passive.name().is_ok());
+    assert_eq!(waits[1].wait(Some(Duration::from_millis(5))).unwrap_err().errno(), Errno::ETIMEDOUT);
+    let again = side.domain.open_av(&AvAttr { read_only: true, ..attr }).unwrap();
+    assert_eq!(again.lookup(FiAddr(0)).unwrap(), side.name());
+}
+
 #[test]
 fn a_child_is_kept_apart_under_manual_progress() {
     a_child_is_kept_apart(Progress::Manual);

@@ -241,6 +241,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn set_name(&self, address: &Address) -> Result<()> {
+        self.listener.born.check()?;
         let mut state = self.listener.state();
         if state.port.is_some() {
             return Err(Error::wanted(
@@ -256,6 +257,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn name(&self) -> Result<Address> {
+        self.listener.born.check()?;
         let state = self.listener.state();
         // An address whose port is still to be chosen leads nowhere.
         let leads = |name: &Address| name.to_socket_addr().is_none_or(|socket| socket.port() != 0);
@@ -273,6 +275,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn set_backlog(&self, requests: usize) -> Result<()> {
+        self.listener.born.check()?;
         if requests == 0 {
             return Err(Error::with(Errno::EINVAL, "a backlog of 0, with which no request could come"));
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Result, WaitObj};
 
 use crate::cq::Bell;
+use crate::fork::Born;
 use crate::sys::{self, WaitSet};
 use crate::transport::Arm;
 
@@ -70,6 +71,7 @@ pub struct EqCore {
     wait_obj: WaitObj,
     /// Events that the application may write before it reads; 0 if it may not.
     room: usize,
+    born: Born,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -105,6 +107,7 @@ impl EqCore {
             waiting,
             wait_obj: attr.wait_obj,
             room: if attr.write { attr.size.max(WRITTEN) } else { 0 },
+            born: Born::here(),
         }))
     }
 
@@ -148,6 +151,7 @@ impl EqCore {
     /// # Errors
     /// What adding its descriptor to the wait set answers.
     pub fn add(&self, source: &Arc<dyn Driven>) -> Result<()> {
+        self.born.check()?;
         if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
             waiting.set.add(fd)?;
         }
@@ -160,6 +164,9 @@ impl EqCore {
 
     /// Stops driving `source`. To be called before its descriptor is closed.
     pub fn remove(&self, source: &Arc<dyn Driven>) {
+        if !self.born.is_here() {
+            return; // the wait set is the parent's too
+        }
         if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
             waiting.set.remove(fd);
         }
@@ -179,6 +186,7 @@ impl EqCore {
     }
 
     fn take(&self, consume: bool) -> Result<Event> {
+        self.born.check()?;
         let sources = self.sources();
         sources.iter().for_each(|source| source.drive());
         let settling = sources.iter().any(|source| source.is_settling());
@@ -203,6 +211,7 @@ impl EqCore {
     }
 
     fn take_wait(&self, consume: bool, timeout: Option<Duration>) -> Result<Event> {
+        self.born.check()?;
         if self.waiting.is_none() && self.wait_obj != WaitObj::Yield {
             return Err(no_wait_object());
         }
@@ -246,10 +255,12 @@ impl EventQueue for EqCore {
     }
 
     fn read_error(&self) -> Result<EqErrorEntry> {
+        self.born.check()?;
         lock(&self.events).bad.pop_front().ok_or(Error::AGAIN)
     }
 
     fn write(&self, event: Event) -> Result<()> {
+        self.born.check()?;
         if self.room == 0 {
             return Err(Error::wanted(
                 Errno::EOPNOTSUPP,
@@ -275,6 +286,7 @@ impl EventQueue for EqCore {
     }
 
     fn trywait(&self) -> Result<()> {
+        self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
         waiting.bell.arm();
         // Before the look at the events: what arming a source finds, it reports later, and then it rings.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{MutexCond, Result};
 
 use crate::cq::Bell;
+use crate::fork::Born;
 use crate::sys;
 
 /// The pause after the first broadcast, and the longest.
@@ -45,6 +46,7 @@ impl Drop for Shared {
 pub struct Waker {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    born: Born,
 }
 
 impl Waker {
@@ -63,7 +65,7 @@ impl Waker {
         let builder = std::thread::Builder::new().name("ofi-cond".into());
         let thread =
             builder.spawn(move || theirs.watch(fd)).map_err(|_| sys::os_error("starting a thread"))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), born: Born::here() })
     }
 
     /// What the application waits on.
@@ -74,6 +76,11 @@ impl Waker {
 
 impl Drop for Waker {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The thread is the parent's, and may hold the mutex: neither can be waited for or taken down here.
+            std::mem::forget((self.thread.take(), Arc::clone(&self.shared)));
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.strike();
         if let Some(thread) = self.thread.take() {

@@ -7,6 +7,7 @@ use ofi_api::{Context, Errno, Error, PollMember, PollSet, Result};
 
 use crate::cntr::Cntr;
 use crate::cq::Cq;
+use crate::fork::Born;
 use crate::wait::Waitable;
 
 enum Member {
@@ -54,13 +55,22 @@ struct Members {
 }
 
 /// The core's poll set.
-#[derive(Default)]
-pub struct Polls(Mutex<Members>);
+pub struct Polls {
+    members: Mutex<Members>,
+    born: Born,
+}
+
+impl Default for Polls {
+    fn default() -> Self {
+        Self { members: Mutex::default(), born: Born::here() }
+    }
+}
 
 impl PollSet for Polls {
     fn add(&self, member: PollMember, context: Context) -> Result<()> {
+        self.born.check()?;
         let member = Member::of(&member)?;
-        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         if members.all.iter().any(|(known, _)| known.is(&member)) {
             return Err(Error::wanted(
                 Errno::EBUSY,
@@ -75,8 +85,9 @@ impl PollSet for Polls {
     }
 
     fn remove(&self, member: &PollMember) -> Result<()> {
+        self.born.check()?;
         let member = Member::of(member)?;
-        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = members.all.iter().position(|(known, _)| known.is(&member)) else {
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -94,7 +105,10 @@ impl PollSet for Polls {
     }
 
     fn poll(&self, contexts: &mut [Context]) -> usize {
-        let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.born.is_here() {
+            return 0; // nothing will ever be in the objects of the parent
+        }
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, first) = (members.all.len(), members.turn);
         let mut found = 0;
         for step in 0..count {

@@ -8,6 +8,7 @@ use ofi_api::{Errno, Error, MutexCond, Result, WaitAttr, WaitObj, WaitSet};
 
 use super::mutex_cond::Waker;
 use super::{Waitable, no_wait_object};
+use crate::fork::Born;
 use crate::sys;
 
 /// The core's wait set. Fields drop in order: the waker watches the set.
@@ -15,6 +16,7 @@ pub struct Waits {
     waker: Option<Waker>,
     set: sys::WaitSet,
     wait_obj: WaitObj,
+    born: Born,
     members: Mutex<Vec<(RawFd, Weak<dyn Waitable>)>>,
 }
 
@@ -35,7 +37,13 @@ impl Waits {
         }
         let set = sys::WaitSet::new()?;
         let waker = (attr.wait_obj == WaitObj::MutexCond).then(|| Waker::start(set.fd())).transpose()?;
-        Ok(Arc::new(Self { waker, set, wait_obj: attr.wait_obj, members: Mutex::default() }))
+        Ok(Arc::new(Self {
+            waker,
+            set,
+            wait_obj: attr.wait_obj,
+            born: Born::here(),
+            members: Mutex::default(),
+        }))
     }
 
     /// Takes the core's set out of an application's handle.
@@ -64,6 +72,7 @@ impl Waits {
     /// # Errors
     /// What adding the descriptor answers.
     pub fn add(&self, fd: RawFd, member: Weak<dyn Waitable>) -> Result<()> {
+        self.born.check()?;
         self.set.add(fd)?;
         self.members().push((fd, member));
         Ok(())
@@ -71,6 +80,9 @@ impl Waits {
 
     /// Removes the member with this descriptor.
     pub fn remove(&self, fd: RawFd) {
+        if !self.born.is_here() {
+            return; // the set is the parent's too
+        }
         self.set.remove(fd);
         self.members().retain(|(known, _)| *known != fd);
     }
@@ -84,6 +96,7 @@ impl Waits {
 
 impl WaitSet for Waits {
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        self.born.check()?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let members = self.present();
@@ -103,6 +116,7 @@ impl WaitSet for Waits {
     }
 
     fn trywait(&self) -> Result<()> {
+        self.born.check()?;
         if self.wait_obj == WaitObj::Yield {
             return Err(no_wait_object("fi_wait_attr.wait_obj"));
         }
