@@ -80,8 +80,9 @@ impl Granted {
         if write && !self.terms.write {
             return Err(Errno::EACCES);
         }
-        let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EINVAL)?;
-        self.at(offset, len).ok_or(Errno::EINVAL)
+        // As the owner answers (`ofi_core::keys::Violation`).
+        let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EACCES)?;
+        self.at(offset, len).ok_or(Errno::EACCES)
     }
 }
 

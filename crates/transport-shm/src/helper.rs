@@ -443,7 +443,7 @@ impl Helper {
                 gone.extend(process.peers.extract_if(.., |(_, peer, _)| !sys::is_bound(peer)));
                 return !process.peers.is_empty();
             }
-            let ended = sys::has_ended(pid);
+            let ended = process.watch.as_ref().map_or_else(|| sys::has_ended(pid), sys::is_over);
             if ended {
                 gone.append(&mut process.peers);
             }

@@ -447,14 +447,17 @@ pub fn pidfd(pid: i32) -> Option<OwnedFd> {
     owned(fd as RawFd, "pidfd_open").ok()
 }
 
+/// Whether the process of a [`pidfd`] has ended: that one, whoever has its number now.
+pub fn is_over(pidfd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+}
+
 /// Whether process `pid` has ended (a zombie has), as far as this process may know.
 pub fn has_ended(pid: i32) -> bool {
     match pidfd(pid) {
-        Some(fd) => {
-            let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one pollfd.
-            unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
-        }
+        Some(fd) => is_over(&fd),
         None => {
             // SAFETY: takes no pointers; signal 0 only asks.
             let rc = unsafe { libc::kill(pid, 0) };

@@ -285,6 +285,23 @@ impl Cq {
         }
     }
 
+    /// Gets ready to block. A signal that nobody has taken stays.
+    fn prepare_to_wait(&self) -> Result<()> {
+        self.born.check()?;
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
+        waiting.bell.arm();
+        if self.signaled.load(Ordering::SeqCst) {
+            waiting.bell.strike();
+            return Err(Error::AGAIN);
+        }
+        let mut guard = self.reader.lock();
+        if self.changed.load(Ordering::Acquire) {
+            self.apply_changes(&mut guard);
+        }
+        let armed = guard.sources.iter().all(|bound| bound.source.arm(bound.slot) == Arm::Armed);
+        if armed { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
     fn take_signal(&self) -> bool {
         self.signaled.load(Ordering::Relaxed) && self.signaled.swap(false, Ordering::SeqCst)
     }
@@ -328,7 +345,7 @@ impl CompletionQueue for Cq {
                 return Err(Error::AGAIN);
             }
             // Also where a source always has something, which leads to no completion.
-            let woken = self.trywait().is_ok() && self.block(waiting, deadline);
+            let woken = self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
             if !woken {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late && !self.signaled.load(Ordering::Relaxed) {
@@ -375,21 +392,13 @@ impl CompletionQueue for Cq {
     }
 
     fn trywait(&self) -> Result<()> {
-        self.born.check()?;
-        let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
-        waiting.bell.arm();
-        if self.signaled.load(Ordering::SeqCst) {
-            waiting.bell.strike();
-            return Err(Error::AGAIN);
+        let outcome = self.prepare_to_wait();
+        // Whoever waits by descriptor is woken by a signal, and told once: no blocking read may ever come to take it.
+        if outcome.is_err() && self.wait_fd().is_some() {
+            self.take_signal();
         }
-        let mut guard = self.reader.lock();
-        if self.changed.load(Ordering::Acquire) {
-            self.apply_changes(&mut guard);
-        }
-        let armed = guard.sources.iter().all(|bound| bound.source.arm(bound.slot) == Arm::Armed);
-        if armed { Ok(()) } else { Err(Error::AGAIN) }
+        outcome
     }
-
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
         self.waiting.as_ref().and_then(|waiting| waiting.shown_fd(self.wait_obj))
     }

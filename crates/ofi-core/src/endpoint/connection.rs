@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ofi_api::{Address, CompletionFlags, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
+use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
 
 use super::ends::Ends;
 use super::queue::Posted;
@@ -13,14 +13,14 @@ use super::{EpCore, State};
 use crate::cm::{Connection, Ended};
 use crate::cq::{Credit, Source as _};
 use crate::eq::Driven;
-use crate::matching::{self, Source, Want};
+use crate::matching::{self, Source, Space, Want};
 use crate::transport::{Arm, Lanes, Peer, Reaction, Transport};
 
 impl<T: Transport> Ends<T> {
     /// Ends a posted receive without a message.
-    pub fn give_back(&mut self, posted: &Posted, errno: Errno) {
+    pub fn give_back(&mut self, space: Space, posted: &Posted, errno: Errno) {
         let (flags, credit, route) = self.rx.queue.end(posted);
-        let error = CqErrorEntry::new(posted.context, CompletionFlags::RECV | flags, errno);
+        let error = CqErrorEntry::new(posted.context, receive::kind_of(space) | flags, errno);
         self.boxes.receive_failed(error, credit, route);
     }
 
@@ -29,8 +29,10 @@ impl<T: Transport> Ends<T> {
         if ended == Ended::Now {
             self.rx.quick = [false; 2];
             self.rx.may_receive = [false; 2]; // `late_receive` knows the exception
-            for posted in self.rx.queue.matcher.extract_posted(|_, _| true) {
-                self.give_back(&posted, Errno::ECANCELED);
+            for space in [Space::Untagged, Space::Tagged] {
+                for posted in self.rx.queue.matcher.extract_posted(|want, _| want.space == space) {
+                    self.give_back(space, &posted, Errno::ECANCELED);
+                }
             }
         }
     }

@@ -263,14 +263,14 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn cancel(&self, context: Context) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let Some(posted) = state.ends.rx.queue.matcher.cancel_by_context(context.0) else {
+        let Some((space, posted)) = state.ends.rx.queue.matcher.cancel_by_context(context.0) else {
             drop(guard);
             if self.domain.works.cancel_triggered(std::ptr::from_ref(self).cast(), context) {
                 return Ok(());
             }
             return Err(nothing_to_cancel(context));
         };
-        state.ends.give_back(&posted, Errno::ECANCELED);
+        state.ends.give_back(space, &posted, Errno::ECANCELED);
         drop(guard);
         self.domain.works.run_if_due();
         Ok(())

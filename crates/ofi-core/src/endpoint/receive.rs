@@ -287,6 +287,12 @@ fn received(context: Context, arrived: &Arrived) -> CqTaggedEntry {
     }
 }
 
+/// The flags of a receive that waited in this space.
+pub fn kind_of(space: Space) -> CompletionFlags {
+    let kind = if space == Space::Tagged { CompletionFlags::TAGGED } else { CompletionFlags::MSG };
+    CompletionFlags::RECV | kind
+}
+
 /// The flags of a received message's completion.
 #[inline]
 pub fn arrived_flags(arrived: &Arrived) -> CompletionFlags {

@@ -238,7 +238,7 @@ impl<T: Transport> SharedRx<T> {
     pub(super) fn cancel(&self, context: Context) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let Some(posted) = state.queue.matcher.cancel_by_context(context.0) else {
+        let Some((space, posted)) = state.queue.matcher.cancel_by_context(context.0) else {
             return Err(Error::wanted(
                 Errno::ENOENT,
                 "fi_cancel",
@@ -257,7 +257,7 @@ impl<T: Transport> SharedRx<T> {
         drop(guard);
         if let Some((_, core)) = first {
             let mut error =
-                CqErrorEntry::new(posted.context, CompletionFlags::RECV | flags, Errno::ECANCELED);
+                CqErrorEntry::new(posted.context, receive::kind_of(space) | flags, Errno::ECANCELED);
             error.src_addr = FiAddr::NOTAVAIL;
             core.state.lock().ends.boxes.receive_failed(error, credit, route);
             self.domain.works.run_if_due();

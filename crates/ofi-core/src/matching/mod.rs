@@ -306,9 +306,9 @@ impl<R, U> Matcher<R, U> {
         self.posted.take_first(wanted)
     }
 
-    /// Takes the receive posted first of those with this context (`fi_cancel`). The first of a row of cancels
-    /// looks at all posted receives, later ones do not.
-    pub fn cancel_by_context(&mut self, context: usize) -> Option<R>
+    /// Takes the receive posted first of those with this context (`fi_cancel`), and tells where it waited. The first of a
+    /// row of cancels looks at all posted receives, later ones do not.
+    pub fn cancel_by_context(&mut self, context: usize) -> Option<(Space, R)>
     where
         R: PostedReceive,
     {

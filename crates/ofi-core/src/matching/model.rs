@@ -95,7 +95,8 @@ impl Pair {
             Op::Arrive(envelope, bytes, at_once) => self.arrive(envelope, bytes, at_once),
             Op::Cancel(contexts) => contexts.into_iter().for_each(|context| {
                 let at = self.model.posted.iter().position(|(_, recv)| recv.context == context);
-                let expected = at.map(|at| self.model.posted.remove(at).1);
+                let expected = at.map(|at| self.model.posted.remove(at));
+                let expected = expected.map(|(want, recv)| (want.space, recv));
                 assert_eq!(self.matcher.cancel_by_context(context), expected);
             }),
             Op::Peek(want) => {

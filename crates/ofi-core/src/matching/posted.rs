@@ -333,16 +333,26 @@ impl<R> PostedReceives<R> {
     }
 
     /// Takes the first-posted receive that satisfies `wanted`. Looks at all of them.
-    pub(super) fn take_first(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
-        let matching = self.slab.iter().filter(|(_, _, recv)| wanted(recv));
-        let (index, _, _) = matching.min_by_key(|(_, key, _)| key.order)?;
+    pub(super) fn take_first(&mut self, wanted: impl FnMut(&R) -> bool) -> Option<R> {
+        let index = self.first(wanted)?;
         Some(self.take_index(index))
     }
 
-    /// Takes the first-posted receive of a context.
-    pub(super) fn cancel(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<R> {
+    fn first(&self, mut wanted: impl FnMut(&R) -> bool) -> Option<u32> {
+        let matching = self.slab.iter().filter(|(_, _, recv)| wanted(recv));
+        matching.min_by_key(|(_, key, _)| key.order).map(|(index, ..)| index)
+    }
+
+    /// Takes the first-posted receive of a context, and tells which space it waited in.
+    pub(super) fn cancel(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<(Space, R)> {
+        let index = self.find_context(context, context_of)?;
+        let space = self.slab.key(index).space();
+        Some((space, self.take_index(index)))
+    }
+
+    fn find_context(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<u32> {
         if !self.cancels.is_repeated(self.next_order) {
-            return self.take_first(|recv| context_of(recv) == context);
+            return self.first(|recv| context_of(recv) == context);
         }
         let slab = &self.slab;
         let ids = self.cancels.ids(context, || {
@@ -352,7 +362,7 @@ impl<R> PostedReceives<R> {
                 .map(move |index| (context_of(slab.at(index)), id(index)))
         })?;
         let id = std::iter::from_fn(|| ids.pop_front()).find(|id| slab.holds(id.index, id.generation))?;
-        Some(self.take_index(id.index))
+        Some(id.index)
     }
 
     /// Takes every receive that satisfies `wanted`, in the order of posting.
@@ -382,12 +392,16 @@ impl Key {
         CLASSES[(self.order % CLASSES.len() as u64) as usize]
     }
 
-    fn want(self, ignored: u64) -> Want {
-        let class = self.class();
-        let space = match class {
+    fn space(self) -> Space {
+        match self.class() {
             Class::UntaggedAny | Class::UntaggedFrom => Space::Untagged,
             _ => Space::Tagged,
-        };
+        }
+    }
+
+    fn want(self, ignored: u64) -> Want {
+        let class = self.class();
+        let space = self.space();
         let source = match class {
             Class::UntaggedAny | Class::TagAny | Class::WildAny => Source::Any,
             _ => Source::From(Peer(self.peer)),

@@ -333,6 +333,7 @@ macro_rules! for_each_case {
                 a_message_ends_a_blocking_read
                 an_error_ends_a_blocking_read
                 a_cancellation_by_another_thread_ends_a_blocking_read
+                a_signal_tells_who_waits_by_descriptor_once
                 trywait_says_again_while_something_waits
                 the_descriptor_becomes_readable_for_every_event
                 a_sender_can_sleep_until_its_large_message_is_gone

@@ -168,7 +168,7 @@ fn refused(pair: &Pair, write: bool, local: &Memory, there: RemotePiece, errnos:
 
 /// The errors that a wrong key may have, and those of a wrong range or right.
 const KEY: &[Errno] = &[Errno::EKEYREJECTED, Errno::ENOKEY, Errno::EACCES, Errno::EREMOTEIO];
-const ACCESS: &[Errno] = &[Errno::EACCES, Errno::EREMOTEIO, Errno::EINVAL];
+const ACCESS: &[Errno] = &[Errno::EACCES, Errno::EREMOTEIO];
 
 pub fn an_unknown_key_is_rejected_and_the_endpoint_goes_on(kit: &dyn Kit) {
     let pair = kit.pair();

@@ -173,6 +173,14 @@ pub fn a_cancellation_by_another_thread_ends_a_blocking_read(kit: &dyn Kit) {
     }
 }
 
+pub fn a_signal_tells_who_waits_by_descriptor_once(kit: &dyn Kit) {
+    let side = kit.opening().wait_obj(WaitObj::Fd).open();
+    wait::drive(&[&side], "a queue that may be waited for", || side.tx.trywait().ok());
+    side.tx.signal().unwrap();
+    assert_eq!(side.tx.trywait().unwrap_err().errno(), Errno::EAGAIN);
+    wait::drive(&[&side], "the queue to be waited for again", || side.tx.trywait().ok());
+}
+
 pub fn trywait_says_again_while_something_waits(kit: &dyn Kit) {
     let pair = sides(kit, WaitObj::Fd);
     pair.warm_up();
