@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionFlags, CompletionQueue, Context,
-    Counter, CqBuffer, CqErrorEntry, Datatype, Endpoint, EpOption, Errno, Error, EventQueue, FiOp, Fid,
-    ReceiveOp, Result, RmaOp, SendOp, Statistic, TagMatch,
+    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionQueue, Context, Counter, CqBuffer,
+    CqErrorEntry, Datatype, Endpoint, EpOption, Errno, Error, EventQueue, FiOp, Fid, ReceiveOp, Result,
+    RmaOp, SendOp, Statistic, TagMatch,
 };
 
 use super::outboxes::RECEIVE;
@@ -385,11 +385,12 @@ impl<T: Transport> Endpoint for ContextEp<T> {
         self.only(false, "fi_cancel")?;
         let mut guard = self.core()?.state.lock();
         let receiver = guard.ends.receiver(self.port.at);
-        let Some(posted) = receiver.rx.queue.matcher.cancel_by_context(context.0) else {
+        let Some((space, posted)) = receiver.rx.queue.matcher.cancel_by_context(context.0) else {
             return Err(super::post::nothing_to_cancel(context));
         };
         let (flags, credit, route) = receiver.rx.queue.end(&posted);
-        let error = CqErrorEntry::new(posted.context, CompletionFlags::RECV | flags, Errno::ECANCELED);
+        let error =
+            CqErrorEntry::new(posted.context, super::receive::kind_of(space) | flags, Errno::ECANCELED);
         receiver.boxes.receive_failed(error, credit, route);
         drop(guard);
         self.hub.core.domain.works.run_if_due();
