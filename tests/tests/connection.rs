@@ -1,10 +1,15 @@
 //! Connections between processes, and what happens when one is killed at each step.
 
+use std::any::Any;
+use std::sync::Arc;
+
 use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::endpoint::Ep;
 use ofi_tests::parse;
 use testkit::connect::{Listener, event_of, outcome, try_outcome};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
+use transport_shm::Shm;
 use transport_shm::fuzz::Hostile;
 
 testkit::roles!(server, silent_server, caller, silent_caller);
@@ -197,6 +202,14 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
+/// Where an endpoint that accepts can be reached: its name is its listener's, and its own one is in /proc/net/unix for every
+/// stranger to see.
+fn lane_address(side: &Side) -> Address {
+    let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
+    let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");
+    ep.lane_address().expect("an enabled endpoint")
+}
+
 #[test]
 fn packets_of_a_stranger_change_nothing() {
     let listener = listen();
@@ -228,13 +241,14 @@ fn packets_of_a_stranger_change_nothing() {
     strangers.borrow_mut().clear();
     let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
     side.ep.accept(&[]).unwrap();
+    let own = lane_address(&side);
     // While it waits for the confirmation.
-    throw(&side.name(), &|| assert!(try_outcome(side.eq()).is_none()));
+    throw(&own, &|| assert!(try_outcome(side.eq()).is_none()));
     event_of(&caller, EventKind::Connected, &[&side]);
     event_of(&side, EventKind::Connected, &[&caller]);
     // While it is connected. A stranger's greeting is not answered either.
-    throw(&side.name(), &|| assert!(try_outcome(side.eq()).is_none()));
-    assert!(Hostile::new(&side.name()).unwrap().greet().is_err());
+    throw(&own, &|| assert!(try_outcome(side.eq()).is_none()));
+    assert!(Hostile::new(&own).unwrap().greet().is_err());
     let (sent, got) = (Memory::patterned(100, 1), Memory::new(100));
     side.receive(&got).context(1).post().unwrap();
     wait::drive(&[&caller], "room", || caller.out(ANY, &sent).send().ok());

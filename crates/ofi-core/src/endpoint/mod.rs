@@ -300,6 +300,12 @@ impl<T: Transport> Ep<T> {
     pub(crate) fn is_of(&self, domain: &DomainCore<T>) -> bool {
         self.core.domain.id() == domain.id()
     }
+
+    /// The address that its lanes have, once it is enabled: where peers' packets reach it. It is the endpoint's name, but for
+    /// one that accepted a connection, whose name is its passive endpoint's.
+    pub fn lane_address(&self) -> Option<Address> {
+        self.core.state.lock().name.clone()
+    }
 }
 
 fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) -> Error {
