@@ -56,6 +56,11 @@ impl Job {
         Self { provider: Provider::Udp, ..self }
     }
 
+    /// The same by the udp provider, which uses shared memory between processes of one host.
+    pub const fn over_udp_nearby(self) -> Self {
+        Self { provider: Provider::UdpNearby, ..self }
+    }
+
     /// The same with the payload in memory that the library allocated.
     pub const fn in_library_memory(self) -> Self {
         Self { memory: Memory::Library, ..self }
@@ -144,6 +149,8 @@ pub enum Provider {
     Shm,
     /// UDP sockets on loopback.
     Udp,
+    /// The same endpoints, with shared memory.
+    UdpNearby,
 }
 
 /// Which side of a pair this process is.

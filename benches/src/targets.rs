@@ -227,6 +227,30 @@ pub const LINES: &[Line] = &{
         line("udp-write-rxd", UDP_WRITE, Bandwidth, Job::new(Test::RmaWrite, LARGE, 2_000).over_udp())
             .against(loopback(Wire::Udp, B::RmaWrite, LARGE), RatioAtLeast(10.0))
             .goal(5.0),
+        line(
+            "near-latency",
+            "64 B message, one way, by udp on one host",
+            LatencyNs,
+            ping_pong(SMALL).over_udp_nearby(),
+        )
+        .against(Some(Against::Ours(ping_pong(SMALL), "shm")), RatioAtMost(1.3)),
+        line(
+            "near-messages",
+            "1 MiB messages by udp on one host",
+            Bandwidth,
+            large(Test::Stream).over_udp_nearby(),
+        )
+        .against(Some(Against::Ours(large(Test::Stream), "shm")), RatioAtLeast(1.0 / 1.3)),
+        line(
+            "near-write",
+            "1 MiB RMA write by udp on one host, library memory",
+            Bandwidth,
+            large(Test::RmaWrite).in_library_memory().over_udp_nearby(),
+        )
+        .against(
+            Some(Against::Ours(large(Test::RmaWrite).in_library_memory(), "shm")),
+            RatioAtLeast(1.0 / 1.3),
+        ),
         line("udp-messages-64k", "64 KiB messages over UDP", Bandwidth, udp_stream(65_536, 10_000))
             .against(loopback(Wire::Tcp, B::Stream, 65_536), None),
         line("udp-wake", "wake-up of sread over UDP, round trip", LatencyNs, wake(Sleep::Sread).over_udp())

@@ -54,8 +54,6 @@ fn command(job: &Job, role: &str, link: UnixStream) -> Result<Command> {
     let this = env::current_exe().map_err(Error::io("finding this program"))?;
     let job = serde_json::to_string(job).map_err(|error| Error::Link(error.to_string()))?;
     let mut command = Command::new(this);
-    // The figures of `udp` are those of its sockets.
-    command.env("FI_UDP_SHARED_MEMORY", "0");
     command.args(["worker", "--role", role, "--job", &job]).stdin(Stdio::from(OwnedFd::from(link)));
     Ok(command)
 }

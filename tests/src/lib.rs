@@ -1,6 +1,7 @@
 //! What the tests of several processes share: how their endpoints are opened and told of.
 
 pub mod mesh;
+pub mod two;
 pub mod udp;
 
 use testkit::prelude::*;
@@ -12,8 +13,12 @@ pub enum Naming {
     Names,
     /// `127.0.0.1:port`
     Ports,
+    /// `fi_shm://…`, on either of two instances of shared memory ([`two::Turns`]).
+    Crossed,
     /// UDP sockets on loopback, not shared memory.
     Udp,
+    /// Provider `udp` as it is, which uses shared memory within a host.
+    Nearby,
 }
 
 impl Naming {
@@ -22,56 +27,56 @@ impl Naming {
         match self {
             Self::Names => "names",
             Self::Ports => "ports",
+            Self::Crossed => "crossed",
             Self::Udp => "udp",
+            Self::Nearby => "nearby",
         }
     }
 
     /// From an argument of a child.
     pub fn from_argument(text: &str) -> Self {
-        match text {
-            "ports" => Self::Ports,
-            "udp" => Self::Udp,
-            _ => Self::Names,
-        }
+        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby];
+        all.into_iter().find(|naming| naming.as_str() == text).unwrap_or(Self::Names)
     }
 }
 
-/// Shared memory or UDP, with everything that these tests use.
+/// Endpoints with everything that these tests use.
 pub fn hints(naming: Naming) -> Hints {
-    let format = match naming {
-        Naming::Names => AddrFormat::Str,
-        Naming::Ports | Naming::Udp => AddrFormat::SockaddrIn,
+    let (provider, format) = match naming {
+        Naming::Names => ("shm", AddrFormat::Str),
+        Naming::Ports => ("shm", AddrFormat::SockaddrIn),
+        Naming::Crossed => {
+            two::register();
+            ("crossed", AddrFormat::Str)
+        }
+        Naming::Udp | Naming::Nearby => ("udp", AddrFormat::SockaddrIn),
     };
+    let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let caps = Caps::MSG
         | Caps::TAGGED
         | Caps::RMA
         | Caps::SOURCE
         | Caps::TAGGED_DIRECTED_RECV
         | Caps::DIRECTED_RECV;
-    let hints = match naming {
-        Naming::Names | Naming::Ports => Hints::new().provider("shm"),
-        Naming::Udp => {
-            let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-            Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback.into())
-        }
-    };
-    hints
+    let hints = Hints::new()
+        .provider(provider)
         .caps(caps)
+        .ep_type(EpType::Rdm)
         .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
         .addr_format(format)
-        .progress(Progress::Manual)
+        .progress(Progress::Manual);
+    if provider == "udp" { hints.src_addr(loopback) } else { hints }
 }
 
-/// How an endpoint with these hints is opened. One of `udp` does without shared memory.
-pub fn opening(hints: Hints) -> Opening {
-    let udp = hints.info.fabric_attr.prov_name == "udp";
-    let opening = Opening::new(hints);
-    if udp { opening.without_shared_memory() } else { opening }
+/// An endpoint to be opened.
+pub fn opening(naming: Naming) -> Opening {
+    let opening = Opening::new(hints(naming));
+    if naming == Naming::Udp { opening.without_shared_memory() } else { opening }
 }
 
 /// An endpoint of this process.
 pub fn open(naming: Naming) -> Side {
-    opening(hints(naming)).open()
+    opening(naming).open()
 }
 
 /// An address out of a line of text.

@@ -1,19 +1,8 @@
 //! fork(2) in a program with live endpoints and threads: the child's old objects refuse, closing them harms nobody, new
 //! ones work, and the parent does not notice.
 
-use ofi::raw::{AddrFormat, EpType};
-use testkit::Kit;
+use ofi_tests::{Naming, opening};
 use testkit::prelude::*;
-
-struct Shm;
-
-impl Kit for Shm {
-    fn hints(&self) -> Hints {
-        Hints::new().provider("shm").ep_type(EpType::Rdm).addr_format(AddrFormat::Str)
-    }
-}
-
-const KIT: &dyn Kit = &Shm;
 
 /// Whether `result` is what a child gets from an object of its parent.
 fn is_refused<T>(result: Result<T>) -> bool {
@@ -22,6 +11,7 @@ fn is_refused<T>(result: Result<T>) -> bool {
 
 /// What is wrong in the child, 0 for nothing. It prints nothing: locks of the output may be held for ever.
 fn in_the_child(
+    naming: Naming,
     pair: Pair,
     counter: std::sync::Arc<dyn Counter>,
     region: std::sync::Arc<dyn MemoryRegion>,
@@ -54,7 +44,7 @@ fn in_the_child(
     }
     drop((pair, counter, region));
     // The child has a life of its own.
-    let pair = KIT.pair();
+    let pair = Pair::of(opening(naming).open(), opening(naming).open());
     let (from, into) = (Memory::patterned(100_000, 3), Memory::new(100_000));
     pair.b.receive(&into).context(2).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
@@ -73,8 +63,9 @@ fn exchange(pair: &Pair) {
     into.check(100_000, 7);
 }
 
-fn a_child_is_kept_apart(progress: Progress) {
-    let pair = KIT.pair_with(|opening| opening.wait_obj(WaitObj::Fd).hints(|hints| hints.progress(progress)));
+fn a_child_is_kept_apart(naming: Naming, progress: Progress) {
+    let open = || opening(naming).wait_obj(WaitObj::Fd).hints(|hints| hints.progress(progress)).open();
+    let pair = Pair::of(open(), open());
     pair.warm_up();
     exchange(&pair);
     let attr = CntrAttr { wait_obj: WaitObj::Fd, ..CntrAttr::default() };
@@ -85,8 +76,9 @@ fn a_child_is_kept_apart(progress: Progress) {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        let code =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_the_child(pair, counter, region)));
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            in_the_child(naming, pair, counter, region)
+        }));
         // SAFETY: ends the child without running what belongs to the parent.
         unsafe { libc::_exit(code.unwrap_or(99)) };
     }
@@ -216,10 +208,19 @@ fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
 
 #[test]
 fn a_child_is_kept_apart_under_manual_progress() {
-    a_child_is_kept_apart(Progress::Manual);
+    a_child_is_kept_apart(Naming::Names, Progress::Manual);
 }
 
 #[test]
 fn a_child_is_kept_apart_under_automatic_progress() {
-    a_child_is_kept_apart(Progress::Auto);
+    a_child_is_kept_apart(Naming::Names, Progress::Auto);
+}
+
+#[test]
+fn a_child_of_an_endpoint_over_two_transports_is_kept_apart() {
+    for naming in [Naming::Crossed, Naming::Nearby] {
+        for progress in [Progress::Manual, Progress::Auto] {
+            a_child_is_kept_apart(naming, progress);
+        }
+    }
 }

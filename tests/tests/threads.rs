@@ -25,8 +25,14 @@ const fn context(kind: usize, number: usize) -> usize {
 
 #[test]
 fn eight_threads_post_cancel_and_read_on_one_endpoint() {
-    for library in [false, true] {
-        let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    for (library, naming) in [
+        (false, Naming::Names),
+        (true, Naming::Names),
+        (false, Naming::Nearby),
+        (false, Naming::Crossed),
+        (true, Naming::Crossed),
+    ] {
+        let pair = Pair::of(open(naming), open(naming));
         let target =
             if library { Memory::library(&pair.b.domain, ALL * LEN) } else { Memory::new(ALL * LEN) };
         let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();

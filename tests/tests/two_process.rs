@@ -76,6 +76,21 @@ fn ping_pong_by_port() {
     ping_pong(Naming::Ports);
 }
 
+#[test]
+fn ping_pong_over_either_lane() {
+    ping_pong(Naming::Crossed);
+}
+
+#[test]
+fn ping_pong_by_udp_on_one_host() {
+    ping_pong(Naming::Nearby);
+}
+
+#[test]
+fn ping_pong_over_sockets() {
+    ping_pong(Naming::Udp);
+}
+
 /// How long message `number` of a stream is: mostly short, now and then long.
 fn length(number: usize) -> usize {
     match number % 50 {
@@ -134,6 +149,21 @@ fn a_stream_arrives_in_order_by_name() {
 #[test]
 fn a_stream_arrives_in_order_by_port() {
     stream(Naming::Ports);
+}
+
+#[test]
+fn a_stream_arrives_in_order_over_either_lane() {
+    stream(Naming::Crossed);
+}
+
+#[test]
+fn a_stream_arrives_in_order_by_udp_on_one_host() {
+    stream(Naming::Nearby);
+}
+
+#[test]
+fn a_stream_arrives_in_order_over_sockets() {
+    stream(Naming::Udp);
 }
 
 /// Offers memory of both kinds, and answers what it finds there: `check LENGTH SEED`, `fill SEED`, `data`.
@@ -215,6 +245,20 @@ fn remote_access_to_library_memory() {
 #[test]
 fn remote_access_by_port() {
     remote_memory(Naming::Ports, "library");
+}
+
+#[test]
+fn remote_access_over_either_lane() {
+    for kind in ["application", "library"] {
+        remote_memory(Naming::Crossed, kind);
+    }
+}
+
+#[test]
+fn remote_access_by_udp_on_one_host() {
+    for kind in ["application", "library"] {
+        remote_memory(Naming::Nearby, kind);
+    }
 }
 
 /// Owns an address of its parent's choosing until the line ends.
@@ -399,8 +443,8 @@ fn a_process_with_automatic_progress_serves_without_a_call() {
 }
 
 /// Hints with atomics.
-fn atomic_hints() -> Hints {
-    hints(Naming::Names).caps(Caps::MSG | Caps::RMA | Caps::ATOMIC)
+fn atomic_hints(naming: Naming) -> Hints {
+    hints(naming).caps(Caps::MSG | Caps::RMA | Caps::ATOMIC)
 }
 
 /// What a counting process adds to: the type, and where it lies. The last two are done by the owner, whose lock they
@@ -434,7 +478,7 @@ fn number(datatype: Datatype, value: u64) -> Vec<u8> {
 
 /// Adds 1 to each of the counted numbers, many times.
 fn counting(line: &mut Line, arguments: &[String]) {
-    let side = Opening::new(atomic_hints()).open();
+    let side = Opening::new(atomic_hints(Naming::from_argument(&arguments[2]))).open();
     let to = side.insert_address(&parse(&arguments[0]));
     let there = parse_region(&arguments[1]);
     line.say("ready");
@@ -458,13 +502,14 @@ fn counting(line: &mut Line, arguments: &[String]) {
     line.say("done");
 }
 
-fn count_together(library: bool) {
-    let side = Opening::new(atomic_hints()).open();
+fn count_together(naming: Naming, library: bool) {
+    let side = Opening::new(atomic_hints(naming)).open();
     let memory = if library { Memory::library(&side.domain, 96) } else { Memory::new(96) };
     let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
     let arguments = [side.name().to_string(), region_text(&region)];
-    let mut children: Vec<Child> =
-        (0..COUNTERS).map(|_| Child::start("counting", &[&arguments[0], &arguments[1]])).collect();
+    let mut children: Vec<Child> = (0..COUNTERS)
+        .map(|_| Child::start("counting", &[&arguments[0], &arguments[1], naming.as_str()]))
+        .collect();
     for child in &mut children {
         child.line.expect("ready");
     }
@@ -485,10 +530,21 @@ fn count_together(library: bool) {
 
 #[test]
 fn processes_count_together_in_application_memory() {
-    count_together(false);
+    count_together(Naming::Names, false);
 }
 
 #[test]
 fn processes_count_together_in_library_memory() {
-    count_together(true);
+    count_together(Naming::Names, true);
+}
+
+#[test]
+fn processes_count_together_over_either_lane() {
+    count_together(Naming::Crossed, false);
+    count_together(Naming::Crossed, true);
+}
+
+#[test]
+fn processes_count_together_by_udp_on_one_host() {
+    count_together(Naming::Nearby, true);
 }

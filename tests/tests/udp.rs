@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use ofi_tests::mesh::{Mesh, NAMING, Report, Seat, member};
 use ofi_tests::udp::{Echo, Relay, Weather, any_port, echo, local, open, socket};
-use ofi_tests::{Naming, hints, opening, parse, resident_kib};
+use ofi_tests::{Naming, opening, parse, resident_kib};
 use testkit::prelude::*;
 use testkit::process::Line;
 
@@ -160,8 +160,8 @@ fn a_thousand_peers_talk_to_one_endpoint() {
         println!("NOT RUN: a_thousand_peers_talk_to_one_endpoint: too few descriptors are allowed");
         return;
     }
-    let hub = opening(hints(Naming::Udp).rx_size(4 * PEERS).tx_size(4 * PEERS)).open();
-    let peers: Vec<Side> = (0..PEERS).map(|_| opening(hints(Naming::Udp)).beside(&hub).open()).collect();
+    let hub = opening(Naming::Udp).hints(|hints| hints.rx_size(4 * PEERS).tx_size(4 * PEERS)).open();
+    let peers: Vec<Side> = (0..PEERS).map(|_| opening(Naming::Udp).beside(&hub).open()).collect();
     let memory: Vec<Memory> = (0..PEERS).map(|number| Memory::patterned(64, number as u8)).collect();
     let echoes: Vec<Memory> = (0..PEERS).map(|_| Memory::new(64)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();

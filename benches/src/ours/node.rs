@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
-    CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, EventKind, EventQueue, FiAddr, GetinfoFlags, Hints,
-    Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version, WaitObj,
+    CqTaggedEntry, Domain, Endpoint, EpOption, EpType, EqAttr, EventKind, EventQueue, FiAddr, GetinfoFlags,
+    Hints, Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version,
+    WaitObj,
 };
 
 use super::{Job, Memory, Provider, Test};
@@ -45,7 +46,7 @@ impl Node {
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
         let hints = match job.provider {
             Provider::Shm => hints.provider("shm"),
-            Provider::Udp => {
+            Provider::Udp | Provider::UdpNearby => {
                 let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
                 hints.provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
             }
@@ -62,6 +63,9 @@ impl Node {
         let fabric = ofi::open_fabric(info).map_err(stack)?;
         let domain = fabric.open_domain(info, serialization).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
+        if job.provider == Provider::Udp {
+            endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
+        }
         let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);
         let (tx, rx) = (queue()?, queue()?);
         let av = domain.open_av(&AvAttr::default()).map_err(stack)?;

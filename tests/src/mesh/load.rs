@@ -145,9 +145,8 @@ impl Load {
     /// An endpoint with everything that others may use. `stripe`: which part of the others' regions is its own, below
     /// [`STRIPES`].
     pub fn open(index: usize, stripe: usize, naming: Naming) -> Self {
-        let all = hints(naming);
-        let caps = all.info.caps | Caps::ATOMIC;
-        let side = opening(all.caps(caps)).wait_obj(WaitObj::Fd).open();
+        let caps = hints(naming).info.caps | Caps::ATOMIC;
+        let side = opening(naming).hints(|hints| hints.caps(caps)).wait_obj(WaitObj::Fd).open();
         let memory = [Memory::new(STRIPES * STRIPE), Memory::library(&side.domain, STRIPES * STRIPE)];
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let regions = memory.each_ref().map(|memory| side.register(memory, rights).expect("a region"));

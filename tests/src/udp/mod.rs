@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
-use crate::{Naming, hints, opening, parse, parse_region, region_text};
+use crate::{Naming, opening, parse, parse_region, region_text};
 
 pub use relay::{Relay, Weather};
 
@@ -21,7 +21,7 @@ const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, LONGEST];
 
 /// An endpoint at `address`, whose port may be 0.
 pub fn open(address: SocketAddr) -> Side {
-    let side = opening(hints(Naming::Udp).src_addr(address.into()));
+    let side = opening(Naming::Udp).hints(|hints| hints.src_addr(address.into()));
     if address.port() == 0 { side.open() } else { side.name(&address.into()).open() }
 }
 

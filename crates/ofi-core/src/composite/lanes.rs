@@ -289,14 +289,13 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         if self.near.is_none() {
             return self.poll_far(host);
         }
-        if self.far_first {
+        let far_is_due = self.is_far_due();
+        if far_is_due && self.far_first {
             self.poll_far(host);
-            self.poll_near(host);
-        } else {
-            self.poll_near(host);
-            if self.is_far_due() {
-                self.poll_far(host);
-            }
+        }
+        self.poll_near(host);
+        if far_is_due && !self.far_first {
+            self.poll_far(host);
         }
         // Whoever fills a poll does not come first in the next one.
         self.far_first = !host.hungry() && !self.far_first;

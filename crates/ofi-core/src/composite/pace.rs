@@ -3,12 +3,12 @@
 /// Looks in a row that found nothing, after which looks are spaced out.
 const AWAKE: u32 = 256;
 
-/// Time between two looks then: some ten microseconds.
+/// Time between two looks then: some twenty microseconds.
 #[cfg(target_arch = "x86_64")]
-const PAUSE: u64 = 1 << 15;
+const PAUSE: u64 = 1 << 16;
 /// Time between two looks then, in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
-const PAUSE: u64 = 10_000;
+const PAUSE: u64 = 20_000;
 
 /// A clock that costs a few nanoseconds, and need be neither exact nor the same on all processors.
 #[cfg(target_arch = "x86_64")]

@@ -333,6 +333,7 @@ pub fn endpoints_share_the_room_of_a_transmit_context(kit: &dyn Kit) {
         pair.b.receive(()).context(1).post().unwrap();
         pair.post(|| pair.a.out(pair.to_b, ()).context(1).inject().send());
         pair.drive("a first message", || pair.b.next_of(1)).done();
+        pair.drive("its end", || (pair.a.statistic("tx_outstanding") == 0).then_some(()));
     });
     let (sent, got) = (Memory::patterned(100, 3), Memory::new(100));
     for round in 0..6 {
