@@ -171,7 +171,7 @@ fn code_of(child: libc::pid_t) -> i32 {
 
 #[test]
 fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
-    let side = KIT.opening().wait_obj(WaitObj::Fd).open();
+    let side = opening(Naming::Names).wait_obj(WaitObj::Fd).open();
     let fabric = &side.fabric;
     let eq = fabric.open_eq(&EqAttr { write: true, wait_obj: WaitObj::Unspec, size: 0 }).unwrap();
     let msg = Hints::new().provider("shm").ep_type(EpType::Msg);

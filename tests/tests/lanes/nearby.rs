@@ -24,11 +24,8 @@ fn leave_the_network() {
     // SAFETY: takes no pointers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     // SAFETY: `request` is what the call takes.
-    assert_eq!(
-        unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw mut request) },
-        0,
-        "the loopback device"
-    );
+    let done = unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw mut request) };
+    assert_eq!(done, 0, "the loopback device");
     // SAFETY: our own descriptor.
     unsafe { libc::close(socket) };
 }
