@@ -224,6 +224,36 @@ fn a_peer_that_sleeps_keeps_its_session_and_a_dead_one_is_reported_within_the_bo
     assert!(all_acked(Some(sleeper)) && arrived(&net, 0, 1));
 }
 
+/// A program that got its message need not look again, and the sender's buffer is not to wait for that.
+#[test]
+fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
+    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    let until = |net: &mut Net, there: &dyn Fn(&Net) -> bool| {
+        for _ in 0..100_000 {
+            net.run(Duration::from_micros(1));
+            if there(net) {
+                return;
+            }
+        }
+        panic!("nothing came");
+    };
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(1)); // a session, packet sizes
+    for len in (1..12).map(|packets| packets * 20_000) {
+        // An answer, with which an acknowledgement goes along: the next one waits for company too.
+        net.record(0, 1, Stream::Commands, 10);
+        until(&mut net, &|net| arrived(net, 0, 1));
+        net.record(1, 0, Stream::Commands, 10);
+        net.run(Duration::from_millis(10));
+        let name = net.payload(0, 1, Stream::Bulk, len);
+        until(&mut net, &|net| net.model(1, 0).is_some_and(|model| model.payloads.get(&name) == Some(&len)));
+        net.sleep(1, Duration::from_secs(1));
+        net.run(Duration::from_millis(10));
+        assert!(all_acked(net.model(0, 1)), "{len} bytes are there, and their sender does not know");
+        net.run(Duration::from_secs(2));
+    }
+}
+
 #[test]
 fn a_peer_that_is_not_there_is_reported_within_the_bound() {
     let mut net = Net::new(2, 2, Link::default(), Congestion::Reno);

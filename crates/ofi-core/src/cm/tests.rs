@@ -40,7 +40,7 @@ fn an_acceptance_by_anybody_who_knows_the_cookie_connects() {
     assert_eq!(ended, Ended::No);
     assert_eq!(Packet::parse(&confirm).unwrap().kind, Kind::Confirm);
     assert_eq!(connection.peer().unwrap(), 0);
-    assert_eq!(connection.peer_name().unwrap(), address("peer"));
+    assert_eq!(connection.peer_name().unwrap(), address("listener"), "whom it called");
     let event = eq.read().unwrap();
     assert_eq!((event.kind, event.conn_data), (EventKind::Connected, b"yes".to_vec()));
 }

@@ -60,6 +60,7 @@ pub fn range(
     service: Option<&str>,
     service_count: usize,
 ) -> Result<Names> {
+    let service = service.filter(|service| !service.is_empty());
     if let Some(text) = node.filter(|node| node.contains("://"))
         && (service.is_some() || node_count > 1 || service_count > 1)
     {

@@ -103,7 +103,7 @@ impl Connection {
             }
         }
         let mut streams = [0..0, 0..0];
-        let mut eliciting = false;
+        let (mut eliciting, mut awaited) = (false, false);
         if new_limit && room - at >= 2 * frame::CREDIT_LEN {
             session.tell_credit = false;
             for (stream, receive) in Stream::ALL.into_iter().zip(&mut session.receive) {
@@ -127,6 +127,7 @@ impl Connection {
                     at += len;
                     streams[stream as usize] = range;
                     eliciting = true;
+                    awaited |= self.sender.stream(stream).ends_with_payload();
                 }
             }
         }
@@ -153,7 +154,9 @@ impl Connection {
         let number = session.next_number;
         session.next_number += 1;
         let mut flags = if checked { flag::CHECKED } else { 0 };
-        if session.probe_count > 0 || is_probe {
+        // After a payload's end the peer's program has what it waited for, and may not look again to let a delayed
+        // acknowledgement out.
+        if session.probe_count > 0 || is_probe || awaited {
             flags |= flag::URGENT;
         }
         Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..at]);

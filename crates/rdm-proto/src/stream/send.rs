@@ -180,6 +180,13 @@ impl SendStream {
         self.base == self.end && self.pending.is_empty()
     }
 
+    /// Whether all has been sent, and a payload last: whoever lent it waits to hear that it has arrived.
+    pub(crate) fn ends_with_payload(&self) -> bool {
+        self.next == self.end
+            && self.pending.is_empty()
+            && matches!(self.segments.back(), Some(Segment { what: What::Part { .. }, .. }))
+    }
+
     /// Whether there is something to send, and credit for it.
     pub(crate) fn has_output(&self) -> bool {
         !self.lost.is_empty()
