@@ -119,8 +119,10 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
     let mut given = data.given.lock().unwrap_or_else(PoisonError::into_inner);
-    // Under the lock, so that whoever binds a counter either finds the grant in the list, or is seen here.
-    if region.is_counted() || shared.counts() {
+    // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is seen
+    // here.
+    let closes = shared.domain.regions.remote(key).is_none();
+    if region.is_counted() || shared.counts() || closes {
         return refused; // the owner has to see each access
     }
     let Ok(fd) = allocated.descriptor(writable) else { return refused };

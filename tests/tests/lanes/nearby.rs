@@ -143,7 +143,10 @@ impl Scene {
     /// The same of the other process.
     fn there(&mut self) -> String {
         self.child.line.say("lanes?");
-        self.child.line.hear()
+        // Its last answer ends when this end has acknowledged it, which takes a look.
+        let line = &mut self.child.line;
+        wait::drive(&[&self.side], "the other process's word", || line.has_news().then_some(()));
+        line.hear()
     }
 
     /// Waits until the loss of the peer is noticed: by a neighbour without anything to do, by others when an operation

@@ -198,11 +198,14 @@ impl Connection {
         }
     }
 
-    /// Writes a packet that ends the session.
+    /// Writes a packet that ends the session. What has come is acknowledged first: it has arrived, whatever follows.
     pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         let checked = self.is_checked(config);
         let session = self.session.as_deref_mut()?;
-        let len = header::LEN + Frame::Close { reason: 0 }.write(&mut buf[header::LEN..])?;
+        let room = (session.size.packet() as usize).min(buf.len()).checked_sub(frame::CLOSE_LEN)?;
+        let mut len = header::LEN;
+        len += frame::write_ack(buf.get_mut(len..room)?, &session.received, 0).unwrap_or(0);
+        len += Frame::Close { reason: 0 }.write(&mut buf[len..])?;
         let number = session.next_number;
         session.next_number += 1;
         let flags = if checked { flag::CHECKED } else { 0 };

@@ -20,6 +20,8 @@ mod kind {
 pub const STREAM_LEN: usize = 12;
 /// Bytes of a credit frame.
 pub const CREDIT_LEN: usize = 10;
+/// Bytes of a frame that ends a session.
+pub const CLOSE_LEN: usize = 3;
 /// Runs in one acknowledgement, at most.
 pub const ACK_RUNS: usize = 32;
 /// Bytes of an acknowledgement, at most.

@@ -57,13 +57,14 @@ pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit
     }
 }
 
-pub fn what_a_peer_confirmed_before_it_closed_is_a_success(kit: &dyn Kit) {
-    for _ in 0..40 {
+pub fn what_a_peer_got_before_it_closed_is_a_success(kit: &dyn Kit) {
+    let levels = [OpFlags::DELIVERY_COMPLETE, OpFlags::TRANSMIT_COMPLETE];
+    for level in levels.into_iter().cycle().take(40) {
         let pair = kit.pair();
         pair.warm_up();
         let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
         pair.b.receive(&into).context(2).post().unwrap();
-        pair.post(|| pair.a.out(pair.to_b, &from).context(1).msg(OpFlags::DELIVERY_COMPLETE).send());
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).msg(level).send());
         let Pair { a, b, .. } = pair;
         std::thread::scope(|scope| {
             scope.spawn(move || {

@@ -241,6 +241,7 @@ macro_rules! for_each_case {
                 one_bad_piece_fails_the_access
                 a_closed_region_is_not_touched_any_more
                 closing_in_the_middle_of_an_access_stops_it
+                closing_while_the_target_is_asked_for_its_memory_stops_the_access
                 a_read_takes_neither_inject_nor_remote_data
                 many_accesses_at_once
                 both_sides_access_each_other
@@ -428,7 +429,7 @@ macro_rules! for_each_case {
             lifecycle {
                 closing_ends_outstanding_operations_silently
                 closing_in_the_middle_fails_the_peer_s_operations_once_each
-                what_a_peer_confirmed_before_it_closed_is_a_success
+                what_a_peer_got_before_it_closed_is_a_success
                 objects_may_be_dropped_in_any_order
                 a_name_is_known_once_enabled
                 a_name_is_chosen_before_enabling_only

@@ -205,17 +205,20 @@ pub fn an_error_of_one_endpoint_follows_what_the_others_have(kit: &dyn Kit) {
     let got = Memory::new(4);
     // The first endpoint of the queue has an error, the second one messages.
     hub.receive(&got).context(1).post().unwrap();
-    (0..8).for_each(|_| other.receive(&got).context(2).post().unwrap());
     let to = [sender.insert(&hub), sender.insert(&other)];
     let sent = [Memory::new(8), Memory::new(4)];
+    let again = || {
+        other.receive(&got).context(2).post().unwrap();
+        wait::drive(&[&sender], "room", || sender.out(to[1], &sent[1]).inject().send().ok());
+    };
     wait::drive(&[&sender], "room", || sender.out(to[0], &sent[0]).inject().send().ok());
-    (0..8).for_each(|_| wait::drive(&[&sender], "room", || sender.out(to[1], &sent[1]).inject().send().ok()));
+    (0..8).for_each(|_| again());
     let mut entry = [CqTaggedEntry::EMPTY];
-    let mut before = 0;
+    // There is always another message, so this ends only if the error is not held back for ever.
     let error = wait::drive(&[&sender], "the error", || match hub.rx.read(&mut CqBuffer::new(&mut entry)) {
         Ok(_) => {
             assert_eq!(entry[0].op_context, Context(2));
-            before += 1;
+            again();
             None
         }
         Err(error) if error.is_again() => None,
@@ -225,7 +228,6 @@ pub fn an_error_of_one_endpoint_follows_what_the_others_have(kit: &dyn Kit) {
         }
     });
     assert_eq!((error.err, error.op_context), (Errno::ETRUNC, Context(1)));
-    assert!(before < 8, "an error is not held back for ever: {before} came before it");
 }
 
 pub fn two_queues_keep_the_directions_apart(kit: &dyn Kit) {

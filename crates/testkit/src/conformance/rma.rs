@@ -317,6 +317,27 @@ pub fn closing_in_the_middle_of_an_access_stops_it(kit: &dyn Kit) {
     pair.warm_up();
 }
 
+/// The first access to a key has the target asked for the memory, by a thread of its own where there is one.
+pub fn closing_while_the_target_is_asked_for_its_memory_stops_the_access(kit: &dyn Kit) {
+    const LEN: usize = 64;
+    let pair = kit.pair();
+    pair.warm_up();
+    let local = Memory::patterned(LEN, 3);
+    for pause in 0..1500 {
+        let (memory, region) = target(&pair, LEN, true);
+        let (out, there) = (pair.a.out(pair.to_b, &local).context(1), [remote(&region)]);
+        pair.post(|| out.write(&there));
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_nanos(50 * pause) {
+            std::hint::spin_loop();
+        }
+        region.close().unwrap();
+        memory.fill(200);
+        pair.drive("the end of the access", || pair.a.next_of(1));
+        memory.check(LEN, 200);
+    }
+}
+
 pub fn a_read_takes_neither_inject_nor_remote_data(kit: &dyn Kit) {
     let pair = kit.pair();
     let (_memory, region) = target(&pair, 64, false);
