@@ -75,7 +75,7 @@ static void order_of_closing(void)
 static void what_is_not_supported(void)
 {
 	pair_open(&pair, FI_MSG);
-	struct fid_ep *other;
+	struct fid_ep *other = NULL;
 	struct fid *fid;
 	void *ops;
 	char c;
