@@ -163,16 +163,24 @@ fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
     Ok(instances_of(&text))
 }
 
+/// A row for each `testkit::conformance!(name: ...)` and `connected!(name: ...)`; what the latter have in common stands in the
+/// macro of that name, as the instance `$name`, and is a row of its own.
 fn instances_of(text: &str) -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
-    for part in text.split("testkit::conformance!(").skip(1) {
-        let part = part.split(");").next().unwrap_or(part);
-        let Some((name, rest)) = part.split_once(':') else { continue };
+    for (at, call) in text.match_indices("!(") {
+        let connected = text[..at].ends_with("\nconnected");
+        if !connected && !text[..at].ends_with("testkit::conformance") {
+            continue;
+        }
+        let rest = &text[at + call.len()..];
+        let Some((name, rest)) = rest.split(");").next().unwrap_or(rest).split_once(':') else { continue };
         let skips = rest.split_once('[').map_or("", |(_, list)| list.trim_end().trim_end_matches(']'));
         let skips = skips.lines().flat_map(|line| line.split("\",")).map(str::trim);
-        let skips =
-            skips.filter(|skip| !skip.is_empty()).map(|skip| skip.trim_end_matches(',').replace('"', ""));
-        all.push((name.trim().to_string(), skips.collect()));
+        let skips = skips.filter(|skip| !skip.is_empty() && !skip.starts_with('$'));
+        let skips = skips.map(|skip| skip.trim_end_matches(',').replace('"', ""));
+        let common = connected.then(|| "what connected endpoints skip".to_string());
+        let name = if name == "$name" { "connected endpoints" } else { name.trim() };
+        all.push((name.to_string(), common.into_iter().chain(skips).collect()));
     }
     all
 }
@@ -318,10 +326,14 @@ mod tests {
     #[test]
     fn instances_and_their_skips_are_found() {
         let text = "testkit::conformance!(shm: ShmPair);\ntestkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
-                    order: \"none, promised\",\n    loss: \"some\",\n]);";
+                    order: \"none, promised\",\n    loss: \"some\",\n]);\n        testkit::conformance!($name: $kit, skip = [\n\
+                    $($case: $reason,)*\n    vectors: \"none\",\n]);\nconnected!(shm_msg: ShmConnected, skip = [\n    waits: \"one\",\n]);";
         let all = instances_of(text);
         assert_eq!(all[0], ("shm".to_string(), Vec::new()));
         assert_eq!(all[1].1, ["order: none, promised", "loss: some"]);
+        assert_eq!(all[2], ("connected endpoints".to_string(), vec!["vectors: none".to_string()]));
+        assert_eq!(all[3].0, "shm_msg");
+        assert_eq!(all[3].1, ["what connected endpoints skip", "waits: one"]);
     }
 
     #[test]

@@ -90,17 +90,7 @@ impl Connection {
     /// # Errors
     /// `FI_EBUSY` if it has one.
     pub fn bind(&mut self, eq: Arc<EqCore>) -> Result<()> {
-        if self.eq.is_some() {
-            return Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_ep_bind",
-                "one event queue",
-                "a second one",
-                "bind one queue to each endpoint",
-            ));
-        }
-        self.eq = Some(eq);
-        Ok(())
+        eq.bind_once(&mut self.eq)
     }
 
     /// The peer to post to.

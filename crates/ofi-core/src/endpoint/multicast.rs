@@ -31,17 +31,7 @@ impl MulticastSide {
     /// # Errors
     /// `FI_EBUSY` if there is one.
     pub fn bind(&mut self, eq: Arc<EqCore>) -> Result<()> {
-        if self.eq.is_some() {
-            return Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_ep_bind",
-                "one event queue",
-                "a second one",
-                "bind one queue to each endpoint",
-            ));
-        }
-        self.eq = Some(eq);
-        Ok(())
+        eq.bind_once(&mut self.eq)
     }
 }
 

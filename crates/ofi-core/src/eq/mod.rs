@@ -128,6 +128,24 @@ impl EqCore {
         })
     }
 
+    /// Binds the queue to an endpoint, or a part of one, that has none in `slot` yet.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if there is one.
+    pub fn bind_once(self: Arc<Self>, slot: &mut Option<Arc<Self>>) -> Result<()> {
+        if slot.is_some() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "fi_ep_bind",
+                "one event queue",
+                "a second one",
+                "bind one queue to each endpoint",
+            ));
+        }
+        *slot = Some(self);
+        Ok(())
+    }
+
     /// Reports an event. May be called from any thread and under any lock of the caller's.
     pub fn push(&self, event: Event) {
         lock(&self.events).good.push_back(event);
