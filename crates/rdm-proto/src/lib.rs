@@ -5,7 +5,7 @@
 //!
 //! Follow a record: [`SendStream::record`] appends it to one of a session's two streams, `connection/` cuts the stream
 //! into packets and repeats what is lost, and on the peer `stream/receive.rs` puts it back in order and
-//! hands it to [`Driver::record`]. How sessions begin and end: `endpoint.rs`, `wire/handshake.rs`.
+//! hands it to [`Driver::record`]. How sessions begin and end: `endpoint/incoming.rs`, `wire/handshake.rs`.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -3,20 +3,23 @@
 //! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
 //! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
 
+mod incoming;
+mod schedule;
+
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::connection::{Answer, Arrival, Config, Connection, Lost, Stats};
+use crate::connection::{Config, Connection, Lost, Stats};
 use crate::hash::{self, Key};
 use crate::stream::{Flow, Sender, Stream};
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
-use crate::wire::{Accept, Header, Init, Kind, Malformed, Record, VERSION};
+use crate::wire::{Header, Kind, Record};
 
 /// Who drives an [`Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which they were
 /// introduced; the number of one that was forgotten goes to the next.
@@ -112,13 +115,6 @@ impl core::fmt::Debug for KeyBox {
         f.write_str("secret")
     }
 }
-
-/// Peers at rest that keep their buffers.
-const WARM: usize = 64;
-/// Answers to strangers that wait to be sent.
-const ANSWERS: usize = 64;
-/// How long a cookie is good for, at least; at most twice that.
-const COOKIE_TIME: Duration = Duration::from_secs(8);
 
 impl Endpoint {
     /// An endpoint with a secret of 128 random bits. Equal secrets make equal endpoints, which no network should see.
@@ -273,88 +269,6 @@ impl Endpoint {
         self.peers.len()
     }
 
-    /// Something has happened with a peer: it may have something to send, and time means something to it.
-    fn activate(&mut self, now: Instant, peer: u32) {
-        let Some(connection) = self.peers.get_mut(peer as usize) else { return };
-        if connection.place.is_none() {
-            connection.place = Some(self.active.len() as u32);
-            connection.wake(now);
-            self.active.push(peer);
-        }
-        self.enqueue(peer);
-        self.set_timer(peer);
-    }
-
-    /// A peer will be asked for packets.
-    fn enqueue(&mut self, peer: u32) {
-        let connection = &mut self.peers[peer as usize];
-        if !core::mem::replace(&mut connection.queued, true) {
-            self.ready.push_back(peer);
-        }
-    }
-
-    /// Makes sure that a peer is looked at when it has to be.
-    fn set_timer(&mut self, peer: u32) {
-        let connection = &mut self.peers[peer as usize];
-        let Some(time) = connection.timeout(&self.config) else { return };
-        if connection.timer.is_none_or(|timer| time < timer) {
-            connection.timer = Some(time);
-            self.timers.push(Reverse((time, peer)));
-        }
-    }
-
-    /// The next peer to be looked at, and when; entries that are stale or early are put right.
-    fn next_timer(&mut self) -> Option<(Instant, u32)> {
-        while let Some(&Reverse((time, peer))) = self.timers.peek() {
-            let connection = &mut self.peers[peer as usize];
-            if connection.timer == Some(time) {
-                let real = connection.timeout(&self.config);
-                if real == Some(time) {
-                    return Some((time, peer));
-                }
-                connection.timer = real;
-                self.timers.pop();
-                if let Some(real) = real {
-                    self.timers.push(Reverse((real, peer)));
-                }
-                continue;
-            }
-            self.timers.pop();
-        }
-        None
-    }
-
-    /// A peer has nothing to send; if time means nothing to it either, it is not looked at any more.
-    fn rest(&mut self, peer: u32) {
-        let connection = &mut self.peers[peer as usize];
-        if connection.is_quiet()
-            && let Some(place) = connection.place.take()
-        {
-            self.active.swap_remove(place as usize);
-            if let Some(&moved) = self.active.get(place as usize) {
-                self.peers[moved as usize].place = Some(place);
-            }
-            self.keep_few_warm(peer);
-        }
-    }
-
-    /// Peers that have been at rest longer than [`WARM`] others give back the memory that they do not need for it.
-    fn keep_few_warm(&mut self, peer: u32) {
-        if core::mem::replace(&mut self.peers[peer as usize].resting, true) {
-            return;
-        }
-        self.resting.push_back(peer);
-        if self.resting.len() > WARM
-            && let Some(longest) = self.resting.pop_front()
-        {
-            let connection = &mut self.peers[longest as usize];
-            connection.resting = false;
-            if connection.place.is_none() {
-                connection.shrink();
-            }
-        }
-    }
-
     fn random(&mut self) -> u64 {
         self.counter += 1;
         hash::sip(self.secret.0, &self.counter.to_le_bytes())
@@ -376,21 +290,6 @@ impl Endpoint {
         self.by_session.insert(name, peer);
     }
 
-    fn cookie(&self, from: SocketAddr, init: &Init, slot: u64) -> u64 {
-        let mut bytes = [0u8; 50];
-        match from.ip() {
-            IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => bytes[..16].copy_from_slice(&ip.octets()),
-        }
-        bytes[16..18].copy_from_slice(&from.port().to_be_bytes());
-        for (to, from) in
-            bytes[18..].as_chunks_mut::<8>().0.iter_mut().zip([init.session, init.epoch, init.attempt, slot])
-        {
-            *to = from.to_be_bytes();
-        }
-        hash::sip(self.secret.0, &bytes).max(1)
-    }
-
     /// Ends a session.
     fn lose<D: Driver>(&mut self, peer: u32, reason: Lost, driver: &mut D) {
         let connection = &mut self.peers[peer as usize];
@@ -398,203 +297,6 @@ impl Endpoint {
         connection.reset();
         self.stats.lost += 1;
         driver.lost(peer, reason);
-    }
-
-    fn answer(&mut self, to: SocketAddr, header: Header, body: &[u8]) {
-        if self.answers.len() >= ANSWERS {
-            self.stats.unanswered += 1;
-            return;
-        }
-        self.answers.push_back((to, header, body.to_vec()));
-    }
-
-    /// Takes a datagram.
-    pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], driver: &mut D) {
-        let (head, body) = match Header::parse(datagram) {
-            Ok(parsed) => parsed,
-            Err(Malformed::Version(_)) => {
-                self.stats.versions += 1;
-                // What an `Init` of any version has in common: its kind, its length, and where its session's name lies.
-                if datagram.len() >= crate::wire::handshake::INIT_LEN
-                    && datagram.get(1) == Some(&(Kind::Init as u8))
-                    && let Some(name) = datagram.get(header::LEN..).and_then(|body| body.first_chunk::<8>())
-                {
-                    let header = Header::new(Kind::Versions, u64::from_be_bytes(*name), 0);
-                    self.answer(from, header, &[VERSION]);
-                }
-                return;
-            }
-            Err(_) => {
-                self.stats.malformed += 1;
-                return;
-            }
-        };
-        if head.kind != Kind::Data && head.flags & flag::CHECKED == 0 {
-            self.stats.malformed += 1;
-            return;
-        }
-        match head.kind {
-            Kind::Data => self.on_data(now, from, &head, body, driver),
-            Kind::Init => match Init::parse(body) {
-                Ok(init) => self.on_init(now, from, &init, driver),
-                Err(_) => self.stats.malformed += 1,
-            },
-            Kind::Accept => match Accept::parse(body) {
-                Ok(accept) => self.on_accept(now, from, head.session, &accept),
-                Err(_) => self.stats.malformed += 1,
-            },
-            Kind::Retry => match body.first_chunk::<8>() {
-                Some(cookie) => {
-                    if let Some(peer) = self.asked(from, head.session) {
-                        self.peers[peer as usize].retry(now, u64::from_be_bytes(*cookie));
-                        self.activate(now, peer);
-                    }
-                }
-                None => self.stats.malformed += 1,
-            },
-            Kind::Versions => {
-                if let Some(peer) = self.asked(from, head.session) {
-                    self.lose(peer, Lost::Version, driver);
-                }
-            }
-            Kind::Reset => {
-                let known = self.by_address.get(&from).copied();
-                match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
-                    Some(peer) => self.lose(peer, Lost::Reset, driver),
-                    None => self.stats.strangers += 1,
-                }
-            }
-            Kind::Ask => {
-                let flags = if head.session == self.epoch { flag::ALIVE } else { 0 };
-                let header = Header { flags, ..Header::new(Kind::Answer, head.session, head.number) };
-                self.answer(from, header, &[]);
-            }
-            Kind::Answer => {
-                let asked = self.by_session.get(&head.number).copied().filter(|&peer| {
-                    let connection = &self.peers[peer as usize];
-                    connection.liveness() == Some((from, head.session))
-                });
-                match asked {
-                    Some(peer) if head.flags & flag::ALIVE != 0 => self.peers[peer as usize].on_alive(now),
-                    Some(peer) => self.lose(peer, Lost::Closed, driver),
-                    None => self.stats.strangers += 1,
-                }
-            }
-        }
-    }
-
-    fn on_data<D: Driver>(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        head: &Header,
-        body: &[u8],
-        driver: &mut D,
-    ) {
-        let known = self.by_session.get(&head.session).copied();
-        let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
-            self.stats.strangers += 1;
-            if known.is_none() && body.len() > 1 {
-                self.answer(from, Header::new(Kind::Reset, head.session, 0), &[]);
-            }
-            return;
-        };
-        let connection = &mut self.peers[peer as usize];
-        if !connection.is_open() {
-            return; // the answer that opens it is late: this comes again
-        }
-        if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
-            self.stats.malformed += 1;
-            return;
-        }
-        match connection.on_data(now, &self.config, peer, head, body, driver) {
-            Ok(Arrival::Malformed) => self.stats.malformed += 1,
-            Ok(_) => {}
-            // What the peer sent before it closed is still to be taken.
-            Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,
-            Err(reason) => return self.lose(peer, reason, driver),
-        }
-        if connection.is_stopped() && !self.stopped.contains(&peer) {
-            self.stopped.push(peer);
-        }
-        self.activate(now, peer);
-    }
-
-    fn on_init<D: Driver>(&mut self, now: Instant, from: SocketAddr, init: &Init, driver: &mut D) {
-        if init.epoch == self.epoch {
-            // From this endpoint itself, or from nobody who knows anything.
-            match self.asked(from, init.session) {
-                Some(peer) => {
-                    self.peers[peer as usize].begin_self(now, &self.config, init.epoch);
-                    self.stats.sessions += 1;
-                    self.activate(now, peer);
-                }
-                None => self.stats.stale += 1,
-            }
-            return;
-        }
-        if !self.admits && !self.by_address.contains_key(&from) {
-            self.stats.stale += 1;
-            return;
-        }
-        let slot = now.as_nanos() / COOKIE_TIME.as_nanos() as u64;
-        let good = [slot, slot.wrapping_sub(1)].map(|slot| self.cookie(from, init, slot));
-        if !good.contains(&init.cookie) {
-            self.stats.retries += 1;
-            self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
-            return;
-        }
-        let full = self.peers.len() - self.free.len() >= self.config.max_peers;
-        if full && !self.by_address.contains_key(&from) {
-            self.stats.unanswered += 1;
-            return;
-        }
-        let (peer, new) = self.peer(from);
-        if new {
-            driver.introduce(peer, from);
-        }
-        match self.peers[peer as usize].on_init(self.epoch, init) {
-            Answer::Nothing => {
-                self.stats.stale += 1;
-                return;
-            }
-            Answer::Again => {}
-            Answer::Begin { .. } if !self.admits => {
-                self.stats.stale += 1;
-                return;
-            }
-            Answer::Begin { ended } => {
-                if ended {
-                    self.lose(peer, Lost::Reset, driver);
-                }
-                let name = self.fresh_name();
-                self.rename(peer, name);
-                self.peers[peer as usize].begin_server(now, &self.config, name, init);
-                self.stats.sessions += 1;
-                self.activate(now, peer);
-            }
-        }
-        let accept = self.peers[peer as usize].accept(self.epoch, self.config.params);
-        let mut body = [0u8; Accept::LEN];
-        accept.write(&mut body);
-        self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
-    }
-
-    /// The peer at `from` whom this end has asked for a session of this name.
-    fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
-        let peer = *self.by_session.get(&name)?;
-        let connection = &self.peers[peer as usize];
-        (connection.is_connecting() && connection.address == from).then_some(peer)
-    }
-
-    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept) {
-        let Some(peer) = self.asked(from, name) else {
-            self.stats.stale += 1;
-            return;
-        };
-        self.peers[peer as usize].begin_client(now, &self.config, accept);
-        self.stats.sessions += 1;
-        self.activate(now, peer);
     }
 
     /// Offers records again that were stopped.
@@ -615,25 +317,6 @@ impl Endpoint {
     /// Whether some records are stopped.
     pub fn is_stopped(&self) -> bool {
         !self.stopped.is_empty()
-    }
-
-    /// Reacts to the passing of time. To be called now and then in any case, and at [`Endpoint::poll_timeout`].
-    pub fn handle_time<D: Driver>(&mut self, now: Instant, driver: &mut D) {
-        let mut due = core::mem::take(&mut self.due);
-        while let Some((time, peer)) = self.next_timer()
-            && time <= now
-        {
-            self.timers.pop();
-            self.peers[peer as usize].timer = None;
-            due.push(peer);
-        }
-        for peer in due.drain(..) {
-            if let Err(reason) = self.peers[peer as usize].on_time(now, &self.config) {
-                self.lose(peer, reason, driver);
-            }
-            self.activate(now, peer);
-        }
-        self.due = due;
     }
 
     /// Writes the next datagram to `buf`. To be called until it answers `None`.
@@ -688,11 +371,6 @@ impl Endpoint {
         self.set_timer(peer);
         let (to, len) = written?;
         Some(Transmit { to, len, peer: Some(peer) })
-    }
-
-    /// When [`Endpoint::handle_time`] has something to do.
-    pub fn poll_timeout(&mut self) -> Option<Instant> {
-        self.next_timer().map(|(time, _)| time)
     }
 
     /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.

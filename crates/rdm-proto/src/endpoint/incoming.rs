@@ -1,0 +1,230 @@
+//! Datagrams that come in: whose they are, and what begins or ends a session.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use super::{Driver, Endpoint};
+use crate::connection::{Answer, Arrival, Lost};
+use crate::hash;
+use crate::time::Instant;
+use crate::wire::header::{self, flag};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, VERSION};
+
+/// Answers to strangers that wait to be sent.
+const ANSWERS: usize = 64;
+/// How long a cookie is good for, at least; at most twice that.
+const COOKIE_TIME: Duration = Duration::from_secs(8);
+
+impl Endpoint {
+    fn cookie(&self, from: SocketAddr, init: &Init, slot: u64) -> u64 {
+        let mut bytes = [0u8; 50];
+        match from.ip() {
+            IpAddr::V4(ip) => bytes[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[..16].copy_from_slice(&ip.octets()),
+        }
+        bytes[16..18].copy_from_slice(&from.port().to_be_bytes());
+        for (to, from) in
+            bytes[18..].as_chunks_mut::<8>().0.iter_mut().zip([init.session, init.epoch, init.attempt, slot])
+        {
+            *to = from.to_be_bytes();
+        }
+        hash::sip(self.secret.0, &bytes).max(1)
+    }
+
+    fn answer(&mut self, to: SocketAddr, header: Header, body: &[u8]) {
+        if self.answers.len() >= ANSWERS {
+            self.stats.unanswered += 1;
+            return;
+        }
+        self.answers.push_back((to, header, body.to_vec()));
+    }
+
+    /// Takes a datagram.
+    pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], driver: &mut D) {
+        let (head, body) = match Header::parse(datagram) {
+            Ok(parsed) => parsed,
+            Err(Malformed::Version(_)) => {
+                self.stats.versions += 1;
+                // What an `Init` of any version has in common: its kind, its length, and where its session's name lies.
+                if datagram.len() >= crate::wire::handshake::INIT_LEN
+                    && datagram.get(1) == Some(&(Kind::Init as u8))
+                    && let Some(name) = datagram.get(header::LEN..).and_then(|body| body.first_chunk::<8>())
+                {
+                    let header = Header::new(Kind::Versions, u64::from_be_bytes(*name), 0);
+                    self.answer(from, header, &[VERSION]);
+                }
+                return;
+            }
+            Err(_) => {
+                self.stats.malformed += 1;
+                return;
+            }
+        };
+        if head.kind != Kind::Data && head.flags & flag::CHECKED == 0 {
+            self.stats.malformed += 1;
+            return;
+        }
+        match head.kind {
+            Kind::Data => self.on_data(now, from, &head, body, driver),
+            Kind::Init => match Init::parse(body) {
+                Ok(init) => self.on_init(now, from, &init, driver),
+                Err(_) => self.stats.malformed += 1,
+            },
+            Kind::Accept => match Accept::parse(body) {
+                Ok(accept) => self.on_accept(now, from, head.session, &accept),
+                Err(_) => self.stats.malformed += 1,
+            },
+            Kind::Retry => match body.first_chunk::<8>() {
+                Some(cookie) => {
+                    if let Some(peer) = self.asked(from, head.session) {
+                        self.peers[peer as usize].retry(now, u64::from_be_bytes(*cookie));
+                        self.activate(now, peer);
+                    }
+                }
+                None => self.stats.malformed += 1,
+            },
+            Kind::Versions => {
+                if let Some(peer) = self.asked(from, head.session) {
+                    self.lose(peer, Lost::Version, driver);
+                }
+            }
+            Kind::Reset => {
+                let known = self.by_address.get(&from).copied();
+                match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
+                    Some(peer) => self.lose(peer, Lost::Reset, driver),
+                    None => self.stats.strangers += 1,
+                }
+            }
+            Kind::Ask => {
+                let flags = if head.session == self.epoch { flag::ALIVE } else { 0 };
+                let header = Header { flags, ..Header::new(Kind::Answer, head.session, head.number) };
+                self.answer(from, header, &[]);
+            }
+            Kind::Answer => {
+                let asked = self.by_session.get(&head.number).copied().filter(|&peer| {
+                    let connection = &self.peers[peer as usize];
+                    connection.liveness() == Some((from, head.session))
+                });
+                match asked {
+                    Some(peer) if head.flags & flag::ALIVE != 0 => self.peers[peer as usize].on_alive(now),
+                    Some(peer) => self.lose(peer, Lost::Closed, driver),
+                    None => self.stats.strangers += 1,
+                }
+            }
+        }
+    }
+
+    fn on_data<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        head: &Header,
+        body: &[u8],
+        driver: &mut D,
+    ) {
+        let known = self.by_session.get(&head.session).copied();
+        let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
+            self.stats.strangers += 1;
+            if known.is_none() && body.len() > 1 {
+                self.answer(from, Header::new(Kind::Reset, head.session, 0), &[]);
+            }
+            return;
+        };
+        let connection = &mut self.peers[peer as usize];
+        if !connection.is_open() {
+            return; // the answer that opens it is late: this comes again
+        }
+        if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
+            self.stats.malformed += 1;
+            return;
+        }
+        match connection.on_data(now, &self.config, peer, head, body, driver) {
+            Ok(Arrival::Malformed) => self.stats.malformed += 1,
+            Ok(_) => {}
+            // What the peer sent before it closed is still to be taken.
+            Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,
+            Err(reason) => return self.lose(peer, reason, driver),
+        }
+        if connection.is_stopped() && !self.stopped.contains(&peer) {
+            self.stopped.push(peer);
+        }
+        self.activate(now, peer);
+    }
+
+    fn on_init<D: Driver>(&mut self, now: Instant, from: SocketAddr, init: &Init, driver: &mut D) {
+        if init.epoch == self.epoch {
+            // From this endpoint itself, or from nobody who knows anything.
+            match self.asked(from, init.session) {
+                Some(peer) => {
+                    self.peers[peer as usize].begin_self(now, &self.config, init.epoch);
+                    self.stats.sessions += 1;
+                    self.activate(now, peer);
+                }
+                None => self.stats.stale += 1,
+            }
+            return;
+        }
+        if !self.admits && !self.by_address.contains_key(&from) {
+            self.stats.stale += 1;
+            return;
+        }
+        let slot = now.as_nanos() / COOKIE_TIME.as_nanos() as u64;
+        let good = [slot, slot.wrapping_sub(1)].map(|slot| self.cookie(from, init, slot));
+        if !good.contains(&init.cookie) {
+            self.stats.retries += 1;
+            self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
+            return;
+        }
+        let full = self.peers.len() - self.free.len() >= self.config.max_peers;
+        if full && !self.by_address.contains_key(&from) {
+            self.stats.unanswered += 1;
+            return;
+        }
+        let (peer, new) = self.peer(from);
+        if new {
+            driver.introduce(peer, from);
+        }
+        match self.peers[peer as usize].on_init(self.epoch, init) {
+            Answer::Nothing => {
+                self.stats.stale += 1;
+                return;
+            }
+            Answer::Again => {}
+            Answer::Begin { .. } if !self.admits => {
+                self.stats.stale += 1;
+                return;
+            }
+            Answer::Begin { ended } => {
+                if ended {
+                    self.lose(peer, Lost::Reset, driver);
+                }
+                let name = self.fresh_name();
+                self.rename(peer, name);
+                self.peers[peer as usize].begin_server(now, &self.config, name, init);
+                self.stats.sessions += 1;
+                self.activate(now, peer);
+            }
+        }
+        let accept = self.peers[peer as usize].accept(self.epoch, self.config.params);
+        let mut body = [0u8; Accept::LEN];
+        accept.write(&mut body);
+        self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
+    }
+
+    /// The peer at `from` whom this end has asked for a session of this name.
+    fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
+        let peer = *self.by_session.get(&name)?;
+        let connection = &self.peers[peer as usize];
+        (connection.is_connecting() && connection.address == from).then_some(peer)
+    }
+
+    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept) {
+        let Some(peer) = self.asked(from, name) else {
+            self.stats.stale += 1;
+            return;
+        };
+        self.peers[peer as usize].begin_client(now, &self.config, accept);
+        self.stats.sessions += 1;
+        self.activate(now, peer);
+    }
+}
