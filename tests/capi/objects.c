@@ -39,6 +39,51 @@ static void infos(void)
 	CHECK(FI_MAJOR(fi_version()) >= 2);
 }
 
+static void keys(void)
+{
+	struct fi_info *hints = pair_info(FI_MSG | FI_RMA), *info, *copy;
+	hints->domain_attr->auth_key = (uint8_t *)strdup("job 7");
+	hints->domain_attr->auth_key_size = 5;
+	hints->ep_attr->auth_key = (uint8_t *)strdup("a key of its own");
+	hints->ep_attr->auth_key_size = 16;
+	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	CHECK(info->domain_attr->auth_key_size == 5 && !memcmp(info->domain_attr->auth_key, "job 7", 5));
+	copy = fi_dupinfo(info);
+	CHECK(copy->ep_attr->auth_key_size == 16 && copy->ep_attr->auth_key != info->ep_attr->auth_key);
+	CHECK(!memcmp(copy->ep_attr->auth_key, "a key of its own", 16));
+	fi_freeinfo(copy);
+
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_ep *ep;
+	struct fid_mr *mr;
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	static char memory[64];
+	struct iovec iov = {memory, sizeof memory};
+	struct fi_mr_attr attr = {.mr_iov = &iov, .iov_count = 1, .access = FI_REMOTE_READ,
+		.auth_key = info->ep_attr->auth_key, .auth_key_size = 16};
+	OK(fi_mr_regattr(domain, &attr, 0, &mr));
+	OK(fi_close(&mr->fid));
+	attr.auth_key_size = 4096;
+	static uint8_t longer[4096];
+	attr.auth_key = longer;
+	ANSWERS(fi_mr_regattr(domain, &attr, 0, &mr), -FI_EINVAL);
+	OK(fi_close(&ep->fid));
+	info->ep_attr->auth_key_size = 3; /* not longer than what is there */
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	hints->ep_attr->auth_key_size = 4096;
+	free(hints->ep_attr->auth_key);
+	hints->ep_attr->auth_key = calloc(1, 4096);
+	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info), -FI_ENODATA);
+	fi_freeinfo(hints);
+}
+
 static void what_is_open(void)
 {
 	struct fi_info *info = pair_info(FI_MSG), *again;
@@ -162,6 +207,7 @@ static void names(void)
 int main(void)
 {
 	infos();
+	keys();
 	what_is_open();
 	order_of_closing();
 	what_is_not_supported();

@@ -117,6 +117,9 @@ pub struct MrAttr<'a> {
     /// Leave it disabled: no operation may use the region before [`MemoryRegion::enable`], so that what it is to be
     /// bound to can be bound first. Always so under `FI_MR_ENDPOINT`.
     pub disabled: bool,
+    /// Only endpoints with this authorization key have it accessed by their peers; empty for the domain's key, and all
+    /// endpoints where that has none.
+    pub auth_key: &'a [u8],
 }
 
 impl<'a> MrAttr<'a> {
@@ -134,6 +137,7 @@ impl<'a> MrAttr<'a> {
             iface: crate::HmemIface::System,
             device: 0,
             disabled: false,
+            auth_key: &[],
         }
     }
 

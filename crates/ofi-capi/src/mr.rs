@@ -80,6 +80,8 @@ unsafe fn register(
     (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
     (wanted.iface, wanted.device) = (iface, attr.device);
     wanted.disabled = flags & flag::RMA_EVENT != 0;
+    // SAFETY: the caller's promise, as with all structures of C.
+    wanted.auth_key = unsafe { vector::<u8>("auth_key", attr.auth_key, attr.auth_key_size)? };
     let region = domain.domain.register(&wanted)?;
     let fid = fid_mr {
         fid: object::header::<fid_mr>(attr.context, &FID_OPS),

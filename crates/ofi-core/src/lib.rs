@@ -4,6 +4,7 @@
 //! this crate is told in `docs/architecture.md`: [`endpoint`], the transport, [`endpoint`] again, [`matching`], [`cq`].
 
 pub mod atomic;
+pub mod auth;
 pub mod av;
 pub mod cm;
 pub mod cntr;

@@ -9,6 +9,7 @@ use ofi_api::{
     Result,
 };
 
+use crate::auth::{self, AuthKey};
 use crate::cntr::Cntr;
 use crate::domain::{DomainCore, RegionData};
 use crate::endpoint::Ep;
@@ -35,8 +36,10 @@ impl<T: Transport> Mr<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &MrAttr<'_>) -> Result<Arc<Self>> {
         let chosen = domain.info.domain_attr.mr_mode.contains(MrMode::PROV_KEY);
         let key = if chosen { KeyChoice::Random } else { KeyChoice::Requested };
+        let auth = auth_of(domain, attr)?;
         let data: RegionData = Box::new(T::register(&domain.part.transport, attr)?);
         let mut registration = Registration::new(attr, key, data);
+        registration.auth = auth;
         registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
         let desc = domain.regions.register(registration)?;
         let granted = domain
@@ -53,6 +56,15 @@ impl<T: Transport> Mr<T> {
     fn withdraw(&self, region: &Region<RegionData>) -> Result<()> {
         let part = &self.domain.part;
         part.data(region).map_or(Ok(()), |data| T::deregister(&part.transport, data))
+    }
+}
+
+/// The key of a registration: its own, or its domain's (fi_mr(3), "auth_key").
+fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<AuthKey> {
+    auth::check::<T>("fi_mr_attr.auth_key", attr.auth_key.len(), attr.auth_key)?;
+    match attr.auth_key {
+        [] => Ok(AuthKey::new(&domain.info.domain_attr.auth_key)),
+        own => Ok(AuthKey::new(own)),
     }
 }
 

@@ -86,13 +86,17 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
+    /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
+    const AUTH_KEY_SIZE: usize = 0;
+
     /// Opens a domain, whose registrations are `registered`.
     ///
     /// # Errors
     /// What opening its resources answers.
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
-    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`].
+    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`]. The endpoint's authorization key is that of
+    /// `info.ep_attr`, wherever the application gave it.
     ///
     /// # Errors
     /// What opening its resources answers.
@@ -148,7 +152,8 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for one that cannot be an address of this transport.
     fn normalize(address: &Address) -> Result<Address>;
 
-    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing.
+    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing. Its
+    /// authorization key is that of `info.ep_attr`.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`; `FI_ENOSYS` for a transport without connections.

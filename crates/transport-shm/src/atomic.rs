@@ -384,11 +384,11 @@ impl Lane {
             unsafe { copy::bytes(body.wrapping_add(len), comparands.addr(), len) };
         }
         let (operands, comparands) = (operands.addr(), comparands.addr());
-        let regions = &common.shared.domain.regions;
+        let (regions, auth) = (&common.shared.domain.regions, &common.shared.auth);
         if !executor.fetches() {
             let none = std::ptr::null_mut();
             // SAFETY: operands and comparands were just filled, where the executor wants them.
-            let result = unsafe { executor.execute_at(regions, &remote, operands, comparands, none) };
+            let result = unsafe { executor.execute_at(regions, auth, &remote, operands, comparands, none) };
             crash_point!("atomic.executed");
             if result.is_ok() {
                 host.accessed(regions, executor.rights(), &remote);
@@ -400,7 +400,8 @@ impl Lane {
         // Room for the answer first: the operation must not be executed again for want of it.
         let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
         // SAFETY: as above, and the results have room for `len` bytes.
-        let executed = unsafe { executor.execute_at(regions, &remote, operands, comparands, results.addr()) };
+        let executed =
+            unsafe { executor.execute_at(regions, auth, &remote, operands, comparands, results.addr()) };
         crash_point!("atomic.fetched");
         if let Err(errno) = executed {
             drop(slot);

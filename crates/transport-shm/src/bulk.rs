@@ -139,7 +139,7 @@ impl Stream {
                         .shared
                         .domain
                         .regions
-                        .check(key, addr, run as u64, access)
+                        .check_as(&common.shared.auth, key, addr, run as u64, access)
                         .map_err(|violation| violation.errno())?;
                     for piece in granted.pieces() {
                         // SAFETY: the grant holds the registered memory while it is copied, and `to` has room.

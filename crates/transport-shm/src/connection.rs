@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
+use ofi_core::auth::AuthKey;
 use ofi_core::transport::{Host, Peer, Port, Reaction};
 
 use crate::Shm;
@@ -175,6 +176,9 @@ pub struct ShmPort {
     address: Address,
     socket: ControlSocket,
     format: AddrFormat,
+    auth: AuthKey,
+    /// The name of its socket.
+    name: Vec<u8>,
 }
 
 impl ShmPort {
@@ -184,7 +188,8 @@ impl ShmPort {
     /// `FI_EADDRINUSE`.
     pub fn open(info: &Info, wanted: Option<&Address>) -> Result<Self> {
         let (address, socket) = name::bind(wanted, info.addr_format)?;
-        Ok(Self { address, socket, format: info.addr_format })
+        let name = name::socket_name(&address)?;
+        Ok(Self { address, socket, format: info.addr_format, auth: AuthKey::of(info), name })
     }
 }
 
@@ -194,7 +199,9 @@ impl Port for ShmPort {
     }
 
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {
-        self.socket.send(&name::socket_name(to)?, &control::wrap_packet(packet), &[])
+        let to = name::socket_name(to)?;
+        let proof = self.auth.proof(&control::errand(&self.name, &to, packet));
+        self.socket.send(&to, &control::wrap_packet(proof, packet), &[])
     }
 
     fn receive(&self) -> Option<(Address, Vec<u8>)> {
@@ -204,10 +211,16 @@ impl Port for ShmPort {
             let user = datagram.credentials.uid;
             let bytes = &buffer[..datagram.len.min(buffer.len())];
             let packet = control::packet_in(bytes).filter(|_| user == sys::user() || user == 0);
-            if let Some(packet) = packet
+            if let Some((proof, packet)) = packet
                 && let Some(from) = name::address_of(&datagram.from, self.format)
             {
-                return Some((from, packet.to_vec()));
+                if self.auth.accepts(&control::errand(&datagram.from, &self.name, packet), proof) {
+                    return Some((from, packet.to_vec()));
+                }
+                // Once: a requester whose socket has no room for it gives up when its time is over.
+                let _ = self.socket.send(&datagram.from, &Message::Rejected { incarnation: 0 }.encode(), &[]);
+                tracing::debug!(target: "ofi::shm::ep_ctrl", %from, "refused a request with another authorization key");
+                continue;
             }
             tracing::debug!(target: "ofi::shm::ep_ctrl", user, "a passive endpoint dropped a datagram");
         }

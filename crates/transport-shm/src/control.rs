@@ -3,13 +3,15 @@
 //! Every message is an array of words in the host's byte order (both ends are on this host). What comes in is checked
 //! here; a message that does not parse is dropped and counted by the helper.
 
+use ofi_core::auth::Proof;
+
 /// Version of everything that two processes share: this file, `layout.rs` and `command.rs`.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
 /// Longest message, and longest datagram of any kind.
 const MAX_MESSAGE: usize = WORDS * 8;
-pub const MAX_BYTES: usize = 8 + ofi_core::transport::MAX_PACKET;
+pub const MAX_BYTES: usize = 24 + ofi_core::transport::MAX_PACKET;
 /// First word of a datagram that carries a packet of connection management.
 const PACKET: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ (VERSION | 1 << 7) << 56;
 const WORDS: usize = 10;
@@ -26,6 +28,18 @@ pub struct Introduction {
     pub hint: u32,
     /// Whether an eventfd comes along.
     pub wakes: bool,
+    /// Shows that it has its authorization key: about [`greeting`].
+    pub proof: Proof,
+}
+
+/// What the proof of an introduction is about: nobody but its receiver, and for this incarnation of its sender only, takes it.
+pub fn greeting<'a>(welcome: bool, from: &'a [u8], to: &'a [u8], incarnation: &'a [u8]) -> [&'a [u8]; 4] {
+    [if welcome { b"shm welcome" } else { b"shm hello" }, from, to, incarnation]
+}
+
+/// What the proof of a packet of connection management is about.
+pub fn errand<'a>(from: &'a [u8], to: &'a [u8], packet: &'a [u8]) -> [&'a [u8]; 4] {
+    [b"shm packet", from, to, packet]
 }
 
 /// A message.
@@ -45,6 +59,9 @@ pub enum Message {
     Request { incarnation: u64, key: u64, write: bool },
     /// The answer: with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
+    /// The sender has another authorization key than this incarnation of the receiver, or, with 0, than whoever sent it a packet
+    /// of connection management.
+    Rejected { incarnation: u64 },
 }
 
 /// The terms of a grant.
@@ -72,6 +89,7 @@ impl Message {
             Self::Wake => vec![4],
             Self::Bulk { incarnation, lines } => vec![5, incarnation, lines.into()],
             Self::Request { incarnation, key, write } => vec![6, incarnation, key, write.into()],
+            Self::Rejected { incarnation } => vec![8, incarnation],
             Self::Grant { incarnation, key, grant } => {
                 let slot = u64::from(grant.generation) << 32 | u64::from(grant.slot);
                 vec![7, incarnation, key, grant.len, grant.base, slot, grant.write.into()]
@@ -102,11 +120,12 @@ impl Message {
                 command_lines: small(rest[1])?,
                 hint: small(rest[2])?,
                 wakes: flag(rest[3])?,
+                proof: Proof([rest[4], rest[5]]),
             })
         };
         Some(match (kind, count) {
-            (1, 4) => Self::Hello(who()?),
-            (2, 4) => Self::Welcome(who()?),
+            (1, 6) => Self::Hello(who()?),
+            (2, 6) => Self::Welcome(who()?),
             (3, 1) => Self::Bye { incarnation: rest[0] },
             (4, 0) => Self::Wake,
             (5, 2) => Self::Bulk { incarnation: rest[0], lines: small(rest[1])? },
@@ -122,24 +141,28 @@ impl Message {
                     write: flag(rest[5])?,
                 },
             },
+            (8, 1) => Self::Rejected { incarnation: rest[0] },
             _ => return None,
         })
     }
 }
 
-/// A datagram around a packet of connection management.
-pub fn wrap_packet(packet: &[u8]) -> Vec<u8> {
-    [&PACKET.to_ne_bytes(), packet].concat()
+/// A datagram around a packet of connection management, with a proof about [`errand`].
+pub fn wrap_packet(Proof([first, second]): Proof, packet: &[u8]) -> Vec<u8> {
+    [&PACKET.to_ne_bytes(), &first.to_ne_bytes(), &second.to_ne_bytes(), packet].concat()
 }
 
-/// The packet of connection management in a datagram.
-pub fn packet_in(bytes: &[u8]) -> Option<&[u8]> {
-    let packet = bytes.strip_prefix(&PACKET.to_ne_bytes())?;
-    (packet.len() <= ofi_core::transport::MAX_PACKET).then_some(packet)
+/// The packet of connection management in a datagram, and its proof.
+pub fn packet_in(bytes: &[u8]) -> Option<(Proof, &[u8])> {
+    let (first, rest) = bytes.strip_prefix(&PACKET.to_ne_bytes())?.split_first_chunk()?;
+    let (second, packet) = rest.split_first_chunk()?;
+    let proof = Proof([u64::from_ne_bytes(*first), u64::from_ne_bytes(*second)]);
+    (packet.len() <= ofi_core::transport::MAX_PACKET).then_some((proof, packet))
 }
 
 fn introduction(kind: u64, who: &Introduction) -> Vec<u64> {
-    vec![kind, who.incarnation, who.command_lines.into(), who.hint.into(), who.wakes.into()]
+    let Proof([first, second]) = who.proof;
+    vec![kind, who.incarnation, who.command_lines.into(), who.hint.into(), who.wakes.into(), first, second]
 }
 
 #[cfg(test)]
@@ -148,7 +171,8 @@ mod tests {
 
     #[test]
     fn parse_inverts_encode() {
-        let who = Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true };
+        let who =
+            Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true, proof: Proof([5, 6]) };
         let grant = Terms { len: 4096, base: 1 << 40, slot: 5, generation: 9, write: true };
         for message in [
             Message::Hello(who),
@@ -157,6 +181,7 @@ mod tests {
             Message::Wake,
             Message::Bulk { incarnation: 1, lines: 8192 },
             Message::Request { incarnation: 1, key: 2, write: false },
+            Message::Rejected { incarnation: 9 },
             Message::Grant { incarnation: 1, key: 2, grant },
         ] {
             assert_eq!(Message::parse(&message.encode()), Some(message));
@@ -165,12 +190,15 @@ mod tests {
 
     #[test]
     fn a_packet_is_no_message_and_a_message_no_packet() {
-        let packet = wrap_packet(b"anything");
-        assert_eq!(packet_in(&packet), Some(&b"anything"[..]));
+        let packet = wrap_packet(Proof([1, 2]), b"anything");
+        assert_eq!(packet_in(&packet), Some((Proof([1, 2]), &b"anything"[..])));
         assert_eq!(Message::parse(&packet), None);
         assert_eq!(packet_in(&Message::Wake.encode()), None);
-        assert_eq!(packet_in(&packet[..7]), None);
-        assert_eq!(packet_in(&wrap_packet(&[0; ofi_core::transport::MAX_PACKET + 1])), None);
+        assert_eq!(packet_in(&packet[..23]), None);
+        assert_eq!(
+            packet_in(&wrap_packet(Proof::default(), &[0; ofi_core::transport::MAX_PACKET + 1])),
+            None
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Address, Result};
+use ofi_core::auth::Proof;
 use ofi_core::cm::packet::Packet;
 use ofi_ring::record::Producer;
 
@@ -23,7 +24,7 @@ pub fn control_datagram(bytes: &[u8]) {
     if let Some(message) = Message::parse(bytes) {
         assert_eq!(message.encode(), bytes, "{message:?}");
     }
-    let inner = control::packet_in(bytes).unwrap_or(bytes);
+    let inner = control::packet_in(bytes).map_or(bytes, |(_, packet)| packet);
     if let Some(packet) = Packet::parse(inner) {
         assert_eq!(packet.encode(), inner, "{packet:?}");
     }
@@ -133,7 +134,13 @@ impl Hostile {
         let (endpoint_fd, endpoint) = memory(endpoint::SIZE)?;
         let (doorbell_fd, _doorbell) = memory(doorbell::SIZE)?;
         let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE)?;
-        let who = Introduction { incarnation, command_lines: LINES as u32, hint: 0, wakes: false };
+        let who = Introduction {
+            incarnation,
+            command_lines: LINES as u32,
+            hint: 0,
+            wakes: false,
+            proof: Proof::default(),
+        };
         let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd()];
         self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;
         let bulk = Message::Bulk { incarnation, lines: 4 * LINES as u32 };
@@ -167,7 +174,7 @@ impl Hostile {
 
     /// Sends the victim a packet of connection management, of any bytes. Whether its socket took it.
     pub fn packet(&self, bytes: &[u8]) -> bool {
-        self.socket.send(&self.victim, &control::wrap_packet(bytes), &[]).is_ok()
+        self.socket.send(&self.victim, &control::wrap_packet(Proof::default(), bytes), &[]).is_ok()
     }
 
     /// Takes what the victim has sent, so that its datagrams do not pile up.

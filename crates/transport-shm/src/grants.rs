@@ -102,6 +102,9 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };
     let region = granted.region();
+    if !shared.auth.opens(region.auth()) {
+        return refused; // as below
+    }
     let Some(data) = shared.domain.data(region) else { return refused };
     let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
         return refused;

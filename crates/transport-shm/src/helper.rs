@@ -151,7 +151,7 @@ impl Helper {
     /// Sends a packet of connection management, now or as soon as its socket takes it. If nobody has the socket, the
     /// endpoint is told.
     pub fn packet(&self, endpoint: &Arc<Shared>, to: &[u8], packet: &[u8]) {
-        self.send(endpoint, to.to_vec(), Outgoing::Packet(control::wrap_packet(packet)));
+        self.send(endpoint, to.to_vec(), Outgoing::Packet(endpoint.wrap(to, packet)));
     }
 
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
@@ -320,9 +320,13 @@ impl Helper {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
             && (user == sys::user() || user == 0)
-            && let Some(packet) = control::packet_in(bytes)
+            && let Some((packet, ours)) = endpoint.unwrap(&datagram.from, bytes)
         {
-            return endpoint.take_packet(datagram.from, packet);
+            if ours {
+                return endpoint.take_packet(datagram.from, packet);
+            }
+            endpoint.counts.other_key.fetch_add(1, Ordering::Relaxed);
+            return self.post(endpoint, &datagram.from, Message::Rejected { incarnation: 0 }, None);
         }
         let message = match Message::parse(bytes) {
             Some(message) if user == sys::user() || user == 0 => message,
@@ -360,6 +364,11 @@ impl Helper {
                             endpoint.tell(event);
                         }
                     }
+                    Err(error) if error.errno() == Errno::EKEYREJECTED => {
+                        debug!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
+                        self.post(endpoint, &peer, Message::Rejected { incarnation: who.incarnation }, None);
+                        self.part_ways(endpoint, peer);
+                    }
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
@@ -376,6 +385,12 @@ impl Helper {
                     // Most often the word in the peer's memory was seen before its datagram.
                     endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 }
+            }
+            Message::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
+                endpoint.tell(Event::PacketLost { peer, errno: Errno::EKEYREJECTED });
+            }
+            Message::Rejected { incarnation } if incarnation == endpoint.incarnation => {
+                self.part_ways(endpoint, peer);
             }
             Message::Wake => ofi_core::sys::signal_eventfd(endpoint.event.as_raw_fd()),
             Message::Bulk { incarnation, lines } if known(incarnation) => {
@@ -414,6 +429,25 @@ impl Helper {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Gives up the greeting of a peer with another authorization key, unless one with the same key had its name before: that is
+    /// another incarnation.
+    fn part_ways(&self, endpoint: &Arc<Shared>, peer: Vec<u8>) {
+        if endpoint.incarnation_of(&peer).is_some() {
+            return;
+        }
+        let this = Arc::downgrade(endpoint);
+        let greets = |late: &Late| {
+            let greets = matches!(late.what, Outgoing::Introduce { welcome: false, .. });
+            greets && late.to == peer && late.endpoint.ptr_eq(&this)
+        };
+        let mut state = self.state();
+        state.unanswered.retain(|(late, _)| !greets(late));
+        state.late.retain(|late| !greets(late));
+        drop(state);
+        endpoint.forget(&peer, None);
+        endpoint.tell(Event::Refused { peer, errno: Errno::EKEYREJECTED });
     }
 
     /// Watches the process of a peer.

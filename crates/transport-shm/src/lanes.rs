@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
@@ -58,17 +59,31 @@ pub struct ShmLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainPart<Shm>>, format: AddrFormat, caps: Caps, strict: bool, connected: bool },
+    Closed { domain: Arc<DomainPart<Shm>>, terms: Terms },
     Open(Box<ShmLanes>),
+}
+
+/// What the lanes must know of their endpoint's info.
+#[derive(Clone)]
+pub struct Terms {
+    pub format: AddrFormat,
+    pub caps: Caps,
+    pub strict: bool,
+    pub connected: bool,
+    pub auth: AuthKey,
 }
 
 impl State {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Shm>>, info: &Info) -> Self {
-        let order = info.tx_attr.msg_order;
-        let strict = order.intersects(MsgOrder::WAS | MsgOrder::RAS);
-        let (format, connected) = (info.addr_format, crate::connection::is_connected(info));
-        Self::Closed { domain: Arc::clone(domain), format, caps: info.caps, strict, connected }
+        let terms = Terms {
+            format: info.addr_format,
+            caps: info.caps,
+            strict: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
+            connected: crate::connection::is_connected(info),
+            auth: AuthKey::of(info),
+        };
+        Self::Closed { domain: Arc::clone(domain), terms }
     }
 
     #[inline]
@@ -81,17 +96,10 @@ impl State {
 }
 
 impl ShmLanes {
-    fn new(
-        domain: &Arc<DomainPart<Shm>>,
-        format: AddrFormat,
-        caps: Caps,
-        strict: bool,
-        connected: bool,
-        name: Option<&Address>,
-    ) -> Result<Self> {
+    fn new(domain: &Arc<DomainPart<Shm>>, terms: &Terms, name: Option<&Address>) -> Result<Self> {
         let barrier = membarrier::register();
         let helper = Helper::get()?;
-        let (shared, inbox) = Shared::open(domain, name, format, caps, barrier, connected)?;
+        let (shared, inbox) = Shared::open(domain, name, terms, barrier)?;
         helper.add(&shared);
         // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
         let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
@@ -101,14 +109,14 @@ impl ShmLanes {
             eager: crate::lane::eager(),
             kept: 0,
             kept_limit: crate::settings::KEPT_BYTES.get(),
-            strict,
+            strict: terms.strict,
             counts: Counts::default(),
         };
         Ok(Self {
             common,
             inbox,
             postponed: Vec::new(),
-            format,
+            format: terms.format,
             by_socket: FxHashMap::default(),
             lanes: Vec::new(),
             hot: Vec::new(),
@@ -452,10 +460,10 @@ impl Drop for ShmLanes {
 
 impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, format, caps, strict, connected } = self else {
+        let Self::Closed { domain, terms } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = ShmLanes::new(domain, *format, *caps, *strict, *connected, name)?;
+        let lanes = ShmLanes::new(domain, terms, name)?;
         let address = lanes.common.shared.address.clone();
         *self = Self::Open(Box::new(lanes));
         Ok(address)
@@ -563,6 +571,8 @@ impl Lanes<Shm> for State {
         add("shm_lost", counts.lost, "peers lost");
         add("shm_corrupt", counts.corrupt, "peers given up for breaking the protocol");
         add("shm_dropped", helper.dropped.load(Ordering::Relaxed), "control datagrams dropped");
+        let keys = helper.other_key.load(Ordering::Relaxed);
+        add("shm_other_key", keys, "greetings and requests refused for another authorization key");
         add("shm_granted", helper.granted.load(Ordering::Relaxed), "mappings handed to peers");
         let fenceless = lanes.common.shared.barrier == Support::Expedited;
         add("shm_fenceless", fenceless.into(), "1 if senders need no fence (membarrier works)");

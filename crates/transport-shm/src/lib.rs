@@ -33,6 +33,7 @@ mod sys;
 use std::sync::Arc;
 
 use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::auth;
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
@@ -56,6 +57,7 @@ impl Transport for Shm {
     type Token = message::Token;
 
     const MATCHES: bool = true;
+    const AUTH_KEY_SIZE: usize = auth::MAX_SIZE;
 
     fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         Ok(Arc::new(ShmDomain::default()))

@@ -7,6 +7,7 @@ use ofi_api::{
     Offers, OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading,
     Version,
 };
+use ofi_core::auth;
 use ofi_core::domain::FabricCore;
 use ofi_core::negotiate::negotiate_any;
 
@@ -122,6 +123,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         mem_tag_format: u64::MAX,
         tx_ctx_cnt: 1,
         rx_ctx_cnt: 1,
+        auth_key_size: auth::MAX_SIZE,
         ..EpAttr::default()
     };
     let tx = &mut info.tx_attr;
@@ -148,6 +150,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (CONTEXTS, CONTEXTS);
     (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (MANY, MANY);
     domain.max_err_data = 128;
+    domain.auth_key_size = auth::MAX_SIZE;
     domain.caps = Caps::LOCAL_COMM;
     if crate::settings::REMOTE_COMM.get() {
         info.caps |= Caps::REMOTE_COMM;

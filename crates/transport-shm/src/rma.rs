@@ -400,7 +400,7 @@ impl Lane {
         for _ in 0..count {
             let mut next = || words.next().ok_or(Broken);
             let (addr, len, key) = (next()?, next()?, next()?);
-            let checked = common.shared.domain.regions.check(key, addr, len, access);
+            let checked = common.shared.domain.regions.check_as(&common.shared.auth, key, addr, len, access);
             total = match (total, checked) {
                 (Ok(total), Ok(_)) => total.checked_add(len as usize).ok_or(Errno::EINVAL),
                 (Ok(_), Err(violation)) => Err(violation.errno()),
@@ -544,7 +544,8 @@ impl Lane {
         let mut bytes = [0u8; SHORT_READ];
         let mut done = 0;
         for piece in remote {
-            let checked = common.shared.domain.regions.check(
+            let checked = common.shared.domain.regions.check_as(
+                &common.shared.auth,
                 piece.key,
                 piece.addr,
                 piece.len as u64,
@@ -609,7 +610,13 @@ fn write_here(
 ) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in remote_runs(remote, skip, len) {
-        let checked = common.shared.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let checked = common.shared.domain.regions.check_as(
+            &common.shared.auth,
+            key,
+            addr,
+            run as u64,
+            MrAccess::REMOTE_WRITE,
+        );
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.

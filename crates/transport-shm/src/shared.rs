@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_ring::crash_point;
 use ofi_ring::membarrier::Support;
@@ -13,7 +14,7 @@ use ofi_ring::mpsc;
 
 use crate::Shm;
 use crate::connection::Connected;
-use crate::control::{Introduction, Message, Terms};
+use crate::control::{self, Introduction, Message, Terms};
 use crate::layout::{doorbell, endpoint};
 use crate::name;
 use crate::pair::{OwnPair, PeerParts};
@@ -51,6 +52,8 @@ struct Entry {
 pub struct HelperCounts {
     /// Datagrams dropped: not understood, or from another user.
     pub dropped: AtomicU64,
+    /// Greetings, and packets of connection management, from endpoints with another authorization key.
+    pub other_key: AtomicU64,
     /// Memory handed to peers for direct access.
     pub granted: AtomicU64,
 }
@@ -75,6 +78,10 @@ pub struct Shared {
     pub domain: Arc<DomainPart<Shm>>,
     /// What the endpoint was opened for.
     pub caps: Caps,
+    /// What its peers must have too.
+    pub auth: AuthKey,
+    /// The name of its socket.
+    name: Vec<u8>,
     /// Whether the process has the barrier that spares senders a fence.
     pub barrier: Support,
     /// Counters.
@@ -101,12 +108,10 @@ impl Shared {
     pub fn open(
         domain: &Arc<DomainPart<Shm>>,
         wanted: Option<&Address>,
-        format: ofi_api::AddrFormat,
-        caps: Caps,
+        terms: &crate::lanes::Terms,
         barrier: Support,
-        connected: bool,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
-        let (address, socket) = name::bind(wanted, format)?;
+        let (address, socket) = name::bind(wanted, terms.format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, true)?;
@@ -115,6 +120,7 @@ impl Shared {
         sys::seal(&doorbell_fd, false)?;
         let (inbox, events) = mpsc::queue(1024);
         let shared = Self {
+            name: name::socket_name(&address)?,
             address,
             incarnation: sys::random(),
             socket,
@@ -124,7 +130,8 @@ impl Shared {
             doorbell_fd,
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
-            caps,
+            caps: terms.caps,
+            auth: terms.auth.clone(),
             barrier,
             counts: HelperCounts::default(),
             inbox,
@@ -132,7 +139,7 @@ impl Shared {
             late: Mutex::new(Vec::new()),
             pairs: Mutex::new(HashMap::new()),
             closed: AtomicBool::new(false),
-            connection: connected.then(Connected::default),
+            connection: terms.connected.then(Connected::default),
             next_hint: AtomicU32::new(0),
             command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
         };
@@ -177,6 +184,12 @@ impl Shared {
             command_lines: own.command_lines as u32,
             hint: own.hint,
             wakes: true,
+            proof: self.auth.proof(&control::greeting(
+                welcome,
+                &self.name,
+                peer,
+                &self.incarnation.to_ne_bytes(),
+            )),
         };
         let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
         let fds: [BorrowedFd<'_>; 4] =
@@ -199,7 +212,7 @@ impl Shared {
     /// endpoint after that.
     ///
     /// # Errors
-    /// What mapping its memories answers.
+    /// `FI_EKEYREJECTED` if it has not the same authorization key; what mapping its memories answers.
     pub fn meet(
         &self,
         peer: Vec<u8>,
@@ -207,6 +220,12 @@ impl Shared {
         greeted: bool,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
+        let incarnation = who.incarnation.to_ne_bytes();
+        let about = control::greeting(!greeted, &peer, &self.name, &incarnation);
+        if !self.auth.accepts(&about, who.proof) {
+            self.counts.other_key.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::with(Errno::EKEYREJECTED, "a peer with another authorization key"));
+        }
         let mut pairs = self.pairs();
         if self.closed.load(Ordering::Relaxed) {
             return Ok((None, None));
@@ -249,6 +268,17 @@ impl Shared {
         if pairs.get(peer).is_some_and(|entry| entry.peer == incarnation) {
             pairs.remove(peer);
         }
+    }
+
+    /// A packet of connection management to `to`, in its datagram.
+    pub fn wrap(&self, to: &[u8], packet: &[u8]) -> Vec<u8> {
+        control::wrap_packet(self.auth.proof(&control::errand(&self.name, to, packet)), packet)
+    }
+
+    /// The packet of connection management in a datagram from `from`, and whether its sender has the same authorization key.
+    pub fn unwrap<'a>(&self, from: &[u8], bytes: &'a [u8]) -> Option<(&'a [u8], bool)> {
+        let (proof, packet) = control::packet_in(bytes)?;
+        Some((packet, self.auth.accepts(&control::errand(from, &self.name, packet), proof)))
     }
 
     /// The peers that have been met, for saying goodbye.

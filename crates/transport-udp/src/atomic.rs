@@ -3,6 +3,7 @@
 
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::Executor;
+use ofi_core::auth::AuthKey;
 use ofi_core::copy;
 use ofi_core::transport::{Host, OutAtomic, Posted};
 use rdm_proto::{Flow, Sender};
@@ -90,7 +91,8 @@ impl Lane {
         let regions = &common.domain.regions;
         let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
         // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
-        let executed = unsafe { executor.execute_at(regions, &remote, operands, comparands, results) };
+        let executed =
+            unsafe { executor.execute_at(regions, &AuthKey::NONE, &remote, operands, comparands, results) };
         if executed.is_ok() {
             host.accessed(regions, executor.rights(), &remote);
         }

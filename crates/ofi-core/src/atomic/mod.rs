@@ -27,6 +27,7 @@ use self::long_double::LongDouble;
 use self::number::{Complex, Integer, Number, Ordered};
 use self::operation::{self as ops, Routines};
 use self::small_float::{Bf16, E4m3, E5m2, F16};
+use crate::auth::AuthKey;
 use crate::keys::RegionTable;
 
 /// Executes one operation on elements of one type.
@@ -175,7 +176,7 @@ impl Executor {
         }
     }
 
-    /// Executes a peer's operation on registered memory, at its owner. `operand`, `compare` and `result` are for all of
+    /// Executes a peer's operation on registered memory, at its owner, through an endpoint with the authorization key `auth`. `operand`, `compare` and `result` are for all of
     /// `remote`, in order.
     ///
     /// # Errors
@@ -186,6 +187,7 @@ impl Executor {
     pub unsafe fn execute_at<R>(
         &self,
         regions: &RegionTable<R>,
+        auth: &AuthKey,
         remote: &[RemotePiece],
         operand: *const u8,
         compare: *const u8,
@@ -193,7 +195,7 @@ impl Executor {
     ) -> Result<(), Errno> {
         let mut done = 0;
         for piece in remote {
-            let checked = regions.check(piece.key, piece.addr, piece.len as u64, self.rights());
+            let checked = regions.check_as(auth, piece.key, piece.addr, piece.len as u64, self.rights());
             let granted = checked.map_err(|violation| violation.errno())?;
             if !self.divides(granted.len()) || granted.pieces().any(|part| !self.divides(part.len)) {
                 return Err(Errno::EINVAL); // an element across two pieces of a region

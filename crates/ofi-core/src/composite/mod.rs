@@ -87,6 +87,10 @@ impl<P: Pairing> Transport for Both<P> {
 
     const MATCHES: bool = P::Near::MATCHES && P::Far::MATCHES;
     const KEEPS: bool = P::Far::KEEPS;
+    const AUTH_KEY_SIZE: usize = match (P::Near::AUTH_KEY_SIZE, P::Far::AUTH_KEY_SIZE) {
+        (near, far) if near < far => near,
+        (_, far) => far,
+    };
 
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         let near = match P::near_info(info) {

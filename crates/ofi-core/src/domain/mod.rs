@@ -13,6 +13,7 @@ use ofi_api::{
 };
 
 use crate::atomic::Executor;
+use crate::auth;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
@@ -110,6 +111,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         if info.fabric_attr.prov_name != self.provider {
             return Err(foreign_info("a domain", &self.provider, &info.fabric_attr.prov_name));
         }
+        auth::check_domain::<T>(info)?;
         let mr_mode = info.domain_attr.mr_mode;
         let virtual_addresses = mr_mode.intersects(MrMode::VIRT_ADDR | MrMode::BASIC);
         let addressing = if virtual_addresses { Addressing::Virtual } else { Addressing::Offset };
@@ -144,7 +146,8 @@ impl<T: Transport> Fabric for FabricCore<T> {
         if info.fabric_attr.prov_name != self.provider {
             return Err(foreign_info("a passive endpoint", &self.provider, &info.fabric_attr.prov_name));
         }
-        crate::cm::open_passive::<T>(info)
+        auth::check_domain::<T>(info)?;
+        crate::cm::open_passive::<T>(&auth::resolve::<T>(info, &info.domain_attr)?)
     }
 }
 

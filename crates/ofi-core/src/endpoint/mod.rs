@@ -251,6 +251,7 @@ impl<T: Transport> Ep<T> {
         info: &Info,
         contexts: Option<Box<Contexts<T>>>,
     ) -> Result<Arc<Self>> {
+        let info = &crate::auth::resolve::<T>(info, &domain.info.domain_attr)?;
         let caps = if contexts.is_some() { Caps::empty() } else { info.caps };
         let (tx, rx) = (tx_side(info, caps, &info.tx_attr), rx_side(info, caps, &info.rx_attr));
         let together = contexts.is_some() || shared::shares(info);

@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ofi_api::{BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece, Result};
 
 use super::Violation;
+use crate::auth::AuthKey;
 use crate::cntr::{Cntr, Counters, Kind};
 
 /// What the address of a remote access means.
@@ -42,6 +43,8 @@ pub struct Region<T> {
     /// The same of the region that this one was made from.
     pub(super) base: Option<Arc<()>>,
     pub(super) data: T,
+    /// Only endpoints with this authorization key have it accessed; all, if there is none.
+    pub(super) auth: AuthKey,
     /// What counts peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
     pub(super) is_counted: AtomicBool,
@@ -171,6 +174,11 @@ impl<T> Region<T> {
         &self.data
     }
 
+    /// The authorization key that an endpoint must have whose peers access it.
+    pub fn auth(&self) -> &AuthKey {
+        &self.auth
+    }
+
     /// Whether it was made from another region, its base.
     pub fn is_sub_region(&self) -> bool {
         self.base.is_some()
@@ -187,10 +195,19 @@ impl<T> Region<T> {
         Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
     }
 
-    /// Where a remote access leads.
+    /// Where a remote access leads, by a peer of an endpoint with this authorization key.
     #[inline]
-    pub(super) fn resolve(&self, addr: u64, len: u64, access: MrAccess) -> Result<Span, Violation> {
+    pub(super) fn resolve(
+        &self,
+        auth: &AuthKey,
+        addr: u64,
+        len: u64,
+        access: MrAccess,
+    ) -> Result<Span, Violation> {
         self.allow(access)?;
+        if !auth.opens(&self.auth) {
+            return Err(Violation::AuthKey);
+        }
         match self.addressing {
             Addressing::Virtual => self.span_at_address(addr, len),
             Addressing::Offset => self.span_at_offset(addr, len),

@@ -3,6 +3,7 @@
 use ofi_api::{Context, Desc, Errno, Error, MrAttr, Piece, Result};
 
 use super::Addressing;
+use crate::auth::AuthKey;
 
 /// Where a key comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +35,23 @@ pub struct Registration<'a, T> {
     pub base: Desc,
     /// The transport's data.
     pub data: T,
+    /// The authorization key of the endpoints whose peers may access it; none for all.
+    pub auth: AuthKey,
 }
 
 impl<'a, T> Registration<'a, T> {
     /// A registration that can be used at once, with the defaults for all else.
     pub const fn new(attr: &'a MrAttr<'a>, key: KeyChoice, data: T) -> Self {
-        Self { attr, key, flags: 0, context: Context::NULL, is_enabled: true, base: Desc::NONE, data }
+        Self {
+            attr,
+            key,
+            flags: 0,
+            context: Context::NULL,
+            is_enabled: true,
+            base: Desc::NONE,
+            data,
+            auth: AuthKey::NONE,
+        }
     }
 }
 

@@ -20,22 +20,25 @@ pub enum Violation {
     Bounds,
     /// The end of the access is no 64-bit address.
     Overflow,
+    /// The region has another authorization key than the endpoint that was to be accessed through.
+    AuthKey,
 }
 
 impl Violation {
-    const ALL: [Violation; 6] = [
+    const ALL: [Violation; 7] = [
         Violation::UnknownKey,
         Violation::UnknownDesc,
         Violation::NotEnabled,
         Violation::Rights,
         Violation::Bounds,
         Violation::Overflow,
+        Violation::AuthKey,
     ];
 
     /// What whoever asked for the access is told.
     pub const fn errno(self) -> Errno {
         match self {
-            Violation::UnknownKey | Violation::NotEnabled => Errno::EKEYREJECTED,
+            Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey => Errno::EKEYREJECTED,
             Violation::UnknownDesc => Errno::EINVAL,
             Violation::Rights | Violation::Bounds | Violation::Overflow => Errno::EACCES,
         }
@@ -50,6 +53,7 @@ impl Violation {
             Violation::Rights => "the registration does not allow this kind of access",
             Violation::Bounds => "the access reaches outside the registration",
             Violation::Overflow => "the access wraps around the end of the address space",
+            Violation::AuthKey => "the registration is for endpoints with another authorization key",
         }
     }
 }

@@ -152,6 +152,9 @@ pub(super) fn key_of(
         talk.refuse(field, size, format_args!("the length of the key, {}", key.len()));
         return (size, key.to_vec());
     }
+    if size == 0 {
+        return (0, Vec::new()); // none is used (fi_endpoint(3)), however long one may be
+    }
     // The largest number has another meaning, which an offer of "any length" must not take on.
     (talk.at_most(field, size, limit.min(AV_AUTH_KEY - 1)), key.to_vec())
 }

@@ -30,7 +30,6 @@ macro_rules! for_each_case {
                 neither_a_prefix_nor_a_receive_for_remote_data_is_needed
                 persistent_memory_and_its_completions_are_not_claimed
                 a_traffic_class_is_granted_or_not_claimed
-                authorization_keys_are_refused_by_providers_that_check_none
                 what_is_open_is_told_and_may_be_asked_for
                 a_handle_is_carried_along
                 named_tag_formats_are_granted_by_name
@@ -40,6 +39,18 @@ macro_rules! for_each_case {
                 resource_management_is_enabled_and_named
                 address_vector_types_are_granted_as_asked
                 only_provider_attributes_on_request
+            }
+            auth {
+                authorization_keys_are_granted_or_refused_by_name
+                a_key_that_nobody_could_check_opens_nothing
+                endpoints_of_one_key_talk
+                a_peer_with_another_key_is_refused
+                no_key_fits_only_no_key
+                both_may_begin_and_both_are_refused
+                a_domain_s_key_is_that_of_its_endpoints
+                a_registration_is_accessed_through_endpoints_of_its_key
+                a_connection_of_one_key_comes_about
+                a_request_with_another_key_is_refused
             }
             events {
                 an_event_queue_has_every_wait_object_but_the_deprecated

@@ -11,6 +11,7 @@
 mod list;
 
 pub mod atomic;
+pub mod auth;
 pub mod av;
 pub mod bad_input;
 pub mod collective;

@@ -265,21 +265,6 @@ pub fn a_traffic_class_is_granted_or_not_claimed(kit: &dyn Kit) {
     }
 }
 
-pub fn authorization_keys_are_refused_by_providers_that_check_none(kit: &dyn Kit) {
-    let offered = kit.info(&kit.usual());
-    assert_eq!((offered.ep_attr.auth_key_size, offered.domain_attr.auth_key_size), (0, 0));
-    assert_eq!(offered.domain_attr.max_ep_auth_key, 0);
-    let mut hints = kit.usual();
-    (hints.info.domain_attr.auth_key_size, hints.info.domain_attr.auth_key) = (4, vec![1, 2, 3, 4]);
-    refused(kit, hints, "domain_attr.auth_key_size");
-    let mut hints = kit.usual();
-    (hints.info.ep_attr.auth_key_size, hints.info.ep_attr.auth_key) = (4, vec![1, 2, 3, 4]);
-    refused(kit, hints, "ep_attr.auth_key_size");
-    let mut hints = kit.usual();
-    hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
-    refused(kit, hints, "domain_attr.auth_key_size");
-}
-
 pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();

@@ -1,0 +1,184 @@
+//! Authorization keys: only endpoints with the same key talk to each other (fi_endpoint(3), "auth_key"), and a key given with a
+//! registration keeps it from all other endpoints of its domain (fi_mr(3), "auth_key").
+//!
+//! How a transport takes part:
+//! - It says how long a key may be: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's endpoint and
+//!   domain attributes. The core refuses keys where this is 0, and longer ones, however an application filled in its info.
+//! - An endpoint's key stands in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and [`Transport::open_port`] get:
+//!   its own, or its domain's where it has none. Empty is no key, which is a key like another: it fits only itself.
+//! - It lets no peer in whose key is not the same, ends what was posted to such a peer with `FI_EKEYREJECTED`, and counts it.
+//!   [`AuthKey::proof`] shows that one has the key without telling it, for transports that do nothing better.
+//! - It checks remote accesses with [`crate::keys::RegionTable::check_as`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, Mac};
+use ofi_api::{AV_AUTH_KEY, DomainAttr, Errno, Error, Info, Result};
+use sha2::Sha256;
+
+use crate::transport::Transport;
+
+/// The longest key that transports of this project check, in bytes.
+pub const MAX_SIZE: usize = 64;
+
+/// A key; empty for none.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct AuthKey(Option<Arc<[u8]>>);
+
+/// Shows that its maker had a key. All zeroes where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proof(pub [u64; 2]);
+
+impl fmt::Debug for AuthKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_none() { "no key" } else { "a key" }) // which is a secret
+    }
+}
+
+impl AuthKey {
+    /// No key.
+    pub const NONE: Self = Self(None);
+
+    /// This key; none if it is empty.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self((!bytes.is_empty()).then(|| bytes.into()))
+    }
+
+    /// The key of an endpoint, or a passive one, as the transport is told of it.
+    pub fn of(info: &Info) -> Self {
+        Self::new(&info.ep_attr.auth_key)
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Its bytes; none if there is no key.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Whether an endpoint with this key may access a registration with that one.
+    #[inline]
+    pub fn opens(&self, region: &Self) -> bool {
+        region.is_none() || self == region
+    }
+
+    /// What shows that one has the key, about `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can show it
+    /// again, so `parts` must name who shows it to whom, and when.
+    pub fn proof(&self, parts: &[&[u8]]) -> Proof {
+        let Some(key) = &self.0 else { return Proof::default() };
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Proof::default() }; // any length is fine
+        for part in parts {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        let hash = mac.finalize().into_bytes();
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| hash[at + index]));
+        Proof([word(0), word(8)])
+    }
+
+    /// Whether `proof` is the one about `parts`. Takes as long wherever they differ.
+    pub fn accepts(&self, parts: &[&[u8]], proof: Proof) -> bool {
+        let own = self.proof(parts);
+        (own.0[0] ^ proof.0[0]) | (own.0[1] ^ proof.0[1]) == 0
+    }
+}
+
+/// Checks a domain's key.
+///
+/// # Errors
+/// `FI_EINVAL` for one that transport `T` cannot check.
+pub(crate) fn check_domain<T: Transport>(info: &Info) -> Result<()> {
+    let attr = &info.domain_attr;
+    if attr.auth_key_size == AV_AUTH_KEY && T::AUTH_KEY_SIZE > 0 && attr.auth_key.is_empty() {
+        return Ok(());
+    }
+    check::<T>("domain_attr.auth_key", attr.auth_key_size, &attr.auth_key)
+}
+
+/// The info of an endpoint of a domain, or of a passive endpoint, with the key that it has.
+///
+/// # Errors
+/// `FI_EINVAL` for a key that transport `T` cannot check, and for one in a domain with the keys in its address vectors.
+pub(crate) fn resolve<T: Transport>(info: &Info, domain: &DomainAttr) -> Result<Info> {
+    let mut info = info.clone();
+    if info.ep_attr.auth_key_size == 0 {
+        info.ep_attr.auth_key.clear();
+    }
+    check::<T>("ep_attr.auth_key", info.ep_attr.auth_key_size, &info.ep_attr.auth_key)?;
+    let in_vector = domain.auth_key_size == AV_AUTH_KEY;
+    if in_vector && !info.ep_attr.auth_key.is_empty() {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "ep_attr.auth_key",
+            "none in a domain that was opened with FI_AV_AUTH_KEY",
+            "a key",
+            "insert the key into the endpoint's address vector",
+        ));
+    }
+    if !in_vector && info.ep_attr.auth_key.is_empty() {
+        info.ep_attr.auth_key.clone_from(&domain.auth_key);
+    }
+    info.ep_attr.auth_key_size = info.ep_attr.auth_key.len();
+    Ok(info)
+}
+
+/// Checks a key that an application gave: a size without a key asks for one of that size, and is none.
+pub(crate) fn check<T: Transport>(field: &str, size: usize, key: &[u8]) -> Result<()> {
+    if key.is_empty() || (key.len() == size && size <= T::AUTH_KEY_SIZE) {
+        return Ok(());
+    }
+    let wanted = match T::AUTH_KEY_SIZE {
+        0 => "no key: this provider checks none".to_string(),
+        longest => format!("a key of 1 to {longest} bytes, and its length in {field}_size"),
+    };
+    let found = format!("{} bytes, and a size of {size}", key.len());
+    Err(Error::wanted(Errno::EINVAL, field, wanted, found, "use what getinfo answered"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_of_one_key_and_one_occasion() {
+        let (ours, other) = (AuthKey::new(b"job 7"), AuthKey::new(b"job 8"));
+        let proof = ours.proof(&[b"from", b"to"]);
+        assert!(ours.accepts(&[b"from", b"to"], proof));
+        assert!(!other.accepts(&[b"from", b"to"], proof));
+        assert!(!AuthKey::NONE.accepts(&[b"from", b"to"], proof));
+        assert!(!ours.accepts(&[b"fromt", b"o"], proof), "parts are not run together");
+        assert!(!ours.accepts(&[b"from", b"to"], Proof::default()));
+        for bit in 0..128 {
+            let mut wrong = proof;
+            wrong.0[bit / 64] ^= 1 << (bit % 64);
+            assert!(!ours.accepts(&[b"from", b"to"], wrong), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_what_others_calculate() {
+        // RFC 4231, test case 2, over one part without its length.
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
+        mac.update(b"what do ya want for nothing?");
+        assert_eq!(mac.finalize().into_bytes()[..4], [0x5b, 0xdc, 0xc1, 0x46]);
+    }
+
+    #[test]
+    fn no_key_fits_no_key() {
+        assert!(AuthKey::NONE.accepts(&[b"anything"], Proof::default()));
+        assert_eq!(AuthKey::new(b""), AuthKey::NONE);
+        assert_eq!(format!("{:?}", AuthKey::new(b"secret")), "a key");
+    }
+
+    #[test]
+    fn a_registration_without_a_key_is_everybody_s() {
+        let (ours, other) = (AuthKey::new(b"a"), AuthKey::new(b"b"));
+        assert!(ours.opens(&ours) && ours.opens(&AuthKey::NONE) && AuthKey::NONE.opens(&AuthKey::NONE));
+        assert!(!other.opens(&ours) && !AuthKey::NONE.opens(&ours));
+    }
+}

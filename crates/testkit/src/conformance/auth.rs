@@ -1,0 +1,212 @@
+//! Authorization keys: who may talk to whom, and whose peers may access a registration (fi_endpoint(3), fi_domain(3), fi_mr(3)).
+
+use std::sync::Arc;
+
+use ofi::raw::AV_AUTH_KEY;
+
+use crate::connect::{Listener, connect, event_of, outcome};
+use crate::prelude::*;
+
+const JOB: &[u8] = b"job 7";
+const OTHER: &[u8] = b"another job, with a longer key";
+
+fn with_key(mut hints: Hints, key: &[u8]) -> Hints {
+    (hints.info.ep_attr.auth_key_size, hints.info.ep_attr.auth_key) = (key.len(), key.to_vec());
+    hints
+}
+
+fn opening(kit: &dyn Kit, key: &[u8]) -> Opening {
+    kit.opening().hints(|hints| with_key(hints, key))
+}
+
+fn side(kit: &dyn Kit, key: &[u8]) -> Side {
+    opening(kit, key).open()
+}
+
+#[track_caller]
+fn talk(pair: &Pair) {
+    pair.warm_up();
+    let (sent, got) = (Memory::patterned(50_000, 3), Memory::new(50_000));
+    pair.b.receive(&got).context(1).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &sent).context(2).send());
+    assert_eq!(pair.drive("the message", || pair.b.next_of(1)).done().len, 50_000);
+    pair.drive("the send", || pair.a.next_of(2)).done();
+    got.check(50_000, 3);
+}
+
+/// Whatever `a` asks of `b` ends with an error, and `b` hears nothing of it.
+#[track_caller]
+fn refused_by(pair: &Pair) {
+    let target = Memory::new(64);
+    let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    let (bytes, got) = (Memory::patterned(64, 1), Memory::new(64));
+    pair.b.receive(&got).context(9).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &bytes).context(1).send());
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+    pair.post(|| pair.a.out(pair.to_b, &bytes).inject().send());
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED, "an inject that failed");
+    pair.post(|| pair.a.out(pair.to_b, &bytes).context(2).write(&[remote(&region)]));
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+    pair.post(|| pair.a.out(pair.to_b, &bytes).context(3).read(&[remote(&region)]));
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+    pair.quiet(Duration::from_millis(20));
+    assert!(target.bytes().iter().all(|&byte| byte == 0));
+    pair.b.cancel(9).unwrap();
+    assert_eq!(pair.failed(&pair.b).err, Errno::ECANCELED);
+}
+
+pub fn authorization_keys_are_granted_or_refused_by_name(kit: &dyn Kit) {
+    let plain = kit.info(&kit.usual());
+    assert_eq!((plain.ep_attr.auth_key_size, plain.domain_attr.auth_key_size), (0, 0), "none is used");
+    let mut of_domain = kit.usual();
+    (of_domain.info.domain_attr.auth_key_size, of_domain.info.domain_attr.auth_key) =
+        (JOB.len(), JOB.to_vec());
+    let of_endpoint = with_key(kit.usual(), JOB);
+    let mut in_vector = kit.usual();
+    in_vector.info.domain_attr.auth_key_size = AV_AUTH_KEY;
+    if kit.getinfo(&of_endpoint).is_ok() {
+        assert_eq!(kit.info(&of_domain).domain_attr.auth_key, JOB);
+        assert_eq!(kit.info(&of_endpoint).ep_attr.auth_key, JOB);
+        assert_eq!(kit.info(&of_endpoint).ep_attr.auth_key_size, JOB.len());
+        assert_eq!(kit.info(&in_vector).domain_attr.auth_key_size, AV_AUTH_KEY);
+        let refusal = kit.getinfo(&with_key(kit.usual(), &[1; 4096])).unwrap_err();
+        assert!(refusal.to_string().contains("ep_attr.auth_key_size"), "{refusal}");
+    } else {
+        for (hints, field) in
+            [(of_domain, "domain_attr"), (of_endpoint, "ep_attr"), (in_vector, "domain_attr")]
+        {
+            let refusal = kit.getinfo(&hints).unwrap_err();
+            assert!(refusal.to_string().contains(&format!("{field}.auth_key_size")), "{refusal}");
+        }
+    }
+}
+
+pub fn a_key_that_nobody_could_check_opens_nothing(kit: &dyn Kit) {
+    let info = kit.info(&kit.usual());
+    let fabric = ofi::open_fabric(&info).unwrap();
+    let domain = fabric.open_domain(&info, Serialization::LIBRARY).unwrap();
+    let long = vec![1; 4096];
+    for (size, key) in [(4096, &long[..]), (3, JOB), (JOB.len() + 1, JOB)] {
+        let mut bad = info.clone();
+        (bad.ep_attr.auth_key_size, bad.ep_attr.auth_key) = (size, key.to_vec());
+        assert_eq!(domain.open_endpoint(&bad).err().unwrap().errno(), Errno::EINVAL, "{size}");
+        let mut bad = info.clone();
+        (bad.domain_attr.auth_key_size, bad.domain_attr.auth_key) = (size, key.to_vec());
+        let opened = fabric.open_domain(&bad, Serialization::LIBRARY);
+        assert_eq!(opened.err().unwrap().errno(), Errno::EINVAL, "{size}");
+    }
+}
+
+pub fn endpoints_of_one_key_talk(kit: &dyn Kit) {
+    talk(&Pair::of(side(kit, JOB), side(kit, JOB)));
+}
+
+pub fn a_peer_with_another_key_is_refused(kit: &dyn Kit) {
+    let pair = Pair::of(side(kit, JOB), side(kit, OTHER));
+    refused_by(&pair);
+    // Both go on with peers of their own.
+    let [a, b] = [JOB, OTHER].map(|key| side(kit, key));
+    let Pair { a: first, b: second, .. } = pair;
+    talk(&Pair::of(first, a));
+    talk(&Pair::of(b, second));
+}
+
+pub fn no_key_fits_only_no_key(kit: &dyn Kit) {
+    refused_by(&Pair::of(side(kit, JOB), side(kit, b"")));
+    refused_by(&Pair::of(side(kit, b""), side(kit, JOB)));
+}
+
+pub fn both_may_begin_and_both_are_refused(kit: &dyn Kit) {
+    let pair = Pair::of(side(kit, JOB), side(kit, OTHER));
+    let bytes = Memory::patterned(64, 1);
+    for _ in 0..20 {
+        pair.post(|| pair.a.out(pair.to_b, &bytes).context(1).send());
+        pair.post(|| pair.b.out(pair.to_a, &bytes).context(2).send());
+        assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+        assert_eq!(pair.failed(&pair.b).err, Errno::EKEYREJECTED);
+    }
+}
+
+pub fn a_domain_s_key_is_that_of_its_endpoints(kit: &dyn Kit) {
+    let of_domain = kit.opening().hints(|hints| hints.auth_key(JOB)).open();
+    talk(&Pair::of(of_domain, side(kit, JOB)));
+    // An endpoint's own comes first.
+    let both = opening(kit, OTHER).hints(|hints| hints.auth_key(JOB));
+    refused_by(&Pair::of(both.clone().open(), side(kit, JOB)));
+    talk(&Pair::of(both.open(), side(kit, OTHER)));
+}
+
+pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
+    const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+    let first = kit.opening().hints(|hints| hints.auth_key(JOB)).open();
+    let second = opening(kit, OTHER).beside(&first).open();
+    let register = |memory: &Memory, key: &'static [u8]| {
+        let pieces = [memory.slice(..).piece()];
+        // SAFETY: `memory` outlives the registrations of this case, and is looked at through raw pointers.
+        let mut attr = unsafe { MrAttr::new(&pieces, RIGHTS) };
+        attr.auth_key = key;
+        first.domain.register(&attr)
+    };
+    let write = |pair: &Pair, region: &Arc<dyn MemoryRegion>| {
+        let bytes = Memory::patterned(region.len(), 5);
+        pair.post(|| pair.a.out(pair.to_b, &bytes).context(1).write(&[remote(region)]));
+        pair.next(&pair.a)
+    };
+    let memories = [Memory::new(64), Memory::library(&first.domain, 4096), Memory::new(64)];
+    let regions = [register(&memories[0], b""), register(&memories[1], OTHER), register(&memories[2], JOB)];
+    let [of_domain, other, same] = regions.map(Result::unwrap);
+    assert_eq!(register(&memories[0], &[1; 4096]).err().unwrap().errno(), Errno::EINVAL);
+    let (job, foreign) = (Pair::of(side(kit, JOB), first), Pair::of(side(kit, OTHER), second));
+    for (pair, region, allowed) in [
+        (&job, &of_domain, true),
+        (&job, &same, true),
+        (&job, &other, false),
+        (&foreign, &of_domain, false),
+        (&foreign, &same, false),
+        (&foreign, &other, true),
+    ] {
+        match (write(pair, region), allowed) {
+            (Event::Done(..), true) => {}
+            (Event::Failed(error), false) => assert_eq!(error.err, Errno::EKEYREJECTED),
+            (event, _) => panic!("allowed: {allowed}, and {event:?}"),
+        }
+    }
+    drop((of_domain, other, same));
+}
+
+fn connected(kit: &dyn Kit, key: &[u8]) -> Opening {
+    let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
+    kit.opening_for(with_key(kit.usual().ep_type(EpType::Msg).caps(caps), key))
+}
+
+pub fn a_connection_of_one_key_comes_about(kit: &dyn Kit) {
+    let caller = connected(kit, JOB).open_disabled().unwrap();
+    let accepting = connect(&caller, connected(kit, JOB)).unwrap();
+    let (sent, got) = (Memory::patterned(100, 7), Memory::new(100));
+    accepting.receive(&got).context(1).post().unwrap();
+    let sides = [&caller, &accepting];
+    wait::drive(&sides, "room", || caller.out(FiAddr::UNSPEC, &sent).context(2).send().ok());
+    wait::drive(&sides, "the message", || accepting.next_of(1)).done();
+    got.check(100, 7);
+}
+
+pub fn a_request_with_another_key_is_refused(kit: &dyn Kit) {
+    let listener = Listener::open(&connected(kit, JOB).first_info().unwrap()).unwrap();
+    let name = listener.pep.name().unwrap();
+    for key in [OTHER, b""] {
+        let caller = connected(kit, key).open_disabled().unwrap();
+        caller.ep.connect(&name, b"").unwrap();
+        let told = wait::drive(&[&caller], "an answer", || {
+            assert!(crate::connect::try_outcome(&listener.eq).is_none(), "the listener is not bothered");
+            crate::connect::try_outcome(caller.eq())
+        });
+        assert_eq!(told.unwrap_err().err, Errno::EKEYREJECTED);
+    }
+    let caller = connected(kit, JOB).open_disabled().unwrap();
+    caller.ep.connect(&name, b"").unwrap();
+    let request = listener.request(&[&caller]);
+    let accepting = connected(kit, JOB).info(*request.info.unwrap()).open_disabled().unwrap();
+    accepting.ep.accept(b"").unwrap();
+    event_of(&caller, ofi::raw::EventKind::Connected, &[&accepting]);
+    assert!(outcome(accepting.eq(), &[&caller, &accepting]).is_ok());
+}
