@@ -62,6 +62,8 @@ pub struct Link {
     pub byte_time: u64,
     /// Bytes that wait for a receiver's link at most; what comes then is lost.
     pub queue: u64,
+    /// What happens to the bytes of each datagram.
+    pub damage: Option<fn(&mut [u8])>,
 }
 
 impl Default for Link {
@@ -78,6 +80,7 @@ impl Default for Link {
             refused: usize::MAX,
             byte_time: 0,
             queue: u64::MAX,
+            damage: None,
         }
     }
 }
@@ -465,6 +468,9 @@ impl Net {
             if self.random.chance(self.link.corrupt) && !copied.is_empty() {
                 let bit = self.random.below(copied.len() as u64 * 8) as usize;
                 copied[bit / 8] ^= 1 << (bit % 8);
+            }
+            if let Some(damage) = self.link.damage {
+                damage(&mut copied);
             }
             self.schedule(at, What::Datagram { from, to, bytes: copied });
         }

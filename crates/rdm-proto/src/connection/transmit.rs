@@ -13,8 +13,8 @@ use crate::wire::{Frame, Header, Init, Kind, frame};
 
 /// The first wait before an `Init` is sent again; it doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// And the longest.
-const LAST_RETRY: Duration = Duration::from_millis(500);
+/// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
+const LAST_RETRY: Duration = Duration::from_millis(125);
 
 impl Connection {
     /// Writes the next packet to `buf`; answers to whom, and its length.

@@ -83,6 +83,8 @@ impl Endpoint {
                 }
                 None => self.stats.malformed += 1,
             },
+            // Who speaks this version would have understood: the question was damaged on the way, and is asked again.
+            Kind::Versions if body.contains(&VERSION) => self.stats.stale += 1,
             Kind::Versions => {
                 if let Some(peer) = self.asked(from, head.session) {
                     self.lose(peer, Lost::Version, driver);
@@ -125,7 +127,7 @@ impl Endpoint {
         let known = self.by_session.get(&head.session).copied();
         let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
             self.stats.strangers += 1;
-            if known.is_none() && body.len() > 1 {
+            if known.is_none() && !body.is_empty() {
                 self.answer(from, Header::new(Kind::Reset, head.session, 0), &[]);
             }
             return;

@@ -242,6 +242,11 @@ impl Endpoint {
         self.peers.get(peer as usize).is_some_and(Connection::is_open)
     }
 
+    /// This end's name for the session with the peer, or for the one asked for.
+    pub fn session_name(&self, peer: u32) -> Option<u64> {
+        self.peers.get(peer as usize).map(|connection| connection.local).filter(|&name| name != 0)
+    }
+
     /// Longest body of a record that the peer takes.
     pub fn longest_record(&self, peer: u32) -> usize {
         self.peers.get(peer as usize).map_or(0, |connection| connection.longest_record() as usize)
