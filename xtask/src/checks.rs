@@ -84,6 +84,17 @@ pub fn soak(minutes: u64) -> StepResult {
     at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
+/// The protocol without sockets and without waiting.
+pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
+    let protocol = |file: &str, variable: &str, value: u64| {
+        let tests =
+            ["test", "--release", "--quiet", "--package", "testkit", "--test", file, "--", "--nocapture"];
+        run(cargo(&tests).env(variable, value.to_string()))
+    };
+    report.add("properties of the protocol", || protocol("protocol", "PROPTEST_CASES", seeds));
+    report.add("a long time of the protocol", || protocol("protocol_soak", "OFI_SOAK_HOURS", hours));
+}
+
 /// Many deaths.
 pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)

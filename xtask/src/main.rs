@@ -73,6 +73,15 @@ enum Command {
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
+    /// The wire protocol in the simulated network: every property on many seeds, and a day of virtual time.
+    Simulate {
+        /// Cases of each property.
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+        /// Hours of virtual time.
+        #[arg(long, default_value_t = 24)]
+        hours: u64,
+    },
     /// `kill -9` of peers under load, at random.
     Kills {
         /// How many.
@@ -110,6 +119,7 @@ fn main() -> ExitCode {
         Command::Asan => report.add("AddressSanitizer", nightly::asan),
         Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),
         Command::Soak { minutes } => report.add("soak", || checks::soak(minutes)),
+        Command::Simulate { seeds, hours } => checks::simulate(&mut report, seeds, hours),
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),

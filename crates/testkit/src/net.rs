@@ -115,6 +115,18 @@ pub struct Model {
     pub reason: Option<Lost>,
 }
 
+impl Model {
+    /// Whether everything that was sent in the session that there is has been acknowledged.
+    pub fn is_acked(&self) -> bool {
+        let sorted = |marks: &Vec<u64>| {
+            let mut marks = marks.clone();
+            marks.sort_unstable();
+            marks
+        };
+        (0..2).all(|stream| sorted(&self.marked[stream]) == sorted(&self.acked[stream]))
+    }
+}
+
 /// The application of a host: checks what arrives, and remembers it.
 #[derive(Debug)]
 pub struct Application {
@@ -358,6 +370,19 @@ impl Net {
     pub fn model(&self, at: usize, of: usize) -> Option<&Model> {
         let address = self.hosts[of].address;
         self.hosts[at].application.peers.iter().find(|(peer, _)| *peer == address).map(|(_, model)| model)
+    }
+
+    /// Has the applications forget what has ended: a long run is not to keep all of it.
+    pub fn forget_history(&mut self) {
+        for (_, model) in self.hosts.iter_mut().flat_map(|host| &mut host.application.peers) {
+            for received in &mut model.received {
+                received.drain(..received.len().saturating_sub(1)); // the next one follows the last
+            }
+            if model.is_acked() {
+                (model.marked, model.acked) = Default::default();
+            }
+            model.payloads.clear();
+        }
     }
 
     fn peer(&mut self, host: usize, to: usize) -> Option<u32> {

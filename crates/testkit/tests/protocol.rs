@@ -63,16 +63,7 @@ fn send_some(net: &mut Net, random: &mut Random, from: usize, to: usize) {
 
 /// Whether everything that `model` says was sent has been acknowledged.
 fn all_acked(model: Option<&Model>) -> bool {
-    model.is_none_or(|model| {
-        (0..2).all(|stream| {
-            let sorted = |marks: &Vec<u64>| {
-                let mut marks = marks.clone();
-                marks.sort_unstable();
-                marks
-            };
-            sorted(&model.marked[stream]) == sorted(&model.acked[stream])
-        })
-    })
+    model.is_none_or(Model::is_acked)
 }
 
 fn arrived(net: &Net, from: usize, to: usize) -> bool {
