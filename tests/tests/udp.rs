@@ -87,7 +87,7 @@ fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
 }
 
 /// Posts receives and then does not call the library for the seconds that it is told.
-fn sleeper(line: &mut Line, arguments: &[String]) {
+pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
     let side = local();
     line.say(side.name());
     let to = side.insert_address(&parse(&line.hear()));

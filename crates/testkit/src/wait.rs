@@ -65,8 +65,16 @@ pub fn readable(fd: RawFd, timeout: Duration) -> bool {
     // SAFETY: both descriptors are open, and the event is read during the call.
     let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     assert_eq!(added, 0, "a wait descriptor goes into an epoll set");
-    // SAFETY: room for one event, as said.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout.as_millis() as i32) };
+    let end = Instant::now() + timeout;
+    let found = loop {
+        let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
+        // SAFETY: room for one event, as said.
+        let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, left) };
+        // Any wait may be interrupted: a ring that this thread had is let go of so (io_uring(7)).
+        if found >= 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            break found;
+        }
+    };
     // SAFETY: `set` was made above.
     unsafe { libc::close(set) };
     found == 1

@@ -87,7 +87,8 @@ impl UdpLanes {
         if wanted.ip().is_unspecified() {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
         }
-        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
+        let socket =
+            Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         socket.mark(crate::class::of(info))?;
         let mut alive = Alive::new(wanted.ip())?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
@@ -569,6 +570,9 @@ impl Lanes<Udp> for State {
         add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
         add("udp_tx_calls", lanes.socket.calls[0], "system calls that sent datagrams");
         add("udp_rx_calls", lanes.socket.calls[1], "system calls that received datagrams");
+        let (ring, entries) = lanes.socket.ring();
+        add("udp_io_uring", ring.into(), "1 if io_uring receives, 0 if recvmmsg does");
+        add("udp_ring_entries", entries, "times that the kernel was entered to receive by io_uring");
         add("udp_send_full", counts.send_full, "times that the socket took no more");
         add("udp_unsendable", lanes.socket.unsendable, "datagrams that the system would not send");
         add("udp_malformed", proto.malformed, "datagrams dropped: malformed");

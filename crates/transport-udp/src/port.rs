@@ -16,7 +16,7 @@ use crate::command::kind;
 use crate::config::{config, secret};
 use crate::liveness::Alive;
 use crate::settings;
-use crate::socket::{Sent, Socket, now};
+use crate::socket::{Choice, Sent, Socket, now};
 
 /// Packets that wait for the event queue to be read; their senders' streams wait with them.
 const INBOX: usize = 1024;
@@ -89,7 +89,8 @@ impl UdpPort {
         if wanted.ip().is_unspecified() {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
         }
-        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
+        let socket =
+            Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
         let mut alive = Alive::new(wanted.ip())?;
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
         let endpoint = Endpoint::new(config, secret()?);

@@ -2,6 +2,8 @@
 
 use ofi_core::config::{AnySetting, Setting};
 
+use crate::socket::Choice;
+
 /// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
 pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
     "udp",
@@ -87,6 +89,20 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "Reach peers of the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
+/// How datagrams come from the kernel.
+pub static DRIVER: Setting<&'static str> = Setting::new(
+    "udp",
+    "driver",
+    "auto",
+    "How datagrams are received: calls (recvmmsg), ring (io_uring, or calls where the kernel forbids it), auto (docs/tuning.md)",
+)
+.one_of(&["auto", "calls", "ring"]);
+
+/// The driver that [`DRIVER`] names.
+pub fn driver() -> Choice {
+    if DRIVER.get().eq_ignore_ascii_case("ring") { Choice::Ring } else { Choice::Calls }
+}
+
 /// Everything here.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &SHARED_MEMORY,
@@ -99,4 +115,5 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &INTERFACE,
     &LINGER_MS,
     &SEGMENTS,
+    &DRIVER,
 ];

@@ -87,7 +87,8 @@ impl Datagrams {
         if wanted.ip().is_unspecified() {
             wanted.set_ip(address::own_ip(wanted.is_ipv6()));
         }
-        let socket = Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get())?;
+        let socket =
+            Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         let headed = info.ep_attr.protocol != ofi_api::Protocol::UDP;
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV;
         Ok(Self {
@@ -312,9 +313,13 @@ impl Datagrams {
     }
 
     /// See [`ofi_core::transport::Lanes::arm`].
-    pub fn arm(&self) -> Arm {
+    pub fn arm(&mut self) -> Arm {
         let now = Some(std::time::Instant::now());
-        if ofi_core::sys::wait_readable(&[self.socket.fd()], now) { Arm::Ready } else { Arm::Armed }
+        if self.socket.holds() || ofi_core::sys::wait_readable(&[self.socket.fd()], now) {
+            Arm::Ready
+        } else {
+            Arm::Armed
+        }
     }
 
     /// Readable when datagrams wait.

@@ -18,11 +18,12 @@ const LONG: usize = 16 << 10;
 /// Room for one message of any length.
 const MESSAGE: usize = 65_536;
 /// Bytes of control messages: UDP_GRO's, aligned as cmsghdr(3) wants it.
-const CONTROL: usize = 24;
+pub const CONTROL: usize = 24;
 
+/// The control messages of one message.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL]);
+pub struct Control(pub [u8; CONTROL]);
 
 /// Where a datagram lies.
 #[derive(Clone, Copy)]
@@ -138,7 +139,7 @@ impl Incoming {
 }
 
 /// The length that `UDP_GRO` tells, if the control message is one.
-fn segment_len(control: &Control) -> Option<usize> {
+pub fn segment_len(control: &Control) -> Option<usize> {
     let header = size_of::<libc::cmsghdr>();
     let word = |at: usize| control.0.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);
     if (word(header - 8)?, word(header - 4)?) != (libc::SOL_UDP, libc::UDP_GRO) {

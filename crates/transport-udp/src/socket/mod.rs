@@ -1,13 +1,17 @@
 //! An endpoint's socket, its batches of datagrams, and the descriptor that it sleeps on.
 //!
 //! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets of one
-//! length to one peer become one message (`segments.rs`). In: `incoming.rs` takes messages apart again.
+//! length to one peer become one message (`segments.rs`). In: `driver.rs` chooses between system calls (`incoming.rs`) and io_uring
+//! (`ring.rs`), which take messages apart again. What is received leaves the socket only in [`Socket::receive`].
 
+mod driver;
 mod errors;
 mod incoming;
 pub mod name;
 mod outgoing;
+mod ring;
 mod segments;
+mod vacancy;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,11 +22,13 @@ use ofi_api::Result;
 use ofi_core::sys::WaitSet;
 use rdm_proto::{Instant, Transmit};
 
-use incoming::Incoming;
+use driver::Driver;
 use outgoing::Outgoing;
+use vacancy::Vacancy;
 
 use crate::sys::{Bound, Timer, bind};
 
+pub use driver::Choice;
 pub use outgoing::Gaps;
 
 /// The time, as `rdm-proto` counts it.
@@ -45,12 +51,13 @@ pub enum Sent {
 
 /// See the module.
 pub struct Socket {
+    /// Before the socket, so that it is dropped before it.
+    driver: Driver,
     socket: UdpSocket,
     /// Bytes that the kernel lets it receive ahead.
     pub granted: usize,
     /// What it is bound to.
     pub address: SocketAddr,
-    incoming: Incoming,
     outgoing: Outgoing,
     /// Addresses where ICMP says that nobody is.
     pub refused: Vec<SocketAddr>,
@@ -61,6 +68,8 @@ pub struct Socket {
     pub unsendable: u64,
     /// System calls that sent, and that received something.
     pub calls: [u64; 2],
+    /// Behind the socket, so that it is dropped after it.
+    vacancy: Vacancy,
 }
 
 fn empty_header() -> libc::mmsghdr {
@@ -69,21 +78,21 @@ fn empty_header() -> libc::mmsghdr {
 }
 
 impl Socket {
-    /// Binds a socket with buffers of about `buffer` bytes. `segments`: as for [`bind`].
+    /// Binds a socket with buffers of about `buffer` bytes, which receives as `choice` says. `segments`: as for [`bind`].
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
-    pub fn new(address: SocketAddr, buffer: usize, segments: bool) -> Result<Self> {
+    pub fn new(address: SocketAddr, buffer: usize, segments: bool, choice: Choice) -> Result<Self> {
         let Bound { socket, granted, joins } = bind(address, buffer, segments)?;
         let address = socket.local_addr().map_err(|_| ofi_core::sys::os_error("getsockname"))?;
         let (set, timer) = (WaitSet::new()?, Timer::new()?);
         set.add(socket.as_raw_fd())?;
         set.add(timer.fd())?;
         Ok(Self {
+            driver: Driver::new(&socket, choice)?,
             socket,
             granted,
             address,
-            incoming: Incoming::new()?,
             outgoing: Outgoing::new(joins)?,
             refused: Vec::new(),
             set,
@@ -91,6 +100,7 @@ impl Socket {
             timer_set: None,
             unsendable: 0,
             calls: [0; 2],
+            vacancy: Vacancy::new(address),
         })
     }
 
@@ -104,7 +114,7 @@ impl Socket {
 
     /// Receives a batch: how many datagrams, and whether there may be more.
     pub fn receive(&mut self) -> (usize, bool) {
-        match self.incoming.receive(&self.socket) {
+        match self.driver.receive(&self.socket) {
             Ok((0, _)) => (0, false),
             Ok(got) => {
                 self.calls[1] += 1;
@@ -120,7 +130,7 @@ impl Socket {
     /// The bytes of datagram `index` of the last batch, and its sender.
     #[inline]
     pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
-        self.incoming.datagram(index)
+        self.driver.datagram(index)
     }
 
     #[cold]
@@ -226,6 +236,9 @@ impl Socket {
     /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the socket
     /// would keep it readable for good.
     pub fn is_readable(&mut self) -> bool {
+        if self.driver.holds() {
+            return true;
+        }
         let readable = |socket: &UdpSocket| {
             ofi_core::sys::wait_readable(&[socket.as_raw_fd()], Some(std::time::Instant::now()))
         };
@@ -237,9 +250,29 @@ impl Socket {
     }
 
     /// Blocks until something may have come, for at most `time`.
-    pub fn wait(&self, time: Duration) {
+    pub fn wait(&mut self, time: Duration) {
         let deadline = std::time::Instant::now() + time;
-        ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(deadline));
+        if !self.driver.holds() {
+            ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(deadline));
+        }
+    }
+
+    /// Whether datagrams have left the socket that nobody has taken yet.
+    pub fn holds(&mut self) -> bool {
+        self.driver.holds()
+    }
+
+    /// Whether io_uring receives, and how often the kernel was entered for it.
+    pub fn ring(&self) -> (bool, u64) {
+        (self.driver.has_ring(), self.driver.entries())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if !self.driver.end() {
+            self.vacancy.await_it();
+        }
     }
 }
 
@@ -261,31 +294,4 @@ fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_icmp_says_is_taken_and_the_socket_is_quiet_again() {
-        let mut socket = Socket::new(([127, 0, 0, 1], 0).into(), 65_536, true).unwrap();
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        // Two errors: a call that reports one leaves the other in the queue.
-        for _ in 0..2 {
-            socket.next().unwrap().0[0] = 1;
-            socket.push(&Transmit { to: nobody, len: 1, peer: None });
-            while socket.has_waiting() {
-                socket.flush();
-            }
-        }
-        let end = std::time::Instant::now() + Duration::from_secs(5);
-        while socket.refused.is_empty() && std::time::Instant::now() < end {
-            socket.is_readable();
-        }
-        assert_eq!(socket.refused, [nobody]);
-        socket.refused.clear();
-        while socket.is_readable() && std::time::Instant::now() < end {
-            socket.receive();
-            socket.refused.clear();
-        }
-        assert!(!socket.is_readable());
-    }
-}
+mod tests;

@@ -1,0 +1,126 @@
+//! Which way datagrams come from the kernel: by io_uring where that is wanted and allowed, by recvmmsg(2) where it is not, and for
+//! threads that do not own the ring.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use ofi_api::Result;
+
+use super::incoming::Incoming;
+use super::ring::Ring;
+
+/// Which driver is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// System calls.
+    Calls,
+    /// io_uring, or system calls where the kernel does not allow it.
+    Ring,
+}
+
+/// Batches in a row that another thread than the ring's owner receives before it makes a ring of its own.
+const MOVE: u32 = 64;
+
+/// See the module.
+pub struct Driver {
+    calls: Incoming,
+    ring: Option<Box<Ring>>,
+    /// The last batch came by the ring.
+    by_ring: bool,
+    /// Batches that others have received since the owner's last.
+    strange: u32,
+    /// The ring's entries of the kernel before this one was made.
+    entries: u64,
+}
+
+impl Driver {
+    /// Receives from `socket` as `choice` says.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`.
+    pub fn new(socket: &UdpSocket, choice: Choice) -> Result<Self> {
+        let mut new = Self { calls: Incoming::new()?, ring: None, by_ring: false, strange: 0, entries: 0 };
+        if choice == Choice::Ring {
+            new.make_ring(socket);
+        }
+        Ok(new)
+    }
+
+    /// Has the calling thread own the ring from now on.
+    #[cold]
+    fn make_ring(&mut self, socket: &UdpSocket) {
+        self.entries += self.ring.take().map_or(0, |ring| ring.calls);
+        match Ring::new(socket) {
+            Ok(ring) => self.ring = Some(Box::new(ring)),
+            Err(error) => {
+                tracing::warn!(
+                    target: "ofi::udp::ep_ctrl",
+                    "no io_uring here ({error}): recvmmsg instead; FI_UDP_DRIVER=calls says so without trying"
+                );
+            }
+        }
+        self.strange = 0;
+    }
+
+    /// Receives a batch: how many datagrams, and whether there may be more.
+    ///
+    /// # Errors
+    /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
+    #[inline]
+    pub fn receive(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
+        let Some(ring) = &mut self.ring else { return self.calls.receive(socket) };
+        let got = ring.receive(socket);
+        self.by_ring = got.is_some();
+        match got {
+            Some(got) => {
+                self.strange = 0;
+                got
+            }
+            None => self.receive_beside(socket),
+        }
+    }
+
+    /// Receives for a thread that does not own the ring.
+    #[cold]
+    fn receive_beside(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
+        let got = self.calls.receive(socket);
+        if self.ring.as_ref().is_some_and(|ring| ring.has_failed()) {
+            tracing::warn!(target: "ofi::udp::ep_data", "io_uring failed: recvmmsg from here on");
+            self.entries += self.ring.take().map_or(0, |ring| ring.calls);
+        } else if got.is_ok_and(|(count, _)| count > 0) {
+            self.strange += 1;
+            if self.strange == MOVE {
+                self.make_ring(socket);
+            }
+        }
+        got
+    }
+
+    /// The bytes of datagram `index` of the last batch, and its sender.
+    #[inline]
+    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
+        match &mut self.ring {
+            Some(ring) if self.by_ring => ring.datagram(index),
+            _ => self.calls.datagram(index),
+        }
+    }
+
+    /// Whether datagrams have left the socket that nobody has taken.
+    pub fn holds(&mut self) -> bool {
+        self.ring.as_mut().is_some_and(|ring| ring.holds())
+    }
+
+    /// Whether there is a ring.
+    pub fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Times that the kernel was entered for a ring.
+    pub fn entries(&self) -> u64 {
+        self.entries + self.ring.as_ref().map_or(0, |ring| ring.calls)
+    }
+
+    /// Lets go of the socket. Whether the kernel has: if not, it does so in its own time.
+    pub fn end(&mut self) -> bool {
+        self.ring.as_mut().is_none_or(|ring| ring.end())
+    }
+}

@@ -1,0 +1,107 @@
+//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite and the tests of real sockets once more, and what becomes
+//! of it where the kernel forbids it. Where that is this kernel, all of it runs over recvmmsg, which the output says.
+
+#[path = "udp.rs"]
+mod sockets;
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use ofi::raw::{Address, EpType, Hints};
+use ofi_tests::mesh::member;
+use ofi_tests::udp::{Echo, any_port, echo, local};
+use sockets::sleeper;
+use testkit::Kit;
+use testkit::process::{Child, Line};
+
+testkit::roles!(echo, sleeper, member, denied);
+
+/// Before `main`, so before there is a second thread. Children inherit it.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHOOSE: extern "C" fn() = choose;
+
+extern "C" fn choose() {
+    // SAFETY: one thread runs, and reads nothing of the environment now.
+    unsafe { std::env::set_var("FI_UDP_DRIVER", "ring") };
+}
+
+/// UDP sockets on loopback, reliable datagram endpoints and bare ones.
+struct UdpRing;
+
+impl Kit for UdpRing {
+    fn hints(&self) -> Hints {
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+testkit::conformance!(udp_ring: UdpRing, skip = [
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
+]);
+
+/// Whether this kernel lets this process have io_uring as the driver needs it.
+fn is_allowed() -> bool {
+    local().statistic("udp_io_uring") == 1
+}
+
+#[test]
+fn the_statistics_say_which_driver_receives() {
+    if !is_allowed() {
+        println!("NOT RUN: the_statistics_say_which_driver_receives: no io_uring here");
+        return;
+    }
+    let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
+    let side = local();
+    echo.meet(&side.name());
+    let to = side.insert_address(&echo.address);
+    echo.converse(&side, to, 1);
+    assert!(side.statistic("udp_ring_entries") > 0, "{}", side.report());
+    echo.end(&side, to);
+}
+
+/// Forbids this thread, and those that it starts, to make an io_uring, as containers do: io_uring_setup(2) answers `errno`.
+fn deny_io_uring(errno: i32) {
+    let statement = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    // The number of the call; of io_uring_setup, `errno`; of any other, yes (seccomp(2), bpf of linux/filter.h).
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, SETUP) },
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    const SETUP: u32 = libc::SYS_io_uring_setup as u32;
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: takes no pointers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    // SAFETY: the program is valid during the call, which copies it.
+    let rc = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Converses under a filter that denies io_uring with the error that is its argument.
+fn denied(line: &mut Line, arguments: &[String]) {
+    deny_io_uring(arguments[0].parse().expect("an error number"));
+    let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
+    let side = local();
+    assert_eq!(side.statistic("udp_io_uring"), 0);
+    echo.meet(&side.name());
+    let to = side.insert_address(&echo.address);
+    echo.converse(&side, to, 1);
+    assert_eq!(side.statistic("udp_ring_entries"), 0);
+    echo.end(&side, to);
+    line.say("over");
+}
+
+#[test]
+fn where_io_uring_is_denied_system_calls_serve() {
+    for errno in [libc::EPERM, libc::ENOSYS, libc::ENOMEM] {
+        let mut child = Child::start("denied", &[&errno.to_string()]);
+        child.line.expect("over");
+        child.finish();
+    }
+}
