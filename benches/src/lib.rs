@@ -11,9 +11,11 @@
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
 //! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the baselines.
+//! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
 
+pub mod bare;
 pub mod bounce;
 pub mod budget;
 pub mod error;
@@ -32,6 +34,7 @@ pub mod spawn;
 pub mod sys;
 pub mod table;
 pub mod targets;
+pub mod veth;
 pub mod worker;
 
 pub use error::{Error, Result};

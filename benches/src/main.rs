@@ -4,8 +4,8 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use ofi_benches::{
-    Error, Result, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
-    report, report::Report, table, targets, worker,
+    Error, Result, bare, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
+    report, report::Report, table, targets, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -69,6 +69,25 @@ enum Command {
         #[arg(long)]
         job: String,
     },
+    /// Measures UDP over two network namespaces joined by a veth pair of 1,500 bytes, beside bare sockets and under losses.
+    Veth {
+        /// Rounds: each measures everything once.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Inside the near namespace already.
+        #[arg(long, hide = true)]
+        inside: bool,
+    },
+    /// One side of a measurement of bare sockets; started by the others.
+    #[command(hide = true)]
+    Bare {
+        /// Which side.
+        #[arg(long)]
+        role: Role,
+        /// The receiver copies what it gets once more.
+        #[arg(long)]
+        copies: bool,
+    },
     /// One path whose instructions are counted; started under callgrind.
     #[command(hide = true)]
     Path {
@@ -119,6 +138,10 @@ fn run(options: Options) -> Result<ExitCode> {
             })
         }
         Some(Command::Worker { role, job }) => worker::main(job, *role).map(|()| ExitCode::SUCCESS),
+        Some(Command::Veth { rounds, inside }) => {
+            veth::main(*rounds, *inside, cores).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Bare { role, copies }) => bare::main(*role, *copies).map(|()| ExitCode::SUCCESS),
         Some(Command::Path { name, count }) => instructions::main(name, *count).map(|()| ExitCode::SUCCESS),
     }
 }

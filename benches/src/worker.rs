@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    net::IpAddr,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Command, Stdio},
     time::Duration,
@@ -15,12 +16,44 @@ use crate::{
     spawn::{ProcessPair, Ready},
 };
 
+/// Where a worker's endpoints are, if not on loopback.
+pub const ADDRESS: &str = "OFI_BENCHES_ADDRESS";
+
 /// In the parent: runs `job` as two processes on `cores` (server, client).
 pub fn run(job: &Job, cores: [usize; 2]) -> Result<Figures> {
+    run_between(&Work::Ours(*job), &Ends::default(), cores)
+}
+
+/// What two workers do.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// A job of this stack.
+    Ours(Job),
+    /// Bare sockets, as [`crate::bare`] has them; the receiver copies what it gets once more, or not.
+    Bare {
+        /// Whether it does.
+        copies: bool,
+    },
+}
+
+/// Where two workers are.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    /// A program that runs the server in its place, such as `nsenter -t 1 -n`.
+    pub wrapper: Vec<String>,
+    /// Addresses of server and client; loopback if there are none.
+    pub addresses: Option<[IpAddr; 2]>,
+}
+
+/// In the parent: has two processes at `ends` and on `cores` (server, client) do `work`.
+///
+/// # Errors
+/// What one of them says is wrong.
+pub fn run_between(work: &Work, ends: &Ends, cores: [usize; 2]) -> Result<Figures> {
     let (server, client) = UnixStream::pair().map_err(Error::io("making the link of a worker pair"))?;
     let pair = ProcessPair {
-        server: command(job, "server", server)?,
-        client: command(job, "client", client)?,
+        server: command(work, "server", server, &ends.wrapper, ends.addresses.map(|[server, _]| server))?,
+        client: command(work, "client", client, &[], ends.addresses.map(|[_, client]| client))?,
         ready: Ready::AtOnce,
         limit: Duration::from_secs(60),
     };
@@ -50,10 +83,34 @@ pub fn main(job: &str, role: Role) -> Result<()> {
     }
 }
 
-fn command(job: &Job, role: &str, link: UnixStream) -> Result<Command> {
+fn command(
+    work: &Work,
+    role: &str,
+    link: UnixStream,
+    wrapper: &[String],
+    address: Option<IpAddr>,
+) -> Result<Command> {
     let this = env::current_exe().map_err(Error::io("finding this program"))?;
-    let job = serde_json::to_string(job).map_err(|error| Error::Link(error.to_string()))?;
-    let mut command = Command::new(this);
-    command.args(["worker", "--role", role, "--job", &job]).stdin(Stdio::from(OwnedFd::from(link)));
+    let mut command = match wrapper.split_first() {
+        None => Command::new(this),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(this);
+            command
+        }
+    };
+    match work {
+        Work::Ours(job) => {
+            let job = serde_json::to_string(job).map_err(|error| Error::Link(error.to_string()))?;
+            command.args(["worker", "--role", role, "--job", &job]);
+        }
+        Work::Bare { copies } => {
+            command.args(["bare", "--role", role]);
+            command.args(copies.then_some("--copies"));
+        }
+    }
+    command
+        .envs(address.map(|address| (ADDRESS, address.to_string())))
+        .stdin(Stdio::from(OwnedFd::from(link)));
     Ok(command)
 }

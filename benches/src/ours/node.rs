@@ -47,8 +47,8 @@ impl Node {
         let hints = match job.provider {
             Provider::Shm => hints.provider("shm"),
             Provider::Udp | Provider::UdpNearby => {
-                let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-                hints.provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
+                let own = Address::from(crate::bare::own_address(0)?);
+                hints.provider("udp").ep_type(EpType::Rdm).src_addr(own)
             }
         };
         let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };

@@ -1,0 +1,122 @@
+//! Bare UDP sockets as fast as they go: one sends rows of datagrams as one message (UDP_SEGMENT), the other takes rows as one
+//! (UDP_GRO). Nobody acknowledges, repeats or orders anything: what a network can carry at most.
+
+use std::{
+    env,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    os::fd::AsRawFd,
+    time::{Duration, Instant},
+};
+
+use crate::{Error, Figures, Result, link::Link, ours::Role, worker::ADDRESS};
+
+/// Bytes of a datagram that fits a path of 1,500 under IPv4, and how many of them one message has.
+const SEGMENT: usize = 1_472;
+const ROW: usize = 44;
+/// How long the receiver counts.
+const TIME: Duration = Duration::from_millis(1_000);
+/// What sender and receiver ask the kernel to hold, as `FI_UDP_SOCKET_BUFFER`.
+const BUFFER: i32 = 8 << 20;
+/// A receiver's message of 1 MiB, into which it may copy.
+const MESSAGE: usize = 1 << 20;
+
+/// This worker's address, with `port`.
+///
+/// # Errors
+/// If the environment has none that can be read.
+pub fn own_address(port: u16) -> Result<SocketAddr> {
+    let ip = match env::var(ADDRESS) {
+        Ok(text) => text.parse().map_err(|_| Error::Link(format!("{ADDRESS}={text} is no address")))?,
+        Err(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+    };
+    Ok(SocketAddr::new(ip, port))
+}
+
+fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
+    let (from, len) = (std::ptr::from_ref(&value).cast(), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: `value` is an int, which all options used here are.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }
+}
+
+/// One side, with a [`Link`] to the other as standard input. The client sends and prints what the server got.
+///
+/// # Errors
+/// Without sockets, or without segmentation offload.
+pub fn main(role: Role, copies: bool) -> Result<()> {
+    let mut link = Link::from_stdin()?;
+    let socket = UdpSocket::bind(own_address(0)?).map_err(Error::io("binding a socket"))?;
+    socket.set_nonblocking(true).map_err(Error::io("setting a socket up"))?;
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if !set(&socket, libc::SOL_SOCKET, forced, BUFFER) {
+            set(&socket, libc::SOL_SOCKET, plain, BUFFER);
+        }
+    }
+    let option = if role == Role::Client { (libc::UDP_SEGMENT, SEGMENT as i32) } else { (libc::UDP_GRO, 1) };
+    if !set(&socket, libc::SOL_UDP, option.0, option.1) {
+        return Err(Error::Link("the kernel has no segmentation offload for UDP".into()));
+    }
+    let own = socket.local_addr().map_err(Error::io("naming a socket"))?;
+    let other: SocketAddr = link.exchange(&own)?;
+    socket.connect(other).map_err(Error::io("connecting a socket"))?;
+    let _: bool = link.exchange(&true)?;
+    match role {
+        Role::Server => link.send(&receive(&socket, copies)?),
+        Role::Client => {
+            send(&socket)?;
+            let rate: f64 = link.recv()?;
+            let figures = Figures::from_rate(MESSAGE, rate / MESSAGE as f64);
+            println!("{}", serde_json::to_string(&figures).map_err(|error| Error::Link(error.to_string()))?);
+            Ok(())
+        }
+    }
+}
+
+fn send(socket: &UdpSocket) -> Result<()> {
+    let row = vec![1u8; ROW * SEGMENT];
+    let begin = Instant::now();
+    // Longer than the other counts.
+    while begin.elapsed() < TIME + TIME / 2 {
+        match socket.send(&row) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(Error::io("sending a row")(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes per second that arrive.
+fn receive(socket: &UdpSocket, copies: bool) -> Result<f64> {
+    let mut row = vec![0u8; 65_536];
+    let mut message = vec![0u8; MESSAGE + row.len()];
+    let (mut begin, mut bytes, mut place) = (None, 0u64, 0);
+    let start = Instant::now();
+    loop {
+        let now = Instant::now();
+        let since = *begin.get_or_insert(now);
+        if now - since >= TIME {
+            return Ok(bytes as f64 / (now - since).as_secs_f64());
+        }
+        if bytes == 0 {
+            begin = None;
+            if now - start > 5 * TIME {
+                return Err(Error::Link("nothing came".into()));
+            }
+        }
+        for _ in 0..32 {
+            match socket.recv(&mut row) {
+                Ok(len) => {
+                    bytes += len as u64;
+                    if copies {
+                        message[place..place + len].copy_from_slice(&row[..len]);
+                        place = (place + len) % MESSAGE;
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Error::io("receiving a row")(error)),
+            }
+        }
+        std::hint::black_box(&message);
+    }
+}
