@@ -80,6 +80,8 @@ fn send(socket: &UdpSocket) -> Result<()> {
         match socket.send(&row) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            // The other has counted enough.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => break,
             Err(error) => return Err(Error::io("sending a row")(error)),
         }
     }
