@@ -34,6 +34,56 @@ static void shared(void)
 	pair_close(&pair);
 }
 
+#if FI_MAJOR_VERSION > 1 || FI_MINOR_VERSION >= 20
+static void keys(void)
+{
+	struct fi_info *hints = pair_info(FI_MSG | FI_RMA), *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_mr *mr;
+	struct fi_av_attr attr = {.type = FI_AV_TABLE};
+	char name[] = "fi_shm://somebody", found[8];
+	size_t size = sizeof found;
+	fi_addr_t key = 0, addr, none = 1;
+
+	hints->domain_attr->auth_key_size = FI_AV_AUTH_KEY;
+	OK(fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &info));
+	CHECK(info->domain_attr->auth_key_size == FI_AV_AUTH_KEY && info->domain_attr->max_ep_auth_key == 1);
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_av_open(domain, &attr, &av, NULL));
+	OK(fi_av_insert_auth_key(av, "job 7", 5, &key, 0));
+	addr = key;
+	ANSWERS(fi_av_insert(av, name, 1, &addr, FI_AUTH_KEY, NULL), 1);
+	CHECK(addr == 0 && key != 0);
+	ANSWERS(fi_av_insert(av, name, 1, &none, FI_AUTH_KEY, NULL), -FI_EINVAL);
+	ANSWERS(fi_av_insert(av, name, 1, NULL, FI_AUTH_KEY, NULL), -FI_EINVAL);
+	OK(fi_av_lookup_auth_key(av, addr, found, &size));
+	CHECK(size == 5 && !memcmp(found, "job 7", 5));
+	static char memory[64];
+	struct iovec iov = {memory, sizeof memory};
+	struct fi_mr_auth_key named = {.av = av, .src_addr = FI_ADDR_UNSPEC};
+	struct fi_mr_attr region = {.mr_iov = &iov, .iov_count = 1, .access = FI_REMOTE_READ,
+		.auth_key = (uint8_t *)&named, .auth_key_size = sizeof named};
+	OK(fi_mr_regattr(domain, &region, 0, &mr));
+	OK(fi_close(&mr->fid));
+	named.src_addr = key;
+	OK(fi_mr_regattr(domain, &region, FI_AUTH_KEY, &mr));
+	OK(fi_close(&mr->fid));
+	ANSWERS(fi_mr_regattr(domain, &region, 0, &mr), -FI_ENOSYS);
+	ANSWERS(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ, 0, 0, 0, &mr, NULL), -FI_EINVAL);
+	ANSWERS(fi_av_remove(av, &key, 1, FI_AUTH_KEY), -FI_EBUSY);
+	OK(fi_av_remove(av, &addr, 1, 0));
+	OK(fi_av_remove(av, &key, 1, FI_AUTH_KEY));
+	OK(fi_close(&av->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+}
+#endif
+
 static void ids(void)
 {
 	struct fid_av *av;
@@ -98,6 +148,9 @@ static void reported(void)
 int main(void)
 {
 	shared();
+#if FI_MAJOR_VERSION > 1 || FI_MINOR_VERSION >= 20
+	keys();
+#endif
 	ids();
 	reported();
 	return 0;

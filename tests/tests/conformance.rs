@@ -75,6 +75,8 @@ testkit::conformance!(udp: UdpPair, skip = [
     both_may_begin_and_both_are_refused: "udp checks no keys yet",
     a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
     a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
     a_connection_of_one_key_comes_about: "udp checks no keys yet",
     a_request_with_another_key_is_refused: "udp checks no keys yet",
 ]);
@@ -151,6 +153,8 @@ macro_rules! connected {
 }
 
 connected!(shm_msg: ShmConnected, skip = [
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "no address vector",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "no address vector",
     a_peer_with_another_key_is_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
     no_key_fits_only_no_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
     both_may_begin_and_both_are_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
@@ -166,6 +170,8 @@ connected!(udp_msg: UdpConnected, skip = [
     both_may_begin_and_both_are_refused: "udp checks no keys yet",
     a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
     a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
     a_connection_of_one_key_comes_about: "udp checks no keys yet",
     a_request_with_another_key_is_refused: "udp checks no keys yet",
 ]);

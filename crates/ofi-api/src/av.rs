@@ -59,6 +59,9 @@ pub struct Insertion<'a> {
     pub user_ids: Option<&'a [FiAddr]>,
     /// Goes with the events of a vector that was opened with [`AvAttr::events`].
     pub context: Context,
+    /// The number of the addresses' authorization key (`FI_AUTH_KEY`), in a domain that was opened with
+    /// [`crate::AV_AUTH_KEY`]: there every address has one.
+    pub auth_key: Option<FiAddr>,
 }
 
 /// An address vector (`fid_av`).
@@ -104,6 +107,31 @@ pub trait AddressVector: Send + Sync + std::any::Any {
         let addresses = Addresses::Range { node, node_count, service, service_count };
         self.insert_with(addresses, &Insertion::default())
     }
+
+    /// Inserts an authorization key for the addresses of this vector and the endpoints that it is bound to, in a domain that was
+    /// opened with [`crate::AV_AUTH_KEY`]. Answers its number, which is no address's.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` in other domains, and for a key of a wrong length; `FI_ENOSPC` for more than `max_ep_auth_key`.
+    fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr>;
+
+    /// The authorization key of a key's number, or of an address.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a number that is neither.
+    fn auth_key(&self, number: FiAddr) -> Result<Vec<u8>>;
+
+    /// The authorization key of all addresses of the vector, if it has one.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` in domains that were opened without [`crate::AV_AUTH_KEY`].
+    fn first_auth_key(&self) -> Result<Option<Vec<u8>>>;
+
+    /// Removes an authorization key.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if it is not there; `FI_EBUSY` while enabled endpoints or addresses are of it.
+    fn remove_auth_key(&self, number: FiAddr) -> Result<()>;
 
     /// Has completions report the peer at `address` as `id` from now on (`fi_av_set_user_id`).
     ///

@@ -13,7 +13,7 @@ use crate::directory::{self, Entry};
 use crate::memory;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::posting::vector;
-use crate::{av_attr, av_set, domain, nosys};
+use crate::{av_attr, av_keys, av_set, domain, nosys};
 
 /// What is behind an address vector.
 pub(crate) struct AvBody {
@@ -56,6 +56,8 @@ static OPS: fi_ops_av = fi_ops_av {
     lookup,
     straddr,
     set_user_id,
+    insert_auth_key: av_keys::insert,
+    lookup_auth_key: av_keys::lookup,
     av_set: av_set::open,
     ..fi_ops_av::NOSYS
 };
@@ -251,7 +253,9 @@ unsafe fn insert_whole(
 ) -> Result<c_int> {
     // SAFETY: the caller's promise.
     let ids = unsafe { av_attr::user_ids(flags, places, count)? };
-    let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), context))?;
+    // SAFETY: the caller's promise.
+    let key = unsafe { av_keys::of_insertion(flags, places, count)? };
+    let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), key, context))?;
     if av.reports {
         // The context is the events', and how many are in is theirs to tell.
         // SAFETY: the caller's promise.
@@ -292,13 +296,16 @@ unsafe extern "C" fn insert(
             return unsafe { insert_whole(av, Addresses::Given(&all), (count, places), flags, context) };
         }
         // In parts, so that a count that is wrong takes no memory at once.
+        // SAFETY: the caller's promise.
+        let auth_key = unsafe { av_keys::of_insertion(flags, places, count)? };
+        let how = Insertion { auth_key, ..Insertion::default() };
         let (mut done, mut good) = (0, 0);
         while done < count {
             let part: Vec<Address> = (done..count.min(done + 1024))
                 // SAFETY: the caller gave `count` addresses.
                 .map(|_| unsafe { list.next() })
                 .collect::<Result<_>>()?;
-            let inserted = av.av.insert_with(Addresses::Given(&part), &Insertion::default())?;
+            let inserted = av.av.insert_with(Addresses::Given(&part), &how)?;
             let places = if places.is_null() { places } else { places.wrapping_add(done) };
             let errors = context.cast::<c_int>();
             let errors = if errors.is_null() { errors } else { errors.wrapping_add(done) };
@@ -359,7 +366,12 @@ unsafe extern "C" fn remove(av: *mut fid_av, addresses: *mut u64, count: usize, 
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        domain::no_flags("fi_av_remove", flags)?;
+        domain::no_flags("fi_av_remove", flags & !flag::AUTH_KEY)?;
+        if flags & flag::AUTH_KEY != 0 {
+            // SAFETY: as above.
+            let keys = unsafe { vector::<FiAddr>("the keys", addresses.cast_const().cast(), count)? };
+            return keys.iter().try_for_each(|&key| av.av.remove_auth_key(key));
+        }
         let mut done = 0;
         let mut outcome = Ok(());
         while done < count {

@@ -48,18 +48,22 @@ pub(crate) unsafe fn read(attr: &mut fi_av_attr) -> Result<AvAttr> {
 /// # Safety
 /// The C caller's promise: `places` is null or has `count` numbers, which were written if there are ids.
 pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> Result<Option<Vec<FiAddr>>> {
-    let known = flag::SYNC_ERR | flag::MORE | flag::AV_USER_ID;
+    let known = flag::SYNC_ERR | flag::MORE | flag::AV_USER_ID | flag::AUTH_KEY;
     if flags & !known != 0 {
         return Err(Error::wanted(
             Errno::EBADFLAGS,
             "the flags of an insertion",
-            "FI_MORE, FI_SYNC_ERR and FI_AV_USER_ID",
+            "FI_MORE, FI_SYNC_ERR, FI_AV_USER_ID and FI_AUTH_KEY",
             format!("{flags:#x}"),
             "leave the others out",
         ));
     }
     if flags & flag::AV_USER_ID == 0 || count == 0 {
         return Ok(None);
+    }
+    if flags & flag::AUTH_KEY != 0 {
+        // Both would be in the same place (fi_av(3)).
+        return Err(Error::with(Errno::EINVAL, "FI_AV_USER_ID with FI_AUTH_KEY: use fi_av_set_user_id"));
     }
     if places.is_null() {
         return Err(null("the user ids of an insertion with FI_AV_USER_ID"));
@@ -70,6 +74,10 @@ pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> R
 }
 
 /// What goes with an insertion.
-pub(crate) fn insertion(ids: Option<&Vec<FiAddr>>, context: *mut std::ffi::c_void) -> Insertion<'_> {
-    Insertion { user_ids: ids.map(Vec::as_slice), context: Context::from_ptr(context) }
+pub(crate) fn insertion(
+    ids: Option<&Vec<FiAddr>>,
+    auth_key: Option<FiAddr>,
+    context: *mut std::ffi::c_void,
+) -> Insertion<'_> {
+    Insertion { user_ids: ids.map(Vec::as_slice), context: Context::from_ptr(context), auth_key }
 }

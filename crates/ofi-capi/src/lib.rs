@@ -14,6 +14,7 @@ mod abi;
 mod atomic;
 mod av;
 mod av_attr;
+mod av_keys;
 mod av_set;
 mod border;
 mod cm;

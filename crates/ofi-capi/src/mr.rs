@@ -3,12 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{BindFlags, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result};
+use ofi_api::{
+    AV_AUTH_KEY, BindFlags, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result,
+};
 
 use crate::abi::{
     class, command, fi_mr_attr, fi_mr_map_raw, fi_mr_modify, fi_mr_raw_attr, fi_ops, fi_ops_mr, fid,
     fid_cntr, fid_domain, fid_ep, fid_mr, flag,
 };
+use crate::av_keys;
 use crate::border::{self, invalid, null};
 use crate::info;
 use crate::object::{self, Fid, Graveyard, Hold};
@@ -80,8 +83,16 @@ unsafe fn register(
     (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
     (wanted.iface, wanted.device) = (iface, attr.device);
     wanted.disabled = flags & flag::RMA_EVENT != 0;
-    // SAFETY: the caller's promise, as with all structures of C.
-    wanted.auth_key = unsafe { vector::<u8>("auth_key", attr.auth_key, attr.auth_key_size)? };
+    let of_vector;
+    wanted.auth_key = match domain.info.domain_attr.auth_key_size {
+        AV_AUTH_KEY => {
+            // SAFETY: the caller's promise, as with all structures of C.
+            of_vector = unsafe { av_keys::of_registration(attr, flags)? };
+            &of_vector
+        }
+        // SAFETY: as above.
+        _ => unsafe { vector::<u8>("auth_key", attr.auth_key, attr.auth_key_size)? },
+    };
     let region = domain.domain.register(&wanted)?;
     let fid = fid_mr {
         fid: object::header::<fid_mr>(attr.context, &FID_OPS),

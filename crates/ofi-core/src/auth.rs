@@ -5,7 +5,7 @@
 //! - It says how long a key may be: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's endpoint and
 //!   domain attributes. The core refuses keys where this is 0, and longer ones, however an application filled in its info.
 //! - An endpoint's key stands in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and [`Transport::open_port`] get:
-//!   its own, or its domain's where it has none. Empty is no key, which is a key like another: it fits only itself.
+//!   its own, its domain's where it has none, or its address vector's in a domain opened with `FI_AV_AUTH_KEY`. Empty is no key, which is a key like another: it fits only itself.
 //! - It lets no peer in whose key is not the same, ends what was posted to such a peer with `FI_EKEYREJECTED`, and counts it.
 //!   [`AuthKey::proof`] shows that one has the key without telling it, for transports that do nothing better.
 //! - It checks remote accesses with [`crate::keys::RegionTable::check_as`].
@@ -125,6 +125,13 @@ pub(crate) fn resolve<T: Transport>(info: &Info, domain: &DomainAttr) -> Result<
     }
     info.ep_attr.auth_key_size = info.ep_attr.auth_key.len();
     Ok(info)
+}
+
+/// The info of an endpoint whose key is in its address vector.
+pub(crate) fn with_key(info: &Info, key: &AuthKey) -> Info {
+    let mut info = info.clone();
+    (info.ep_attr.auth_key, info.ep_attr.auth_key_size) = (key.bytes().to_vec(), key.bytes().len());
+    info
 }
 
 /// Checks a key that an application gave: a size without a key asks for one of that size, and is none.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ofi_api::{
-    BindFlags, Counter, Desc, Endpoint, Errno, Error, KEY_NOTAVAIL, MemoryRegion, MrAttr, MrMode, Piece,
-    Result,
+    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, KEY_NOTAVAIL, MemoryRegion, MrAttr,
+    MrMode, Piece, Result,
 };
 
 use crate::auth::{self, AuthKey};
@@ -63,6 +63,13 @@ impl<T: Transport> Mr<T> {
 fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<AuthKey> {
     auth::check::<T>("fi_mr_attr.auth_key", attr.auth_key.len(), attr.auth_key)?;
     match attr.auth_key {
+        [] if domain.info.domain_attr.auth_key_size == AV_AUTH_KEY => Err(Error::wanted(
+            Errno::EINVAL,
+            "a registration in a domain opened with FI_AV_AUTH_KEY",
+            "the authorization key of the endpoints that it is for (fi_mr_regattr)",
+            "none",
+            "give the key, or in C a struct fi_mr_auth_key with the address vector",
+        )),
         [] => Ok(AuthKey::new(&domain.info.domain_attr.auth_key)),
         own => Ok(AuthKey::new(own)),
     }

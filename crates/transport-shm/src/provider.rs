@@ -150,7 +150,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (CONTEXTS, CONTEXTS);
     (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (MANY, MANY);
     domain.max_err_data = 128;
-    domain.auth_key_size = auth::MAX_SIZE;
+    (domain.auth_key_size, domain.max_ep_auth_key) = (auth::MAX_SIZE, 1);
     domain.caps = Caps::LOCAL_COMM;
     if crate::settings::REMOTE_COMM.get() {
         info.caps |= Caps::REMOTE_COMM;

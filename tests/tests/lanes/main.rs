@@ -93,6 +93,8 @@ testkit::conformance!(udp_near: UdpNear, skip = [
     both_may_begin_and_both_are_refused: "udp checks no keys yet",
     a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
     a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
     a_connection_of_one_key_comes_about: "udp checks no keys yet",
     a_request_with_another_key_is_refused: "udp checks no keys yet",
 ]);

@@ -241,6 +241,7 @@ c_structs! {
         base_mr: *const fid_mr,
         sub_mr_cnt: usize,
     }
+    struct fi_mr_auth_key { av: *mut fid_av, src_addr: u64, }
     struct fi_mr_modify {
         flags: u64,
         attr: fi_mr_attr,
@@ -445,6 +446,8 @@ pub(crate) mod flag {
     pub(crate) const WRITE: u64 = 1 << 9;
     /// The registration is to be bound to a counter before it is enabled.
     pub(crate) const RMA_EVENT: u64 = 1 << 56;
+    /// What is numbered is an authorization key, or of one.
+    pub(crate) const AUTH_KEY: u64 = 1 << 57;
     /// The memory is named by a dma-buf.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
 }

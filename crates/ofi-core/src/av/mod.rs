@@ -3,6 +3,7 @@
 //! Endpoints cache what they ask here; two counts, readable without the lock, say when to ask again.
 
 mod counts;
+mod keys;
 mod report;
 mod shared;
 
@@ -10,14 +11,17 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ofi_api::{
-    AddrFormat, Address, AddressVector, Addresses, AvAttr, AvSet, AvSetAttr, Errno, Error, EventQueue,
-    FiAddr, Fid, Info, Inserted, Insertion, Result,
+    AV_AUTH_KEY, AddrFormat, Address, AddressVector, Addresses, AvAttr, AvSet, AvSetAttr, Errno, Error,
+    EventQueue, FiAddr, Fid, Info, Inserted, Insertion, Result,
 };
 use rustc_hash::FxHashMap;
 
 pub use self::counts::{Counts, CountsOf};
+pub use self::keys::InUse;
+use self::keys::Keys;
 use self::report::Reports;
 use self::shared::SharedTable;
+use crate::auth::AuthKey;
 use crate::collective::set::Set;
 use crate::domain::DomainId;
 use crate::eq::EqCore;
@@ -47,6 +51,9 @@ pub struct Av {
     /// Upper bits of a number that name a receive context.
     rx_bits: u32,
     reports: Option<Reports>,
+    /// In a domain that was opened with `FI_AV_AUTH_KEY`.
+    keys: Option<Keys>,
+    longest_key: usize,
     normalize: fn(&Address) -> Result<Address>,
     resolve: fn(Option<&str>, Option<&str>) -> Result<Address>,
 }
@@ -122,9 +129,54 @@ impl Av {
             format,
             rx_bits: attr.rx_ctx_bits,
             reports: attr.events.then(Reports::default),
+            keys: (info.domain_attr.auth_key_size == AV_AUTH_KEY).then(Keys::default),
+            longest_key: T::AUTH_KEY_SIZE,
             normalize: T::normalize,
             resolve: T::resolve,
         }))
+    }
+
+    /// The authorization key of the endpoints that it is bound to, where it has any, and what keeps it here.
+    ///
+    /// # Errors
+    /// `FI_ENOKEY` if it was not inserted.
+    pub fn claim_key(&self) -> Result<Option<(AuthKey, InUse)>> {
+        self.keys.as_ref().map(Keys::claim).transpose()
+    }
+
+    /// Checks that `number` is an authorization key of this vector.
+    ///
+    /// # Errors
+    /// `FI_EINVAL`.
+    pub fn check_key(&self, number: FiAddr) -> Result<()> {
+        self.keys()?.key(number).map(drop)
+    }
+
+    fn keys(&self) -> Result<&Keys> {
+        self.keys.as_ref().ok_or_else(|| {
+            Error::wanted(
+                Errno::EINVAL,
+                "an authorization key of an address vector",
+                "a domain opened with FI_AV_AUTH_KEY",
+                "one opened without",
+                "set domain_attr.auth_key_size to FI_AV_AUTH_KEY in the hints",
+            )
+        })
+    }
+
+    /// Checks that what is inserted is of the vector's key, where it has keys.
+    fn check_insertion(&self, key: Option<FiAddr>) -> Result<()> {
+        match (&self.keys, key) {
+            (None, None) => Ok(()),
+            (_, Some(key)) => self.check_key(key),
+            (Some(_), None) => Err(Error::wanted(
+                Errno::EINVAL,
+                "an insertion in a domain opened with FI_AV_AUTH_KEY",
+                "the number of the addresses' authorization key, and FI_AUTH_KEY",
+                "none",
+                "insert the key with fi_av_insert_auth_key, and give its number with the addresses",
+            )),
+        }
     }
 
     /// Whether numbers name receive contexts.
@@ -271,6 +323,7 @@ impl AddressVector for Av {
     fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>> {
         self.born.check()?;
         let queue = self.reports.as_ref().map(Reports::queue).transpose()?;
+        self.check_insertion(how.auth_key)?;
         if how.user_ids.is_some() && self.user_ids == UserIds::Always {
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -315,6 +368,42 @@ impl AddressVector for Av {
             report::insertion(&queue, self.fid, how.context, &inserted);
         }
         Ok(inserted)
+    }
+
+    fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr> {
+        self.born.check()?;
+        let keys = self.keys()?;
+        if key.is_empty() || key.len() > self.longest_key {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "fi_av_insert_auth_key",
+                format!("a key of 1 to {} bytes", self.longest_key),
+                key.len().to_string(),
+                "see auth_key_size in fi_domain(3)",
+            ));
+        }
+        keys.insert(key)
+    }
+
+    fn auth_key(&self, number: FiAddr) -> Result<Vec<u8>> {
+        self.born.check()?;
+        let keys = self.keys()?;
+        let key = match keys.key(number) {
+            Ok(key) => key,
+            // Every address is of the one key.
+            Err(error) => self.address(number).and_then(|_| Ok(keys.claim()?.0)).map_err(|_| error)?,
+        };
+        Ok(key.bytes().to_vec())
+    }
+
+    fn first_auth_key(&self) -> Result<Option<Vec<u8>>> {
+        self.born.check()?;
+        Ok(self.keys()?.claim().ok().map(|(key, _)| key.bytes().to_vec()))
+    }
+
+    fn remove_auth_key(&self, number: FiAddr) -> Result<()> {
+        self.born.check()?;
+        self.keys()?.remove(number, self.numbers().len())
     }
 
     fn set_user_id(&self, address: FiAddr, id: FiAddr) -> Result<()> {

@@ -51,7 +51,8 @@ pub(crate) use self::shared_transmit::SharedTx;
 use self::sides::Contexts;
 pub(crate) use self::srx::Srx;
 use self::transmit::{Limits, TxSide, not_opened_for};
-use crate::av::Av;
+use crate::auth;
+use crate::av::{Av, InUse};
 use crate::cm::Connection;
 use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
@@ -71,6 +72,8 @@ struct State<T: Transport> {
     name: Option<Address>,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
     shared_memory: bool,
+    /// Keeps the authorization key of the address vector there.
+    key_in_use: Option<InUse>,
 }
 
 impl<T: Transport> State<T> {
@@ -251,7 +254,7 @@ impl<T: Transport> Ep<T> {
         info: &Info,
         contexts: Option<Box<Contexts<T>>>,
     ) -> Result<Arc<Self>> {
-        let info = &crate::auth::resolve::<T>(info, &domain.info.domain_attr)?;
+        let info = &auth::resolve::<T>(info, &domain.info.domain_attr)?;
         let caps = if contexts.is_some() { Caps::empty() } else { info.caps };
         let (tx, rx) = (tx_side(info, caps, &info.tx_attr), rx_side(info, caps, &info.rx_attr));
         let together = contexts.is_some() || shared::shares(info);
@@ -275,6 +278,7 @@ impl<T: Transport> Ep<T> {
             // The source address of a connection request is the passive endpoint's, which has it.
             name: if accepts { None } else { info.src_addr.clone() },
             shared_memory: true,
+            key_in_use: None,
         };
         // Event queues drive connected endpoints too, and their calls may come from any thread. What waits for a counter
         // starts on the thread that counts, which may be in calls of another endpoint.
@@ -513,7 +517,12 @@ impl<T: Transport> Endpoint for Ep<T> {
         state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
-        let mut lanes = T::open_lanes(&core.domain.part, &core.info)?;
+        let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
+        let mut lanes = match &key {
+            None => T::open_lanes(&core.domain.part, &core.info)?,
+            Some((key, _)) => T::open_lanes(&core.domain.part, &auth::with_key(&core.info, key))?,
+        };
+        state.key_in_use = key.map(|(_, in_use)| in_use);
         lanes.permit_shared_memory(state.shared_memory);
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
@@ -751,6 +760,7 @@ impl<T: Transport> Drop for Ep<T> {
         // What is outstanding ends silently (fi_endpoint(3)); peers notice that the lanes are gone.
         let gone =
             (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
+        state.key_in_use = None;
         let shared = state.leave_shared();
         drop(guard);
         drop(gone);

@@ -50,6 +50,18 @@ impl<T: Transport> State<T> {
         queued
     }
 
+    /// A receive from all peers of an authorization key (`FI_AUTH_KEY`), as one from anybody: an endpoint has one key, and no
+    /// other peers.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` unless the source is a key of the address vector.
+    #[cold]
+    fn of_key<'a>(&self, op: &ReceiveOp<'a>, flags: OpFlags) -> Result<ReceiveOp<'a>> {
+        let Some(av) = self.ends.peers.av() else { return Err(bad_flags(OpFlags::AUTH_KEY)) };
+        av.check_key(op.source)?;
+        Ok(ReceiveOp { source: FiAddr::UNSPEC, flags: flags - OpFlags::AUTH_KEY, call: Call::Msg, ..*op })
+    }
+
     /// Posts a receive of receive context `at`, or searches.
     #[inline(never)]
     pub(super) fn receive<const TAGGED: bool>(
@@ -73,6 +85,10 @@ impl<T: Transport> State<T> {
         let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
         let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
         let source = if directed && op.source != FiAddr::UNSPEC {
+            if flags.contains(OpFlags::AUTH_KEY) {
+                let stripped = self.of_key(op, flags)?;
+                return self.receive::<TAGGED>(at, &stripped, tag);
+            }
             From::From(matching::Peer(self.dest(op.source)?.0))
         } else {
             From::Any

@@ -174,6 +174,80 @@ pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
     drop((of_domain, other, same));
 }
 
+/// An endpoint in a domain with its keys in its address vector.
+fn in_vector(kit: &dyn Kit) -> Side {
+    let keyed = |mut hints: Hints| {
+        hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
+        hints
+    };
+    kit.opening().hints(keyed).open_disabled().unwrap()
+}
+
+fn insert_of(side: &Side, key: FiAddr, address: &Address) -> Result<FiAddr> {
+    let how = Insertion { auth_key: Some(key), ..Insertion::default() };
+    side.av.insert_with(Addresses::Given(std::slice::from_ref(address)), &how)?.remove(0)
+}
+
+pub fn a_vector_s_key_is_that_of_its_endpoints_and_addresses(kit: &dyn Kit) {
+    let a = in_vector(kit);
+    assert_eq!(a.info.domain_attr.max_ep_auth_key, 1);
+    assert_eq!(a.ep.enable().unwrap_err().errno(), Errno::ENOKEY, "before there is a key");
+    let key = a.av.insert_auth_key(JOB).unwrap();
+    assert_eq!(a.av.insert_auth_key(JOB).unwrap(), key);
+    assert_eq!(a.av.insert_auth_key(OTHER).unwrap_err().errno(), Errno::ENOSPC);
+    for bad in [&[][..], &[1; 4096]] {
+        assert_eq!(a.av.insert_auth_key(bad).unwrap_err().errno(), Errno::EINVAL);
+    }
+    a.ep.enable().unwrap();
+    let b = side(kit, JOB);
+    let without = a.av.insert(&[b.name()]).remove(0);
+    assert_eq!(without.unwrap_err().errno(), Errno::EINVAL, "an address without a key");
+    assert_eq!(insert_of(&a, FiAddr(key.0 + 1), &b.name()).unwrap_err().errno(), Errno::EINVAL);
+    let to_b = insert_of(&a, key, &b.name()).unwrap();
+    assert_ne!(to_b, key);
+    assert_eq!((a.av.auth_key(key).unwrap(), a.av.auth_key(to_b).unwrap()), (JOB.to_vec(), JOB.to_vec()));
+    assert_eq!(a.av.auth_key(FiAddr(77)).unwrap_err().errno(), Errno::EINVAL);
+    let to_a = b.insert(&a);
+    let pair = Pair { a, b, to_b, to_a };
+    talk(&pair);
+    // A receive from all peers of the key.
+    let (sent, got) = (Memory::patterned(10, 1), Memory::new(10));
+    pair.a.receive(&got).from(key).msg(OpFlags::AUTH_KEY).context(4).post().unwrap();
+    pair.post(|| pair.b.out(pair.to_a, &sent).context(5).send());
+    pair.drive("the message", || pair.a.next_of(4)).done();
+    let unknown = pair.a.receive(&got).from(FiAddr(key.0 + 1)).msg(OpFlags::AUTH_KEY).post();
+    assert_eq!(unknown.unwrap_err().errno(), Errno::EINVAL);
+    // A registration names its key.
+    let pieces = [got.slice(..).piece()];
+    // SAFETY: `got` outlives the registration, and is looked at through raw pointers.
+    let mut attr = unsafe { MrAttr::new(&pieces, MrAccess::REMOTE_READ) };
+    assert_eq!(pair.a.domain.register(&attr).err().unwrap().errno(), Errno::EINVAL);
+    attr.auth_key = JOB;
+    let region = pair.a.domain.register(&attr).unwrap();
+    let into = Memory::new(10);
+    pair.post(|| pair.b.out(pair.to_a, &into).context(6).read(&[remote(&region)]));
+    pair.drive("the read", || pair.b.next_of(6)).done();
+    into.check(10, 1);
+}
+
+pub fn a_key_stays_in_its_vector_while_anything_is_of_it(kit: &dyn Kit) {
+    let a = in_vector(kit);
+    let key = a.av.insert_auth_key(JOB).unwrap();
+    a.ep.enable().unwrap();
+    let to_a = insert_of(&a, key, &a.name()).unwrap();
+    assert_eq!(a.av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY);
+    let Side { ep, av, .. } = a;
+    drop(ep);
+    assert_eq!(av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY, "an address is of it");
+    av.remove(&[to_a]).unwrap();
+    av.remove_auth_key(key).unwrap();
+    assert_eq!(av.remove_auth_key(key).unwrap_err().errno(), Errno::EINVAL);
+    let next = av.insert_auth_key(OTHER).unwrap();
+    assert_ne!(next, key, "a number is not used again");
+    let plain = kit.side();
+    assert_eq!(plain.av.insert_auth_key(JOB).unwrap_err().errno(), Errno::EINVAL, "in a domain without");
+}
+
 fn connected(kit: &dyn Kit, key: &[u8]) -> Opening {
     let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
     kit.opening_for(with_key(kit.usual().ep_type(EpType::Msg).caps(caps), key))

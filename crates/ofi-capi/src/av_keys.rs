@@ -1,0 +1,112 @@
+//! Authorization keys of address vectors, and registrations that name them (fi_av(3), fi_mr(3)).
+
+use std::ffi::{c_int, c_void};
+
+use ofi_api::{Errno, Error, FiAddr, Result};
+
+use crate::abi::{fi_mr_attr, fi_mr_auth_key, fid_av, flag};
+use crate::border::{self, null};
+use crate::posting::vector;
+use crate::{domain, memory, object};
+
+/// `fi_av_insert_auth_key`.
+pub(crate) unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    key: *const c_void,
+    size: usize,
+    place: *mut u64,
+    flags: u64,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let av = unsafe { object::body(av)? };
+        domain::no_flags("fi_av_insert_auth_key", flags)?;
+        if place.is_null() {
+            return Err(null("the place of the key's number"));
+        }
+        // SAFETY: as above.
+        let number =
+            av.av.insert_auth_key(unsafe { vector::<u8>("the authorization key", key.cast(), size)? })?;
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(number.0) };
+        Ok(())
+    })
+}
+
+/// `fi_av_lookup_auth_key`.
+pub(crate) unsafe extern "C" fn lookup(
+    av: *mut fid_av,
+    number: u64,
+    key: *mut c_void,
+    size: *mut usize,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let found = unsafe { object::body(av)? }.av.auth_key(FiAddr(number))?;
+        // SAFETY: as above.
+        match unsafe { memory::put_sized(&found, key, size) } {
+            // One that was cut is no failure of this call: the length says so.
+            Err(error) if error.errno() == Errno::ETOOSMALL => Ok(()),
+            other => other,
+        }
+    })
+}
+
+/// The key of an insertion: with `FI_AUTH_KEY` its number is where those of the addresses will be.
+///
+/// # Errors
+/// `FI_EINVAL` if there is no such place, or if addresses have several.
+///
+/// # Safety
+/// The C caller's promise: `places` is null or has `count` numbers, which were written if there is a key.
+pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) -> Result<Option<FiAddr>> {
+    if flags & flag::AUTH_KEY == 0 || count == 0 {
+        return Ok(None);
+    }
+    if places.is_null() {
+        return Err(null("the number of the authorization key of an insertion with FI_AUTH_KEY"));
+    }
+    // SAFETY: the caller's promise.
+    let numbers = unsafe { std::slice::from_raw_parts(places, count) };
+    if numbers.iter().any(|&number| number != numbers[0]) {
+        return Err(Error::with(
+            Errno::EINVAL,
+            "an insertion with several authorization keys, of which a vector has one",
+        ));
+    }
+    Ok(Some(FiAddr(numbers[0])))
+}
+
+/// The key of a registration in a domain with the keys in its address vectors: `auth_key` names a vector there.
+///
+/// # Errors
+/// `FI_EINVAL` if it does not, `FI_ENOSYS` for a registration that is for one peer only.
+///
+/// # Safety
+/// The C caller's promise about the structure.
+pub(crate) unsafe fn of_registration(attr: &fi_mr_attr, flags: u64) -> Result<Vec<u8>> {
+    let wrong = |found: String| {
+        Error::wanted(
+            Errno::EINVAL,
+            "fi_mr_attr.auth_key in a domain opened with FI_AV_AUTH_KEY",
+            "a struct fi_mr_auth_key and its size",
+            found,
+            "see fi_mr(3), \"auth_key\"",
+        )
+    };
+    if attr.auth_key.is_null() || attr.auth_key_size != size_of::<fi_mr_auth_key>() {
+        return Err(wrong(format!("{} bytes", attr.auth_key_size)));
+    }
+    // SAFETY: the caller's promise; it may lie anywhere.
+    let named = unsafe { attr.auth_key.cast::<fi_mr_auth_key>().read_unaligned() };
+    // SAFETY: as above.
+    let av = unsafe { object::body(named.av)? };
+    let any = named.src_addr == FiAddr::UNSPEC.0;
+    if flags & flag::AUTH_KEY != 0 && !any {
+        return av.av.auth_key(FiAddr(named.src_addr));
+    }
+    if !any {
+        return Err(Error::with(Errno::ENOSYS, "a registration that only one peer may access"));
+    }
+    av.av.first_auth_key()?.ok_or_else(|| wrong("an address vector without a key".into()))
+}
