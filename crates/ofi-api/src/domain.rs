@@ -21,8 +21,8 @@ impl Serialization {
     /// needless.
     ///
     /// # Safety
-    /// No two threads are at the same time in data-transfer calls or queue reads of the same domain
-    /// (`FI_THREAD_DOMAIN`), or of the same endpoint and the queues bound to it (`FI_THREAD_COMPLETION`).
+    /// No two threads are at the same time in data-transfer calls, queue reads or calls of counters of the same domain
+    /// (`FI_THREAD_DOMAIN`), or of the same endpoint and what is bound to it (`FI_THREAD_COMPLETION`).
     #[allow(unsafe_code)] // a promise to make, not an operation
     pub const unsafe fn application(threading: Threading) -> Self {
         Self(threading)

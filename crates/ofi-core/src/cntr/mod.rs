@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, WaitObj};
+use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, Serialization, WaitObj};
 
 pub use binding::{Counters, Kind};
 
@@ -53,7 +53,12 @@ impl Cntr {
     ///
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
-    pub fn open(attr: &CntrAttr, domain: DomainId, works: &Arc<Works>) -> Result<Arc<Self>> {
+    pub fn open(
+        attr: &CntrAttr,
+        serialization: Serialization,
+        domain: DomainId,
+        works: &Arc<Works>,
+    ) -> Result<Arc<Self>> {
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let counter = Arc::new(Self {
             domain,
@@ -67,7 +72,7 @@ impl Cntr {
             told: AtomicU64::new(0),
             told_errors: AtomicU64::new(0),
             sources: Mutex::default(),
-            line: Line::default(),
+            line: Line::new(serialization),
             works: Arc::clone(works),
             waiting,
         });
@@ -132,24 +137,45 @@ impl Cntr {
         if let Some(waiting) = &self.waiting {
             waiting.bell.ring();
         }
-        if !self.line.is_empty() {
-            self.look(&self.works);
+        if !self.line.is_empty() && self.has_due() {
+            self.works.release(self);
         }
     }
 
-    /// Moves on what waits for it and is due.
-    #[cold]
-    pub(crate) fn look(&self, works: &Works) {
+    /// Whether something waits for it and is due.
+    #[inline]
+    pub(crate) fn has_due(&self) -> bool {
         let (value, errors) = self.values();
-        if self.line.concerns(value.saturating_add(errors)) {
-            works.release(self);
+        self.line.concerns(value.saturating_add(errors))
+    }
+
+    /// Starts what waits for it and is due. To be called without a lock.
+    #[inline]
+    pub(crate) fn start_due(&self) {
+        if self.has_due() {
+            self.works.start(self);
+        } else {
+            self.works.run_if_due();
         }
+    }
+
+    /// What the application has changed.
+    #[inline]
+    fn changed_by_call(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.ring();
+        }
+        self.start_due();
+    }
+
+    fn put(&self, value: u64) {
+        self.told.store(value, Ordering::Release);
+        self.value.store(value, Ordering::SeqCst);
     }
 
     /// Sets the value.
     pub(crate) fn store(&self, value: u64) {
-        self.told.store(value, Ordering::Release);
-        self.value.store(value, Ordering::SeqCst);
+        self.put(value);
         self.changed();
     }
 
@@ -263,31 +289,29 @@ impl Counter for Cntr {
     fn add(&self, value: u64) -> Result<()> {
         self.born.check()?;
         self.told.fetch_add(value, Ordering::AcqRel);
-        self.raise(value);
-        self.works.run_if_due();
+        self.value.fetch_add(value, Ordering::SeqCst);
+        self.changed_by_call();
         Ok(())
     }
 
     fn add_error(&self, value: u64) -> Result<()> {
         self.born.check()?;
         self.errors.fetch_add(value, Ordering::SeqCst);
-        self.changed();
-        self.works.run_if_due();
+        self.changed_by_call();
         Ok(())
     }
 
     fn set(&self, value: u64) -> Result<()> {
         self.born.check()?;
-        self.store(value);
-        self.works.run_if_due();
+        self.put(value);
+        self.changed_by_call();
         Ok(())
     }
 
     fn set_error(&self, value: u64) -> Result<()> {
         self.born.check()?;
         self.errors.store(value, Ordering::SeqCst);
-        self.changed();
-        self.works.run_if_due();
+        self.changed_by_call();
         Ok(())
     }
 
@@ -366,7 +390,9 @@ mod tests {
     use super::*;
 
     fn counter(events: CntrEvents, wait_obj: WaitObj) -> Arc<Cntr> {
-        Cntr::open(&CntrAttr { events, wait_obj, wait_set: None }, DomainId::next(), &Arc::default()).unwrap()
+        let attr = CntrAttr { events, wait_obj, wait_set: None };
+        let (serialization, domain) = (Serialization::LIBRARY, DomainId::next());
+        Cntr::open(&attr, serialization, domain, &Arc::new(Works::new(serialization))).unwrap()
     }
 
     #[test]

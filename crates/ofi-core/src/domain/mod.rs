@@ -118,16 +118,17 @@ impl<T: Transport> Fabric for FabricCore<T> {
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
         let part = DomainPart::open(info, Registered::whole(Arc::clone(&regions)))?;
+        // A progress thread calls too: then there is no leaving out locks.
+        let serialization = if automatic { Serialization::LIBRARY } else { serialization };
         let domain: Arc<dyn Domain> = Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
             id: DomainId::next(),
             info: info.clone(),
-            // A progress thread calls too: then there is no leaving out locks.
-            serialization: if automatic { Serialization::LIBRARY } else { serialization },
+            serialization,
             regions,
             part,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),
-            works: Arc::default(),
+            works: Arc::new(Works::new(serialization)),
             roster: Roster::default(),
         })));
         opened::domain(&self.provider, &domain);
@@ -201,7 +202,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
         self.0.born.check()?;
-        Ok(Cntr::open(attr, self.0.id, &self.0.works)?)
+        Ok(Cntr::open(attr, self.0.serialization, self.0.id, &self.0.works)?)
     }
 
     fn open_poll_set(&self) -> Result<Arc<dyn PollSet>> {

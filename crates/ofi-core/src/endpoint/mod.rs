@@ -765,5 +765,6 @@ impl<T: Transport> Drop for Ep<T> {
         drop(guard);
         drop(gone);
         shared.end();
+        self.core.domain.works.forget(Arc::as_ptr(&self.core).cast());
     }
 }

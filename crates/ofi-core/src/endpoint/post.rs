@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    Call, CompletionFlags, Context, Errno, Error, FiAddr, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
+    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
 use super::transmit::send_flags;
@@ -176,9 +176,20 @@ impl<T: Transport> State<T> {
 impl<T: Transport> State<T> {
     /// Posts a remote access of transmit context `at`.
     pub(super) fn rma(&mut self, at: u16, op: &RmaOp<'_>, write: bool) -> Result<()> {
-        let tx = self.ends.sender(at).0;
-        let (flags, signal, len) = tx.check_rma(op, write)?;
-        let route = tx.route;
+        let checked = self.ends.sender(at).0.check_rma(op, write)?;
+        self.checked_rma(at, op, write, checked)
+    }
+
+    /// The same, of what [`TxSide::check_rma`](super::transmit::TxSide::check_rma) has answered for it.
+    #[inline(always)]
+    pub(super) fn checked_rma(
+        &mut self,
+        at: u16,
+        op: &RmaOp<'_>,
+        write: bool,
+        (flags, signal, len): (OpFlags, bool, usize),
+    ) -> Result<()> {
+        let route = self.ends.sender(at).0.route;
         let (peer, rx) = self.dest(op.peer)?;
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());

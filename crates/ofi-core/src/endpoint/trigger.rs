@@ -19,7 +19,7 @@ use crate::domain::DomainCore;
 use crate::matching::{self, Source as From, Want};
 use crate::slots::SlotId;
 use crate::transport::{Route, Transport};
-use crate::trigger::Target;
+use crate::trigger::{Access, Deed, Owned, Target};
 
 /// The operation without the flag that made it wait; `call` replaces its own.
 fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
@@ -68,13 +68,16 @@ impl<T: Transport> Ep<T> {
         } else {
             op
         };
-        self.core.state.lock().check(op)?;
-        let target = || -> Weak<dyn Target> { Arc::downgrade(&self.core) as _ };
+        let checked = self.core.state.lock().check(op)?;
         let domain = &self.core.domain;
-        match domain.works.trigger(when, domain.id(), target, op)? {
-            true => Ok(()),
-            false => self.core.post(op),
-        }
+        let Some(counter) = domain.works.waits(when, domain.id())? else { return self.core.post(op) };
+        let target: Arc<dyn Target> = Arc::clone(&self.core) as _;
+        let access = checked.and_then(|(flags, signal, _)| Access::of(op, flags, signal));
+        let deed = match access {
+            Some(access) => Deed::Access(target, access),
+            None => Deed::Triggered(target, Box::new(Owned::new(op, true))),
+        };
+        domain.works.wait_for(when, counter, deed)
     }
 
     /// The core of an application's endpoint that deferred work is for.
@@ -111,16 +114,19 @@ impl<T: Transport> Ep<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Checks an operation as far as that does not depend on when it starts.
-    fn check(&self, op: &DeferredOp<'_>) -> Result<()> {
+    /// Checks an operation as far as that does not depend on when it starts. The flags, whether a completion tells of its end
+    /// and the length, of one that goes out.
+    #[inline(always)]
+    fn check(&self, op: &DeferredOp<'_>) -> Result<Option<(OpFlags, bool, usize)>> {
+        let tx = &self.ends.tx;
         match op {
-            DeferredOp::Send(op) => self.ends.tx.check_send::<false>(op).map(drop),
-            DeferredOp::SendTagged(op, _) => self.ends.tx.check_send::<true>(op).map(drop),
-            DeferredOp::Write(op) => self.ends.tx.check_rma(op, true).map(drop),
-            DeferredOp::Read(op) => self.ends.tx.check_rma(op, false).map(drop),
-            DeferredOp::Receive(op) => self.check_receive(op, 0).map(drop),
-            DeferredOp::ReceiveTagged(op, _) => self.check_receive(op, 1).map(drop),
-            DeferredOp::Atomic(op) => self.ends.tx.check_atomic(op).map(drop),
+            DeferredOp::Send(op) => tx.check_send::<false>(op).map(Some),
+            DeferredOp::SendTagged(op, _) => tx.check_send::<true>(op).map(Some),
+            DeferredOp::Write(op) => tx.check_rma(op, true).map(Some),
+            DeferredOp::Read(op) => tx.check_rma(op, false).map(Some),
+            DeferredOp::Receive(op) => self.check_receive(op, 0).map(|_| None),
+            DeferredOp::ReceiveTagged(op, _) => self.check_receive(op, 1).map(|_| None),
+            DeferredOp::Atomic(op) => tx.check_atomic(op).map(|_| None),
         }
     }
 
@@ -182,6 +188,12 @@ impl<T: Transport> Target for EpCore<T> {
             DeferredOp::Read(op) => self.rma(op, false),
             DeferredOp::Atomic(op) => self.atomic(op),
         }
+    }
+
+    fn access(&self, access: &Access) -> Result<()> {
+        let mut guard = self.state.lock();
+        let outcome = access.with(|op, write, checked| guard.checked_rma(0, op, write, checked));
+        self.posted(guard, outcome)
     }
 
     fn post_work(&self, op: &DeferredOp<'_>, completion: Option<Arc<Cntr>>) -> Result<()> {

@@ -2,27 +2,33 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Serialization, Threading};
 
 use super::Item;
+use crate::lock::PolicyLock;
 
-/// See the module. The lock is a leaf: nothing is called while it is held.
+/// See the module. The lock is a leaf: nothing is called while it is held. It is there at every threading level, since
+/// work is cancelled and flushed from any thread.
 pub struct Line {
     first: AtomicU64,
-    items: Mutex<VecDeque<Item>>,
+    items: PolicyLock<VecDeque<Item>>,
+    /// How `first` is stored for a request that was added: see I1. One thread at a time sees its own stores.
+    added: Ordering,
     /// The domain knows that something may wait here.
     pub enlisted: AtomicBool,
 }
 
-impl Default for Line {
-    fn default() -> Self {
-        Self { first: AtomicU64::new(u64::MAX), items: Mutex::default(), enlisted: AtomicBool::new(false) }
-    }
-}
-
 impl Line {
-    fn items(&self) -> MutexGuard<'_, VecDeque<Item>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nobody, at a counter whose calls are serialised as `serialization` says.
+    pub fn new(serialization: Serialization) -> Self {
+        let alone = serialization.threading() == Threading::Domain;
+        Self {
+            first: AtomicU64::new(u64::MAX),
+            items: PolicyLock::new(Serialization::LIBRARY, VecDeque::new()),
+            added: if alone { Ordering::Release } else { Ordering::SeqCst },
+            enlisted: AtomicBool::new(false),
+        }
     }
 
     /// Whether something may be due at a counter whose numbers add up to `sum`.
@@ -38,15 +44,18 @@ impl Line {
         self.first.load(Ordering::SeqCst) == u64::MAX
     }
 
-    fn set_first(&self, items: &VecDeque<Item>) {
-        // A threshold of `u64::MAX` looks like none, and is looked at with the others: see `take_due`.
+    /// What is stored late by `order` costs a look in vain when requests have gone, and more when one was added.
+    #[inline]
+    fn set_first(&self, items: &VecDeque<Item>, order: Ordering) {
+        // A threshold of `u64::MAX` looks like none, and is looked at with the others: see `take_first`.
         let first = items.front().map_or(u64::MAX, |item| item.threshold.min(u64::MAX - 1));
-        self.first.store(first, Ordering::SeqCst);
+        self.first.store(first, order);
     }
 
     /// Adds a request behind those of the same threshold. `false` if `limit` wait already.
+    #[inline]
     pub fn add(&self, item: Item, limit: usize) -> bool {
-        let mut items = self.items();
+        let mut items = self.items.lock();
         if items.len() >= limit {
             return false;
         }
@@ -56,40 +65,45 @@ impl Line {
             let at = items.partition_point(|earlier| earlier.threshold <= item.threshold);
             items.insert(at, item);
         }
-        self.set_first(&items);
+        self.set_first(&items, self.added);
         true
+    }
+
+    /// Takes out the first that is due at these numbers.
+    #[inline]
+    pub fn take_first(&self, value: u64, errors: u64) -> Option<Item> {
+        let mut items = self.items.lock();
+        if !items.front()?.is_due(value, errors) {
+            drop(items);
+            return self.take_behind(value, errors);
+        }
+        let item = items.pop_front();
+        self.set_first(&items, Ordering::Release);
+        item
+    }
+
+    /// The first of those behind one that does not count failures, and waits on.
+    #[cold]
+    fn take_behind(&self, value: u64, errors: u64) -> Option<Item> {
+        let mut items = self.items.lock();
+        let sum = value.saturating_add(errors);
+        let mut reached = items.iter().take_while(|item| item.threshold <= sum);
+        let at = reached.position(|item| item.is_due(value, errors))?;
+        let item = items.remove(at);
+        self.set_first(&items, Ordering::Release);
+        item
     }
 
     /// Takes out what is due at these numbers, in order, into `due`.
     pub fn take_due(&self, value: u64, errors: u64, due: &mut VecDeque<Item>) {
-        let mut items = self.items();
-        let sum = value.saturating_add(errors);
-        // Most often it is the first, and no failures are there to tell apart.
-        while let Some(item) = items.front()
-            && item.is_due(value, errors)
-            && let Some(item) = items.pop_front()
-        {
-            due.push_back(item);
-        }
-        let mut at = 0;
-        while let Some(item) = items.get(at) {
-            if item.threshold > sum {
-                break;
-            }
-            if !item.is_due(value, errors) {
-                at += 1; // it does not count failures; one behind it may
-            } else if let Some(item) = items.remove(at) {
-                due.push_back(item);
-            }
-        }
-        self.set_first(&items);
+        due.extend(std::iter::from_fn(|| self.take_first(value, errors)));
     }
 
     /// Takes out what `wanted` names.
     pub fn withdraw(&self, wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
-        let mut items = self.items();
+        let mut items = self.items.lock();
         let gone = take(&mut items, wanted);
-        self.set_first(&items);
+        self.set_first(&items, Ordering::Release);
         gone
     }
 }
@@ -144,7 +158,7 @@ mod tests {
         /// Beside a list that is sorted anew each time: what is due comes out by threshold, then by the order of calls.
         #[test]
         fn a_line_is_a_stable_sort(steps in prop::collection::vec(step(), 0..60)) {
-            let line = Line::default();
+            let line = Line::new(Serialization::LIBRARY);
             let mut model: Vec<(u64, u64)> = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u64;
@@ -181,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_full_line_takes_no_more() {
-        let line = Line::default();
+        let line = Line::new(Serialization::LIBRARY);
         assert!(line.add(item(1, 5), 1));
         assert!(!line.add(item(2, 5), 1));
     }

@@ -2,44 +2,68 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold, Work, WorkId};
+use ofi_api::{
+    Context, Counter, DeferredOp, Errno, Error, Result, Serialization, Threading, Threshold, Work, WorkId,
+};
 
 use super::line::take;
 use super::{Deed, Item, Owned, Target};
 use crate::cntr::Cntr;
 use crate::domain::DomainId;
+use crate::lock::PolicyLock;
 
 /// Requests that may wait for one counter; more answer `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
 
 /// See the module.
 pub struct Works {
-    /// Something is in `ready`.
+    /// Something is in `ready`, or comes there.
     due: AtomicBool,
-    running: AtomicBool,
+    running: Turn,
     next: AtomicU64,
-    ready: Mutex<VecDeque<Item>>,
+    ready: PolicyLock<VecDeque<Item>>,
     /// Counters that something may wait for.
     counters: Mutex<Vec<Weak<Cntr>>>,
 }
 
-impl Default for Works {
-    fn default() -> Self {
-        Self {
-            due: AtomicBool::new(false),
-            running: AtomicBool::new(false),
-            next: AtomicU64::new(1),
-            ready: Mutex::default(),
-            counters: Mutex::default(),
+/// One thread at a time. Where the application serialises its calls, a thread has only itself to keep out.
+struct Turn {
+    taken: AtomicBool,
+    shared: bool,
+}
+
+impl Turn {
+    #[inline]
+    fn take(&self) -> bool {
+        if self.shared {
+            return !self.taken.swap(true, Ordering::SeqCst);
         }
+        let free = !self.taken.load(Ordering::Relaxed);
+        self.taken.store(true, Ordering::Relaxed);
+        free
+    }
+
+    #[inline]
+    fn give(&self) {
+        self.taken.store(false, if self.shared { Ordering::SeqCst } else { Ordering::Relaxed });
     }
 }
 
 impl Works {
-    fn ready(&self) -> MutexGuard<'_, VecDeque<Item>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None, in a domain whose calls are serialised as `serialization` says.
+    pub fn new(serialization: Serialization) -> Self {
+        Self {
+            due: AtomicBool::new(false),
+            running: Turn {
+                taken: AtomicBool::new(false),
+                shared: serialization.threading() != Threading::Domain,
+            },
+            next: AtomicU64::new(1),
+            ready: PolicyLock::new(Serialization::LIBRARY, VecDeque::new()),
+            counters: Mutex::default(),
+        }
     }
 
     /// Whether something waits only for being started.
@@ -59,18 +83,46 @@ impl Works {
     /// Takes what is due at `counter`, to be started by whoever next holds no lock.
     #[cold]
     pub fn release(&self, counter: &Cntr) {
-        let mut ready = self.ready();
+        let mut ready = self.ready.lock();
+        // Before anything is taken: see `start`.
+        self.due.store(true, Ordering::SeqCst);
         let (value, errors) = counter.values();
         counter.line.take_due(value, errors, &mut ready);
-        if !ready.is_empty() {
-            self.due.store(true, Ordering::SeqCst);
+    }
+
+    /// Starts what is due at `counter`. To be called without a lock.
+    ///
+    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has said so in
+    /// `due` first; what is taken after that belongs behind those.
+    #[inline]
+    pub fn start(&self, counter: &Cntr) {
+        if self.is_due() || !self.running.take() {
+            self.release(counter);
+            return self.run();
         }
+        let mut behind = false;
+        loop {
+            let (value, errors) = counter.values();
+            let Some(item) = counter.line.take_first(value, errors) else { break };
+            behind = self.due.load(Ordering::SeqCst) || !item.start();
+            if behind {
+                self.ready.lock().push_back(item);
+            }
+            if behind || !counter.has_due() {
+                break;
+            }
+        }
+        self.running.give();
+        if behind {
+            self.release(counter);
+        }
+        self.run_if_due();
     }
 
     #[cold]
     fn run(&self) {
         loop {
-            if self.running.swap(true, Ordering::SeqCst) {
+            if !self.running.take() {
                 return; // whoever runs looks again
             }
             self.due.store(false, Ordering::SeqCst);
@@ -80,19 +132,19 @@ impl Works {
                 let target = item.target();
                 if target.is_some_and(|target| full.contains(&target)) {
                     left.push_back(item);
-                } else if let Some(item) = item.start() {
+                } else if !item.start() {
                     full.extend(target);
                     left.push_back(item);
                 }
             }
             let stuck = !left.is_empty();
             if stuck {
-                let mut ready = self.ready();
+                let mut ready = self.ready.lock();
                 left.append(&mut ready);
                 *ready = left;
                 self.due.store(true, Ordering::SeqCst);
             }
-            self.running.store(false, Ordering::SeqCst);
+            self.running.give();
             if stuck || !self.due.load(Ordering::SeqCst) {
                 return; // what is stuck is tried again at the next poll
             }
@@ -100,9 +152,8 @@ impl Works {
     }
 
     /// The next request that is due.
-    #[inline]
     fn pop(&self) -> Option<Item> {
-        self.ready().pop_front()
+        self.ready.lock().pop_front()
     }
 
     #[cold]
@@ -125,35 +176,36 @@ impl Works {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn wait_for(&self, when: &Threshold<'_>, counter: &Cntr, item: Item) -> Result<()> {
+    /// The counter of a triggered operation that has to wait; `None` has the caller post it at once.
+    ///
+    /// # Errors
+    /// Those of [`Cntr::of`].
+    #[inline]
+    pub fn waits<'a>(&self, when: &'a Threshold<'_>, domain: DomainId) -> Result<Option<&'a Cntr>> {
+        let (counter, threshold) = (Cntr::borrow(when.counter, domain)?, when.value);
+        let due = counter.values().0 >= threshold && !counter.line.concerns(threshold) && !self.is_due();
+        Ok((!due).then_some(counter))
+    }
+
+    /// Takes a triggered operation that has to wait.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if too many wait.
+    #[inline]
+    pub fn wait_for(&self, when: &Threshold<'_>, counter: &Cntr, deed: Deed) -> Result<()> {
+        self.add(when, counter, Item { id: 0, threshold: when.value, deed })
+    }
+
+    #[inline]
+    fn add(&self, when: &Threshold<'_>, counter: &Cntr, item: Item) -> Result<()> {
         if !counter.line.enlisted.load(Ordering::Acquire) {
             self.enlist(when.counter, counter.domain())?;
         }
         if !counter.line.add(item, LIMIT) {
             return Err(Error::AGAIN);
         }
-        counter.look(self);
-        self.run_if_due();
+        counter.start_due();
         Ok(())
-    }
-
-    /// Takes a triggered operation, if it is not due: `Ok(false)` has the caller post it at once.
-    ///
-    /// # Errors
-    /// `FI_EAGAIN` if too many wait; those of [`Cntr::of`].
-    pub fn trigger(
-        &self,
-        when: &Threshold<'_>,
-        domain: DomainId,
-        target: impl FnOnce() -> Weak<dyn Target>,
-        op: &DeferredOp<'_>,
-    ) -> Result<bool> {
-        let (counter, threshold) = (Cntr::borrow(when.counter, domain)?, when.value);
-        if counter.values().0 >= threshold && !counter.line.concerns(threshold) && !self.is_due() {
-            return Ok(false);
-        }
-        let deed = Deed::Triggered(target(), Owned::new(op, true));
-        self.wait_for(when, counter, Item { id: 0, threshold, deed }).map(|()| true)
     }
 
     /// Takes a request of the deferred work queue.
@@ -163,7 +215,7 @@ impl Works {
     pub fn queue(&self, when: &Threshold<'_>, domain: DomainId, deed: Deed) -> Result<WorkId> {
         let counter = Cntr::borrow(when.counter, domain)?;
         let id = self.next_id();
-        self.wait_for(when, counter, Item { id, threshold: when.value, deed })?;
+        self.add(when, counter, Item { id, threshold: when.value, deed })?;
         Ok(WorkId(id))
     }
 
@@ -176,7 +228,7 @@ impl Works {
             }
         }
         if counter.is_none() {
-            gone.append(&mut take(&mut self.ready(), wanted));
+            gone.append(&mut take(&mut self.ready.lock(), wanted));
         }
         gone
     }
@@ -200,29 +252,36 @@ impl Works {
 
     /// `FI_FLUSH_WORK`: all deferred work, or that of one counter. How much there was.
     pub fn flush(&self, counter: Option<&Cntr>) -> usize {
-        self.withdraw(counter, |item| !matches!(item.deed, Deed::Triggered(..))).len()
+        self.withdraw(counter, |item| item.deed.triggered().is_none()).len()
+    }
+
+    /// Forgets the triggered operations of an endpoint that closes. Its deferred work is told of that when it is due.
+    pub fn forget(&self, target: *const ()) {
+        drop(self.withdraw(None, |item| item.deed.triggered().is_some_and(|(its, ..)| is(its, target))));
     }
 
     /// `fi_cancel` of a triggered operation. Whether one was taken back.
     pub fn cancel_triggered(&self, target: *const (), context: Context) -> bool {
         let mut found = false;
-        let mut is_it = |item: &Item| match &item.deed {
-            Deed::Triggered(known, op) if !found => {
-                found = std::ptr::eq(known.as_ptr().cast::<()>(), target) && op.context() == context;
-                found
-            }
-            _ => false,
+        let mut is_it = |item: &Item| {
+            let is_it =
+                item.deed.triggered().is_some_and(|(its, known, _)| is(its, target) && known == context);
+            let first = is_it && !found;
+            found |= first;
+            first
         };
-        let gone = self.withdraw(None, &mut is_it);
-        for item in gone {
-            if let Deed::Triggered(target, op) = &item.deed
-                && let Some(target) = target.upgrade()
-            {
-                target.lost(op.context(), op.flags(), Errno::ECANCELED);
+        for item in self.withdraw(None, &mut is_it) {
+            if let Some((target, context, flags)) = item.deed.triggered() {
+                target.lost(context, flags, Errno::ECANCELED);
             }
         }
         found
     }
+}
+
+/// Whether `target` is the endpoint at that address.
+fn is(target: &Arc<dyn Target>, endpoint: *const ()) -> bool {
+    std::ptr::eq(Arc::as_ptr(target).cast::<()>(), endpoint)
 }
 
 /// What a work request does, checked as far as that is possible before it starts. `target` takes the core out of an
@@ -238,7 +297,8 @@ pub fn deed(
     Ok(match work {
         Work::Post { endpoint, op, completion } => {
             let completion = completion.map(|counter| Cntr::of(counter, domain)).transpose()?;
-            Deed::Work(target(endpoint, op)?, Owned::new(op, false), completion.as_ref().map(Arc::downgrade))
+            let owned = Box::new(Owned::new(op, false));
+            Deed::Work(target(endpoint, op)?, owned, completion.as_ref().map(Arc::downgrade))
         }
         Work::SetCounter(counter, value) => Deed::Set(Arc::downgrade(&Cntr::of(counter, domain)?), *value),
         Work::AddCounter(counter, value) => Deed::Add(Arc::downgrade(&Cntr::of(counter, domain)?), *value),

@@ -1,0 +1,54 @@
+//! A triggered remote access of one piece, as most are: what was checked when it was given, kept as it will be posted.
+
+use ofi_api::{Call, CompletionFlags, Context, DeferredOp, FiAddr, Lent, OpFlags, Piece, RemotePiece, RmaOp};
+
+/// See the module.
+pub struct Access {
+    local: [Piece; 1],
+    remote: [RemotePiece; 1],
+    peer: FiAddr,
+    context: Context,
+    data: u64,
+    /// As they were found to be, with the endpoint's defaults.
+    flags: OpFlags,
+    signal: bool,
+    write: bool,
+}
+
+impl Access {
+    /// A copy of `op`, if it is such an access. Not of an injected one, whose memory is the caller's again at once.
+    #[inline]
+    pub fn of(op: &DeferredOp<'_>, flags: OpFlags, signal: bool) -> Option<Self> {
+        let (op, write) = match op {
+            DeferredOp::Write(op) => (op, true),
+            DeferredOp::Read(op) => (op, false),
+            _ => return None,
+        };
+        let (&[local], &[remote]) = (op.buf.pieces(), op.remote) else { return None };
+        if op.call == Call::Inject || flags.contains(OpFlags::INJECT) {
+            return None;
+        }
+        let RmaOp { peer, context, data, .. } = *op;
+        Some(Self { local: [local], remote: [remote], peer, context, data, flags, signal, write })
+    }
+
+    /// The application's context.
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    /// The flags of its completion.
+    pub fn flags(&self) -> CompletionFlags {
+        CompletionFlags::RMA | if self.write { CompletionFlags::WRITE } else { CompletionFlags::READ }
+    }
+
+    /// The operation, whether it writes, and what it was found to be: flags, whether a completion tells of its end, length.
+    #[inline]
+    pub fn with<R>(&self, post: impl FnOnce(&RmaOp<'_>, bool, (OpFlags, bool, usize)) -> R) -> R {
+        let Self { peer, context, data, flags, signal, write, .. } = *self;
+        // SAFETY: the promise made for the operation that this is a copy of: its memory is lent until it ends.
+        let buf = unsafe { Lent::new(&self.local, &[]) };
+        let op = RmaOp { buf, remote: &self.remote, peer, context, data, flags, call: Call::Msg };
+        post(&op, write, (flags, signal, self.local[0].len))
+    }
+}
