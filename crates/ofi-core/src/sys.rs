@@ -75,6 +75,14 @@ impl WaitSet {
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     }
 
+    /// Which of its descriptors are readable, up to 64 at once. Does not wait.
+    pub fn ready(&self) -> Vec<RawFd> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: room for as many events as said.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 64, 0) };
+        events.iter().take(usize::try_from(count).unwrap_or(0)).map(|event| event.u64 as RawFd).collect()
+    }
+
     /// The set's own descriptor.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()

@@ -43,25 +43,33 @@ impl From<Refused> for Error {
     }
 }
 
-fn connected(hints: &Hints) -> Hints {
+pub(crate) fn connected(hints: &Hints) -> Hints {
     hints.clone().ep_type(EpType::Msg)
 }
 
-fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
-    fabric.open_eq(&EqAttr { wait_obj: WaitObj::Unspec, ..EqAttr::default() })
+pub(crate) fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
+    fabric.open_eq(&EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() })
 }
 
 /// The next event until `deadline`; `None` if there is none.
 fn next(eq: &Arc<dyn EventQueue>, deadline: Instant) -> Result<Option<Event>, Refused> {
-    match eq.read_wait(Some(deadline.saturating_duration_since(Instant::now()))) {
-        Ok(event) => Ok(Some(event)),
-        Err(error) if error.is_again() => Ok(None),
-        Err(error) if error.errno() == Errno::EAVAIL => {
-            let entry = eq.read_error()?;
-            let error = Error::with(entry.err, "the connection did not come about");
-            Err(Refused { error, data: entry.err_data })
-        }
-        Err(error) => Err(error.into()),
+    outcome(eq, eq.read_wait(Some(deadline.saturating_duration_since(Instant::now())))).transpose()
+}
+
+/// What a read says; `None` if it found nothing.
+pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<Result<Event, Refused>> {
+    match read {
+        Ok(event) => Some(Ok(event)),
+        Err(error) if error.is_again() => None,
+        Err(error) if error.errno() == Errno::EAVAIL => match eq.read_error() {
+            Ok(entry) => {
+                let error = Error::with(entry.err, "the connection did not come about");
+                Some(Err(Refused { error, data: entry.err_data }))
+            }
+            Err(error) if error.is_again() => None, // somebody else has it
+            Err(error) => Some(Err(error.into())),
+        },
+        Err(error) => Some(Err(error.into())),
     }
 }
 
@@ -91,7 +99,7 @@ fn next(eq: &Arc<dyn EventQueue>, deadline: Instant) -> Result<Option<Event>, Re
 /// ```
 pub struct Listener {
     pep: Arc<dyn PassiveEndpoint>,
-    eq: Arc<dyn EventQueue>,
+    pub(crate) eq: Arc<dyn EventQueue>,
 }
 
 impl Listener {
@@ -142,19 +150,22 @@ impl Listener {
     /// What reading the event queue answers.
     pub fn wait(&self, limit: Duration) -> Result<Option<Incoming>> {
         let event = next(&self.eq, Instant::now() + limit)?;
-        Ok(event.and_then(|event| {
-            let Event { kind: EventKind::ConnReq, info: Some(info), conn_data, .. } = event else {
-                return None;
-            };
-            Some(Incoming { pep: Arc::clone(&self.pep), info: *info, data: conn_data })
-        }))
+        Ok(event.and_then(|event| self.incoming(event)))
+    }
+
+    /// The request that an event tells of.
+    pub(crate) fn incoming(&self, event: Event) -> Option<Incoming> {
+        let Event { kind: EventKind::ConnReq, info: Some(info), conn_data, .. } = event else {
+            return None;
+        };
+        Some(Incoming { pep: Arc::clone(&self.pep), info: *info, data: conn_data })
     }
 }
 
 /// A connection that a peer asks for. Dropped, it is refused.
 pub struct Incoming {
     pep: Arc<dyn PassiveEndpoint>,
-    info: Info,
+    pub(crate) info: Info,
     data: Vec<u8>,
 }
 
@@ -206,7 +217,7 @@ pub struct Connection {
 }
 
 /// An event queue, for `Debug`.
-struct Events(Arc<dyn EventQueue>);
+pub(crate) struct Events(pub Arc<dyn EventQueue>);
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

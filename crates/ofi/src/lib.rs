@@ -33,7 +33,10 @@ mod window;
 pub use any_buffer::AnyBuffer;
 #[cfg(feature = "tokio")]
 pub use asynchronous::tokio;
-pub use asynchronous::{AsyncNode, Done, Driver, DriverThread, Event, Failed, Operation, Transferred, Turn};
+pub use asynchronous::{
+    AsyncConnection, AsyncNode, Connecting, ConnectionEnd, Done, Driver, DriverThread, Event, Failed,
+    MultiRecv, NextMessage, NextRequest, Operation, Transferred, Turn,
+};
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, OpError};
 pub use connection::{Connection, Incoming, Listener, Refused};

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous {
+    pub mod connections;
     pub mod dropping;
+    pub mod multi;
     pub mod operations;
     pub mod support;
     pub mod threads;

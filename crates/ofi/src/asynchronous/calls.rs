@@ -1,49 +1,79 @@
 //! The operations: those of `Node`, as futures.
 
 use ofi_api::{AtomicKind, Errno, Error, FiAddr, FiOp, Result};
+use ofi_core::slots::SlotId;
 
 use super::AsyncNode;
 use super::operation::{Operation, Transferred, completed, fetched, transferred};
-use super::table::{Attempt, Chores, Ended, Line};
-use crate::any_buffer::AnyBuffer;
+use super::table::{Attempt, Chores, Ended, Given, Line};
 use crate::buffer::{Buffer, BufferMut};
 use crate::completion::Completion;
 use crate::element::Element;
+use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
-use crate::operations::Op;
+use crate::operations::{Claim, Op};
 use crate::remote::RemoteWindow;
 use crate::request::{RecvMsg, Rejected, RmaMsg, SendMsg};
 use crate::threading::Level;
 
 /// What an operation is given, and gives back if it is not posted.
-trait Load: Send + 'static {
-    fn into_any(self) -> Option<AnyBuffer>;
+pub(super) trait Load: Send + 'static {
+    fn into_given(self) -> Given;
 }
 
 impl<B: Buffer> Load for B {
-    fn into_any(self) -> Option<AnyBuffer> {
-        Some(self.into())
+    fn into_given(self) -> Given {
+        Given::Buffer(self.into())
     }
 }
 
 impl Load for () {
-    fn into_any(self) -> Option<AnyBuffer> {
-        None
+    fn into_given(self) -> Given {
+        Given::Nothing
+    }
+}
+
+impl Load for MultiRecvBuffer {
+    fn into_given(self) -> Given {
+        Given::Multi(self)
+    }
+}
+
+impl Load for Claim {
+    fn into_given(self) -> Given {
+        Given::Nothing
+    }
+}
+
+impl<B: Buffer> Load for (Claim, B) {
+    fn into_given(self) -> Given {
+        Given::Buffer(self.1.into())
     }
 }
 
 impl<L: Level> AsyncNode<L> {
     /// Begins an operation: `post` posts it, as often as it takes until there is room.
-    fn start<T, B: Load>(
+    pub(super) fn start<T, B: Load>(
+        &self,
+        line: Line,
+        buffer: B,
+        post: impl FnMut(&Node<L>, B) -> Result<Op, Rejected<B>> + Send + 'static,
+        finish: fn(Ended) -> T,
+    ) -> Operation<'_, T, L> {
+        Operation::new(self, self.begin(line, buffer, post), finish)
+    }
+
+    /// As [`AsyncNode::start`]: answers its place in the table.
+    pub(super) fn begin<B: Load>(
         &self,
         line: Line,
         buffer: B,
         mut post: impl FnMut(&Node<L>, B) -> Result<Op, Rejected<B>> + Send + 'static,
-        finish: fn(Ended) -> T,
-    ) -> Operation<'_, T, L> {
+    ) -> SlotId {
         let mut held = Some(buffer);
         let retry = move |node: Option<&Node<L>>| {
-            let refused = |error, buffer: Option<B>| Attempt::Refused(error, buffer.and_then(Load::into_any));
+            let given = |buffer: Option<B>| buffer.map_or(Given::Nothing, Load::into_given);
+            let refused = |error, buffer: Option<B>| Attempt::Refused(error, given(buffer));
             let (node, buffer) = match (node, held.take()) {
                 (Some(node), Some(buffer)) => (node, buffer),
                 (_, buffer) => return refused(Error::new(Errno::ECANCELED), buffer),
@@ -60,7 +90,7 @@ impl<L: Level> AsyncNode<L> {
         let mut chores = Chores::default();
         let id = self.table().start(&self.node, line, retry, &mut chores);
         chores.run();
-        Operation::new(self, id, finish)
+        id
     }
 
     /// Sends a message, as [`Node::send`].
@@ -193,7 +223,7 @@ impl<L: Level> AsyncNode<L> {
     }
 
     /// Begins an operation without buffer.
-    fn bare<T>(
+    pub(super) fn bare<T>(
         &self,
         line: Line,
         mut post: impl FnMut(&Node<L>) -> Result<Op> + Send + 'static,

@@ -5,12 +5,15 @@
 //! the table gives each completion to its future and wakes it.
 
 mod calls;
+mod connection;
 mod driver;
 mod event;
+mod multi;
 mod operation;
 mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod watch;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -18,8 +21,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, EpOption, FiAddr, Hints, Info, Result, Statistic};
 
+pub use connection::{AsyncConnection, Connecting, ConnectionEnd, NextRequest};
 pub use driver::{Driver, DriverThread, Turn};
 pub use event::Event;
+pub use multi::{MultiRecv, NextMessage};
 pub use operation::{Done, Failed, Operation, Transferred};
 
 use self::table::Table;

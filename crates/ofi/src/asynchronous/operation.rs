@@ -9,7 +9,7 @@ use ofi_api::{CompletionFlags, Errno, Error, FiAddr};
 use ofi_core::slots::SlotId;
 
 use super::AsyncNode;
-use super::table::{Chores, Ended};
+use super::table::{Chores, Ended, Given};
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
 use crate::completion::Completion;
@@ -59,17 +59,82 @@ impl<'a, T, L: Level> Operation<'a, T, L> {
     /// Asks that it end: a receive (`fi_cancel`) with its message, if that has come, or `FI_ECANCELED`; an operation
     /// that still waits for room with `FI_ECANCELED`. Anything else takes its course.
     pub fn cancel(&self) {
-        let mut chores = Chores::default();
+        cancel(self.node, self.id);
+    }
+}
+
+/// See [`Operation::cancel`].
+pub(super) fn cancel<L: Level>(node: &AsyncNode<L>, id: SlotId) {
+    let mut chores = Chores::default();
+    {
+        let mut table = node.table();
+        table.withdraw(id, &mut chores);
+        if let Some(op) = table.in_flight(id) {
+            // What cannot be cancelled, or has ended, is not an error here: the future tells.
+            let _ = node.node.cancel(op);
+            table.rouse(&mut chores);
+        }
+    }
+    chores.run();
+}
+
+/// The future of an operation is dropped before it was over.
+pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
+    let mut chores = Chores::default();
+    {
+        let mut table = node.table();
+        if let Some(op) = table.forget(id, &mut chores)
+            && node.node.cancel(op).is_ok()
         {
-            let mut table = self.node.table();
-            table.withdraw(self.id, &mut chores);
-            if let Some(op) = table.in_flight(self.id) {
-                // What cannot be cancelled, or has ended, is not an error here: the future tells.
-                let _ = self.node.node.cancel(op);
-                table.rouse(&mut chores);
+            // So that the buffer does not wait for somebody else's turn.
+            let _ = table.drive(&node.node, &mut chores);
+            table.rouse(&mut chores);
+        }
+    }
+    chores.run();
+}
+
+/// Takes what an operation gives next, or has the task woken when there is something: drives the node meanwhile.
+pub(super) fn poll_table<L: Level>(
+    node: &AsyncNode<L>,
+    id: SlotId,
+    context: &mut Context<'_>,
+) -> Poll<Ended> {
+    let (mut chores, mut spins) = (Chores::default(), false);
+    let ended = {
+        let mut table = node.table();
+        table.take(id).or_else(|| {
+            // An error ends this operation too: `take` finds it.
+            let _ = table.drive(&node.node, &mut chores);
+            table.rouse(&mut chores);
+            table.take(id)
+        })
+    };
+    let ended = ended.or_else(|| {
+        // A waker is cloned outside the lock, as that is the executor's code.
+        let waker = context.waker();
+        let is_known = node.table().is_waking(id, waker);
+        let clone = (!is_known).then(|| waker.clone());
+        let mut table = node.table();
+        let ended = table.take(id); // another thread may have driven meanwhile
+        if let Some(clone) = clone {
+            match &ended {
+                None => table.set_waker(id, clone, &mut chores),
+                Some(_) => chores.later(clone),
             }
         }
-        chores.run();
+        spins = table.drivers == 0;
+        ended
+    });
+    chores.run();
+    match ended {
+        Some(ended) => Poll::Ready(ended),
+        None => {
+            if spins {
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending
+        }
     }
 }
 
@@ -78,66 +143,17 @@ impl<T, L: Level> Future for Operation<'_, T, L> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         assert!(!self.over, "an operation was polled after it was ready");
-        let node = self.node;
-        let (mut chores, mut spins) = (Chores::default(), false);
-        let ended = {
-            let mut table = node.table();
-            table.take(self.id).or_else(|| {
-                // An error ends this operation too: `take` finds it.
-                let _ = table.drive(&node.node, &mut chores);
-                table.rouse(&mut chores);
-                table.take(self.id)
-            })
-        };
-        let ended = ended.or_else(|| {
-            // A waker is cloned outside the lock, as that is the executor's code.
-            let waker = context.waker();
-            let is_known = node.table().is_waking(self.id, waker);
-            let clone = (!is_known).then(|| waker.clone());
-            let mut table = node.table();
-            let ended = table.take(self.id); // another thread may have driven meanwhile
-            if let Some(clone) = clone {
-                match &ended {
-                    None => table.set_waker(self.id, clone, &mut chores),
-                    Some(_) => chores.later(clone),
-                }
-            }
-            spins = table.drivers == 0;
-            ended
-        });
-        chores.run();
-        match ended {
-            Some(ended) => {
-                self.over = true;
-                Poll::Ready((self.finish)(ended))
-            }
-            None => {
-                if spins {
-                    context.waker().wake_by_ref();
-                }
-                Poll::Pending
-            }
-        }
+        let Poll::Ready(ended) = poll_table(self.node, self.id, context) else { return Poll::Pending };
+        self.over = true;
+        Poll::Ready((self.finish)(ended))
     }
 }
 
 impl<T, L: Level> Drop for Operation<'_, T, L> {
     fn drop(&mut self) {
-        if self.over {
-            return;
+        if !self.over {
+            forget(self.node, self.id);
         }
-        let mut chores = Chores::default();
-        {
-            let mut table = self.node.table();
-            if let Some(op) = table.forget(self.id, &mut chores)
-                && self.node.node.cancel(op).is_ok()
-            {
-                // So that the buffer does not wait for somebody else's turn.
-                let _ = table.drive(&self.node.node, &mut chores);
-                table.rouse(&mut chores);
-            }
-        }
-        chores.run();
     }
 }
 
@@ -213,11 +229,15 @@ fn typed<B: Buffer>(buffer: Option<AnyBuffer>) -> Option<B> {
     buffer.and_then(|buffer| buffer.downcast().ok())
 }
 
+fn given_back(given: Given) -> Option<AnyBuffer> {
+    if let Given::Buffer(buffer) = given { Some(buffer) } else { None }
+}
+
 /// The result of an operation that was given a `B`.
 pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
     let failed = |error, buffer, len| Err(Failed { error, buffer: typed(buffer), len });
     match ended {
-        Ended::Refused(error, buffer) => failed(error, buffer, 0),
+        Ended::Refused(error, given) => failed(error, given_back(given), 0),
         Ended::Lost(error) => failed(error, None, 0),
         Ended::Done(mut done) => {
             let buffer = done.buffer.take();

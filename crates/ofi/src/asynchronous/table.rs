@@ -11,19 +11,27 @@ use ofi_core::slots::{SlotId, Slots};
 
 use crate::any_buffer::AnyBuffer;
 use crate::completion::Completion;
+use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
-use crate::operations::Op;
+use crate::operations::{Claim, Op};
 use crate::threading::Level;
 
 /// Events that are kept for [`event`](super::AsyncNode::event) at most.
 const EVENTS: usize = 1 << 16;
+
+/// What an operation was given, and gives back if it is not posted.
+pub enum Given {
+    Nothing,
+    Buffer(AnyBuffer),
+    Multi(MultiRecvBuffer),
+}
 
 /// How an operation ended.
 pub enum Ended {
     /// Its completion came.
     Done(Completion),
     /// It was not posted, and nothing of it is in flight.
-    Refused(Error, Option<AnyBuffer>),
+    Refused(Error, Given),
     /// Nobody knows: the queue cannot be read any more. The node keeps the buffer.
     Lost(Error),
 }
@@ -42,7 +50,7 @@ pub enum Attempt {
     Posted(Op),
     /// `FI_EAGAIN`.
     Again,
-    Refused(Error, Option<AnyBuffer>),
+    Refused(Error, Given),
 }
 
 /// An operation that waits for room: posts itself, or, without a node, gives its buffer up.
@@ -53,6 +61,8 @@ enum Place {
     /// In the line of those that wait for room.
     Queued(Line),
     InFlight(Op),
+    /// A multi-receive in flight, and messages of it that nobody has fetched.
+    Stream(Op, VecDeque<Completion>),
     Over(Ended),
 }
 
@@ -69,6 +79,8 @@ enum Owner {
     Cell(SlotId),
     /// Of a future that was dropped.
     Dropped,
+    /// Of the table: drops a message that was claimed for nobody, and was counted.
+    Discard,
 }
 
 struct Waiting<L: Level> {
@@ -112,6 +124,8 @@ pub struct Table<L: Level> {
     /// Messages and events that nobody will get.
     pub lost: u64,
     broken: Option<Error>,
+    /// Of futures that were dropped.
+    unclaimed: Vec<Claim>,
     /// Scratch space of [`Table::drive`].
     batch: Vec<Completion>,
 }
@@ -128,6 +142,7 @@ impl<L: Level> Table<L> {
             sleepers: Vec::new(),
             lost: 0,
             broken: None,
+            unclaimed: Vec::new(),
             batch: Vec::new(),
         }
     }
@@ -184,12 +199,29 @@ impl<L: Level> Table<L> {
                 self.cells.remove(id);
                 return Some(Ended::Lost(error));
             }
+            Place::Stream(..) => return self.take_message(id),
             Place::Queued(_) => return None,
         }
         match self.cells.remove(id)?.place {
             Place::Over(ended) => Some(ended),
             _ => None,
         }
+    }
+
+    /// Takes the next message of a multi-receive. With the last one it is over.
+    fn take_message(&mut self, id: SlotId) -> Option<Ended> {
+        let Place::Stream(op, messages) = &mut self.cells.get_mut(id)?.place else { return None };
+        let op = *op;
+        if let Some(done) = messages.pop_front() {
+            if done.released.is_some() {
+                self.cells.remove(id);
+            }
+            return Some(Ended::Done(done));
+        }
+        let error = self.broken.clone()?;
+        self.own(op, Owner::Dropped);
+        self.cells.remove(id);
+        Some(Ended::Lost(error))
     }
 
     /// Whether `waker` is the one that will be woken for the operation.
@@ -208,8 +240,8 @@ impl<L: Level> Table<L> {
 
     /// The operation, while it is in flight.
     pub fn in_flight(&self, id: SlotId) -> Option<Op> {
-        match self.cells.get(id)?.place {
-            Place::InFlight(op) => Some(op),
+        match &self.cells.get(id)?.place {
+            Place::InFlight(op) | Place::Stream(op, _) => Some(*op),
             _ => None,
         }
     }
@@ -220,19 +252,19 @@ impl<L: Level> Table<L> {
         let line = *line;
         let Some(at) = self.lines.iter().position(|waiting| waiting.line == line) else { return };
         let queue = &mut self.lines[at].queue;
-        let mut buffer = None;
+        let mut given = Given::Nothing;
         if let Some(index) = queue.iter().position(|(other, _)| *other == id)
             && let Some((_, mut retry)) = queue.remove(index)
         {
             if let Attempt::Refused(_, back) = retry(None) {
-                buffer = back;
+                given = back;
             }
             chores.later(retry);
         }
         if queue.is_empty() {
             self.lines.swap_remove(at);
         }
-        self.end(id, Ended::Refused(Error::new(Errno::ECANCELED), buffer), chores);
+        self.end(id, Ended::Refused(Error::new(Errno::ECANCELED), given), chores);
     }
 
     /// The future of an operation is gone. Answers the operation if it is in flight still.
@@ -247,9 +279,21 @@ impl<L: Level> Table<L> {
                 self.own(op, Owner::Dropped);
                 Some(op)
             }
+            Place::Stream(op, messages) => {
+                messages.iter().for_each(|done| self.lose(done));
+                let is_over = messages.back().is_some_and(|done| done.released.is_some());
+                chores.later(messages);
+                if is_over {
+                    return None;
+                }
+                self.own(op, Owner::Dropped);
+                Some(op)
+            }
             Place::Over(ended) => {
-                if let Ended::Done(done) = &ended {
+                let mut ended = ended;
+                if let Ended::Done(done) = &mut ended {
                     self.lose(done);
+                    self.unclaimed.extend(done.claim.take());
                 }
                 chores.later(ended);
                 None
@@ -261,6 +305,21 @@ impl<L: Level> Table<L> {
     /// Counts a completion that nobody will get, if it was a message.
     fn lose(&mut self, done: &Completion) {
         self.lost += u64::from(done.result.is_ok() && done.flags.contains(CompletionFlags::RECV));
+    }
+
+    /// A message of a multi-receive has come.
+    fn push(&mut self, id: SlotId, done: Completion, chores: &mut Chores) {
+        let Some(cell) = self.cells.get_mut(id) else { return };
+        match &mut cell.place {
+            Place::Stream(_, messages) => messages.push_back(done),
+            place @ Place::InFlight(_) => {
+                if let Some(op) = done.op {
+                    *place = Place::Stream(op, VecDeque::from([done]));
+                }
+            }
+            Place::Queued(_) | Place::Over(_) => chores.later(done),
+        }
+        chores.wake.extend(cell.waker.take());
     }
 
     fn end(&mut self, id: SlotId, ended: Ended, chores: &mut Chores) {
@@ -285,6 +344,7 @@ impl<L: Level> Table<L> {
             self.dispatch(done, chores);
         }
         self.batch = batch;
+        self.discard_unclaimed(node);
         if let Err(error) = read {
             return Err(self.break_down(error, chores));
         }
@@ -294,20 +354,26 @@ impl<L: Level> Table<L> {
         Ok(())
     }
 
-    fn dispatch(&mut self, done: Completion, chores: &mut Chores) {
+    fn dispatch(&mut self, mut done: Completion, chores: &mut Chores) {
+        // A message of a multi-receive that takes more.
+        let goes_on = done.range.is_some() && done.released.is_none();
         let owner = match done.op {
             Some(op) => match self.owners.get_mut(op.index()) {
+                Some(owner) if goes_on => *owner,
                 Some(owner) => std::mem::replace(owner, Owner::Nobody),
                 None => Owner::Nobody,
             },
             None => Owner::Nobody,
         };
         match owner {
+            Owner::Cell(id) if goes_on || done.released.is_some() => self.push(id, done, chores),
             Owner::Cell(id) => self.end(id, Ended::Done(done), chores),
             Owner::Dropped => {
                 self.lose(&done);
+                self.unclaimed.extend(done.claim.take());
                 chores.later(done);
             }
+            Owner::Discard => chores.later(done),
             Owner::Nobody if self.events.len() < EVENTS => {
                 self.events.push_back(done);
                 chores.wake.append(&mut self.listeners);
@@ -315,6 +381,21 @@ impl<L: Level> Table<L> {
             Owner::Nobody => {
                 self.lost += 1;
                 chores.later(done);
+            }
+        }
+    }
+
+    /// Drops the messages that were claimed for futures that are gone.
+    fn discard_unclaimed(&mut self, node: &Node<L>) {
+        while let Some(claim) = self.unclaimed.pop() {
+            match node.discard_claimed(claim) {
+                Ok(op) => self.own(op, Owner::Discard),
+                Err(rejected) => {
+                    if rejected.is_again() {
+                        self.unclaimed.push(rejected.buffer);
+                    }
+                    return; // the next turn
+                }
             }
         }
     }

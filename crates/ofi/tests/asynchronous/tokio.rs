@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofi::tokio::Driven;
-use ofi::{AsyncNode, Errno, FiAddr};
+use ofi::{AsyncConnection, AsyncNode, Errno, FiAddr, Listener, MultiRecvBuffer};
 use tokio::time::timeout;
 
 use super::support::{LONG, hints, pattern};
@@ -127,4 +127,63 @@ async fn a_node_outlives_its_driver() {
     let (sent, received) = tokio::join!(pair.a.send(pattern(8), pair.to_b), timeout(LONG, receive));
     assert!(sent.is_ok());
     assert_eq!(received.unwrap().unwrap().buffer, pattern(8));
+}
+
+/// A listener in a task, and callers in others, some of which give up.
+async fn connections() {
+    let listener = Listener::open(&hints()).unwrap();
+    let name = listener.name().unwrap();
+    let server = tokio::spawn(async move {
+        let mut served = 0;
+        while served < 8 {
+            let request = timeout(LONG, listener.next()).await.expect("a wake-up was lost").unwrap();
+            // Whoever gave up has a request all the same.
+            let Ok(connection) = timeout(LONG, request.accept_async(b"")).await.expect("an end") else {
+                continue;
+            };
+            let driven = Driven::new(Arc::clone(connection.node()));
+            let mut messages = driven.recv_multi(MultiRecvBuffer::new(vec![0; 100_000]));
+            let Ok(message) = timeout(LONG, messages.next()).await.expect("a message").expect("room") else {
+                continue;
+            };
+            if message.result.is_err() {
+                continue; // the caller had gone
+            }
+            assert_eq!(message.bytes(), pattern(5000));
+            driven.send(b"got it".to_vec(), connection.peer()).await.unwrap();
+            timeout(LONG, connection.ended()).await.expect("the caller ends it").unwrap();
+            served += 1;
+        }
+    });
+    let mut callers = Vec::new();
+    for number in 0..12 {
+        let name = name.clone();
+        callers.push(tokio::spawn(async move {
+            let connecting = AsyncConnection::open(&hints(), &name, b"").unwrap();
+            if number % 3 == 2 {
+                let _ = timeout(Duration::from_millis(1), connecting).await; // gives up, most often
+                return;
+            }
+            let connection = timeout(LONG, connecting).await.expect("an answer").unwrap();
+            let driven = Driven::new(Arc::clone(connection.node()));
+            let answer = driven.recv(vec![0; 8]);
+            driven.send(pattern(5000), connection.peer()).await.unwrap();
+            assert_eq!(timeout(LONG, answer).await.expect("an answer").unwrap().bytes(), b"got it");
+            connection.shutdown().unwrap();
+        }));
+    }
+    for caller in callers {
+        timeout(LONG, caller).await.expect("callers end").unwrap();
+    }
+    timeout(LONG, server).await.expect("the server ends").unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn connections_come_and_go_on_one_thread() {
+    connections().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn connections_come_and_go_on_threads() {
+    connections().await;
 }

@@ -1,0 +1,60 @@
+//! Connections as futures: a server accepts whoever comes, takes a stream of messages from each in one buffer, and answers with how
+//! much it got. The clients are on another thread; an executor belongs to nobody's node, so any does.
+//!
+//! `cargo run --release --example async_connections`
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::ExitCode;
+
+use ofi::{Address, AsyncConnection, AsyncNode, Hints, Incoming, Listener, MultiRecvBuffer, Result};
+
+const CLIENTS: usize = 3;
+const MESSAGES: usize = 5;
+
+fn main() -> ExitCode {
+    support::report(|| {
+        let hints = Hints::new().provider("shm");
+        let listener = Listener::open(&hints)?;
+        let name = listener.name()?;
+        let clients = std::thread::spawn(move || {
+            let executor = AsyncNode::open(&hints)?;
+            (0..CLIENTS).try_for_each(|number| executor.block_on(client(&hints, &name, number)))
+        });
+        let executor = AsyncNode::open(&Hints::new().provider("shm"))?;
+        executor.block_on(async {
+            for number in 1..=CLIENTS {
+                let bytes = serve(listener.next().await?).await?;
+                println!("client {number} of {CLIENTS} sent {bytes} bytes");
+            }
+            Ok::<_, ofi::Error>(())
+        })?;
+        clients.join().map_err(|_| "a client panicked")??;
+        Ok(())
+    })
+}
+
+async fn serve(request: Incoming) -> Result<usize> {
+    let connection = request.accept_async(b"welcome").await?;
+    let mut messages = connection.recv_multi(MultiRecvBuffer::new(vec![0; 1 << 20]));
+    let mut bytes = 0;
+    for _ in 0..MESSAGES {
+        let Some(message) = messages.next().await else { break };
+        bytes += message?.ok()?.bytes().len();
+    }
+    connection.send(bytes.to_le_bytes().to_vec(), connection.peer()).await?;
+    connection.ended().await?;
+    Ok(bytes)
+}
+
+async fn client(hints: &Hints, server: &Address, number: usize) -> Result<()> {
+    let connection = AsyncConnection::open(hints, server, b"")?.await?;
+    let answer = connection.recv(vec![0; 8]);
+    for _ in 0..MESSAGES {
+        connection.send(vec![1; 1000 * (number + 1)], connection.peer()).await?;
+    }
+    let got = answer.await?;
+    assert_eq!(got.bytes(), (MESSAGES * 1000 * (number + 1)).to_le_bytes());
+    connection.shutdown()
+}

@@ -1,0 +1,240 @@
+//! Connections as futures: requests, connecting, accepting, and the end of a connection.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ofi_api::{Address, Errno, Error, Event, EventKind, EventQueue, FiAddr, Hints, Info, Result, WaitObj};
+
+use super::{AsyncNode, watch};
+use crate::connection::{Events, Incoming, Listener, Refused, connected, open_eq, outcome};
+use crate::domain::Domain;
+use crate::node::{Node, NodeBuilder};
+use crate::threading::Safe;
+
+/// Reads a queue, and has the task woken when there is something if there is nothing.
+fn poll_event(
+    eq: &Arc<dyn EventQueue>,
+    context: &Context<'_>,
+    under_way: bool,
+) -> Poll<Result<Event, Refused>> {
+    if let Some(outcome) = outcome(eq, eq.read()) {
+        return Poll::Ready(outcome);
+    }
+    match watch::wake_for(eq, context.waker(), under_way) {
+        Ok(()) => Poll::Pending,
+        Err(error) => Poll::Ready(Err(error.into())),
+    }
+}
+
+impl Listener {
+    /// The next request, as a future: for any executor, as nobody has to drive a listener.
+    ///
+    /// ```
+    /// use ofi::{AsyncConnection, AsyncNode, Hints, Listener};
+    ///
+    /// let hints = Hints::new().provider("shm");
+    /// let listener = Listener::open(&hints)?;
+    /// let connecting = AsyncConnection::open(&hints, &listener.name()?, b"my name")?;
+    /// // Any executor does; this one is at hand.
+    /// let run = AsyncNode::open(&hints)?;
+    /// run.block_on(async {
+    ///     let request = listener.next().await?;
+    ///     assert_eq!(request.data(), b"my name");
+    ///     let server = request.accept_async(b"welcome").await?;
+    ///     let client = connecting.await?;
+    ///     assert_eq!(client.greeting(), b"welcome");
+    ///     let receive = server.recv(vec![0; 16]);
+    ///     client.send(b"hello".to_vec(), client.peer()).await?;
+    ///     assert_eq!(receive.await?.bytes(), b"hello");
+    ///     client.shutdown()?;
+    ///     server.ended().await
+    /// })?;
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// Dropping the future loses nothing: the next one has the request.
+    pub fn next(&self) -> NextRequest<'_> {
+        NextRequest(self)
+    }
+
+    /// As the future of [`Listener::next`], for streams of other crates: `Ready` with the next request.
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Result<Incoming>> {
+        loop {
+            return match poll_event(&self.eq, context, false) {
+                Poll::Ready(Ok(event)) => match self.incoming(event) {
+                    Some(request) => Poll::Ready(Ok(request)),
+                    None => continue,
+                },
+                Poll::Ready(Err(refused)) => Poll::Ready(Err(refused.error)),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+    }
+}
+
+/// The next request of a [`Listener`]: see [`Listener::next`].
+#[must_use = "it does nothing unless it is awaited"]
+pub struct NextRequest<'a>(&'a Listener);
+
+impl Future for NextRequest<'_> {
+    type Output = Result<Incoming>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_next(context)
+    }
+}
+
+impl fmt::Debug for NextRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NextRequest")
+    }
+}
+
+impl Incoming {
+    /// As [`Incoming::accept`], as a future. It accepts at once, and is ready when the connection is there.
+    pub fn accept_async(self, data: &[u8]) -> Connecting {
+        let begun = Domain::of_info(self.info.clone())
+            .and_then(|domain| begin(domain, Some(&self.info), |node| node.raw_endpoint().accept(data)));
+        Connecting(Some(begun))
+    }
+}
+
+fn begin(
+    domain: Domain<Safe>,
+    info: Option<&Info>,
+    call: impl FnOnce(&Node<Safe>) -> Result<()>,
+) -> Result<(Node<Safe>, Arc<dyn EventQueue>)> {
+    let eq = open_eq(domain.opened().fabric())?;
+    let node = NodeBuilder::in_domain(domain).wait_obj(WaitObj::Fd).open_connected(info, &eq)?;
+    call(&node)?;
+    Ok((node, eq))
+}
+
+/// A connection that is coming about: a future of it. It began with the call that made this, and goes on however seldom this is
+/// polled. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping this gives up at once, and the other end
+/// is told.
+///
+/// # Panics
+/// When it is polled after it was ready, as futures may.
+#[must_use = "dropping it gives the connection up"]
+pub struct Connecting(Option<Result<(Node<Safe>, Arc<dyn EventQueue>)>>);
+
+impl Future for Connecting {
+    type Output = Result<AsyncConnection, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (node, eq) = match self.0.take().expect("polled after it was ready") {
+            Ok(begun) => begun,
+            Err(error) => return Poll::Ready(Err(error.into())),
+        };
+        match poll_event(&eq, context, true) {
+            Poll::Pending => {
+                self.0 = Some(Ok((node, eq)));
+                Poll::Pending
+            }
+            Poll::Ready(Ok(event)) if event.kind == EventKind::Connected => {
+                let (node, greeting) = (Arc::new(AsyncNode::new(node)), event.conn_data);
+                Poll::Ready(Ok(AsyncConnection { node, eq: Events(eq), greeting }))
+            }
+            Poll::Ready(Ok(_)) => Poll::Ready(Err(Error::new(Errno::ECONNABORTED).into())),
+            Poll::Ready(Err(refused)) => Poll::Ready(Err(refused)),
+        }
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").finish_non_exhaustive()
+    }
+}
+
+/// An async node with one peer: everything that an [`AsyncNode`] can do is done with [`AsyncConnection::peer`]. It is driven as any
+/// other, by what `AsyncNode` lists.
+#[derive(Debug)]
+pub struct AsyncConnection {
+    node: Arc<AsyncNode<Safe>>,
+    eq: Events,
+    greeting: Vec<u8>,
+}
+
+impl AsyncConnection {
+    /// Begins to connect to the listener at `address`, and gives `data` along. The future fails with `FI_ECONNREFUSED` and what the
+    /// peer said, or `FI_ETIMEDOUT`.
+    ///
+    /// # Errors
+    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints, address: &Address, data: &[u8]) -> Result<Connecting> {
+        let domain = Domain::<Safe>::open(&connected(hints).addr_format(address.format()))?;
+        let begun = begin(domain, None, |node| node.raw_endpoint().connect(address, data))?;
+        Ok(Connecting(Some(Ok(begun))))
+    }
+
+    /// The node, for those who drive it. While somebody holds it, the connection is not closed.
+    pub fn node(&self) -> &Arc<AsyncNode> {
+        &self.node
+    }
+
+    /// The peer, as operations name it.
+    pub fn peer(&self) -> FiAddr {
+        FiAddr(0)
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn peer_name(&self) -> Result<Address> {
+        self.node.node.raw_endpoint().peer_name()
+    }
+
+    /// What the peer gave along when it accepted; empty at the end that accepted.
+    pub fn greeting(&self) -> &[u8] {
+        &self.greeting
+    }
+
+    /// As [`Connection::shutdown`](crate::Connection::shutdown).
+    ///
+    /// # Errors
+    /// What the transport answers.
+    pub fn shutdown(&self) -> Result<()> {
+        self.node.node.raw_endpoint().shutdown()
+    }
+
+    /// Waits until the peer, or this end, has ended the connection, or the peer is gone. Dropping the future loses nothing, as long as
+    /// it was not ready.
+    pub fn ended(&self) -> ConnectionEnd<'_> {
+        ConnectionEnd(self)
+    }
+}
+
+impl Deref for AsyncConnection {
+    type Target = AsyncNode<Safe>;
+
+    fn deref(&self) -> &AsyncNode<Safe> {
+        &self.node
+    }
+}
+
+/// The end of a connection: see [`AsyncConnection::ended`].
+#[derive(Debug)]
+#[must_use = "it does nothing unless it is awaited"]
+pub struct ConnectionEnd<'a>(&'a AsyncConnection);
+
+impl Future for ConnectionEnd<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            return match poll_event(&self.0.eq.0, context, false) {
+                Poll::Ready(Ok(event)) if event.kind == EventKind::Shutdown => Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => continue,
+                Poll::Ready(Err(refused)) => Poll::Ready(Err(refused.error)),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Multi-receives as streams of messages, and messages that a search claimed.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ofi_api::Result;
+use ofi_core::slots::SlotId;
+
+use super::AsyncNode;
+use super::operation::{Failed, Operation, Transferred, completed, poll_table, transferred};
+use super::table::{Ended, Given, Line};
+use crate::buffer::BufferMut;
+use crate::completion::Completion;
+use crate::multi_recv::MultiRecvBuffer;
+use crate::node::Node;
+use crate::operations::Claim;
+use crate::threading::{Level, Safe};
+
+/// A buffer that takes one message after the other: a stream of them. The buffer comes back in the last, which says
+/// [`released`](Completion::released); after that there are none. Every message is kept until it is asked for.
+///
+/// ```
+/// use ofi::{AsyncNode, Hints, MultiRecvBuffer};
+///
+/// let hints = Hints::new().provider("shm");
+/// let (alice, bob) = (AsyncNode::open(&hints)?, AsyncNode::open(&hints)?);
+/// let to_bob = alice.insert(&bob.name()?)?;
+/// alice.block_on(async {
+///     let mut messages = bob.recv_multi(MultiRecvBuffer::new(vec![0; 4096]));
+///     for text in [&b"one"[..], b"two"] {
+///         alice.send(text, to_bob).await?;
+///         let message = messages.next().await.expect("there is room for more")?;
+///         assert_eq!(message.bytes(), text); // where it lies in the buffer
+///     }
+///     Ok::<(), ofi::Error>(())
+/// })?;
+/// # Ok::<(), ofi::Error>(())
+/// ```
+///
+/// Dropping it cancels the receive; messages that have come and were not asked for are gone then, and
+/// [counted](AsyncNode::lost).
+#[must_use = "dropping it cancels the receive"]
+pub struct MultiRecv<'a, L: Level = Safe> {
+    node: &'a AsyncNode<L>,
+    id: SlotId,
+    over: bool,
+}
+
+/// What a multi-receive gives: a message, or why there are no more. A message that failed, as one that did not fit, is a completion
+/// with that result.
+type Item = Result<Completion, Failed<MultiRecvBuffer>>;
+
+impl<'a, L: Level> MultiRecv<'a, L> {
+    /// The next message; `None` after the last. Dropping the future loses nothing.
+    pub fn next(&mut self) -> NextMessage<'_, 'a, L> {
+        NextMessage(self)
+    }
+
+    /// As the future of [`MultiRecv::next`], for streams of other crates.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(ended) = poll_table(self.node, self.id, context) else { return Poll::Pending };
+        let failed = |error, buffer| Err(Failed { error, buffer, len: 0 });
+        let item = match ended {
+            Ended::Done(done) => {
+                self.over = done.released.is_some();
+                Ok(done)
+            }
+            Ended::Refused(error, given) => {
+                self.over = true;
+                failed(error, if let Given::Multi(buffer) = given { Some(buffer) } else { None })
+            }
+            Ended::Lost(error) => {
+                self.over = true;
+                failed(error, None)
+            }
+        };
+        Poll::Ready(Some(item))
+    }
+
+    /// Asks that it end (`fi_cancel`): the messages that came before are given, then the buffer, with `FI_ECANCELED`.
+    pub fn cancel(&self) {
+        super::operation::cancel(self.node, self.id);
+    }
+}
+
+impl<L: Level> Drop for MultiRecv<'_, L> {
+    fn drop(&mut self) {
+        if !self.over {
+            super::operation::forget(self.node, self.id);
+        }
+    }
+}
+
+impl<L: Level> fmt::Debug for MultiRecv<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiRecv").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+/// The next message of a [`MultiRecv`].
+#[must_use = "it does nothing unless it is awaited"]
+pub struct NextMessage<'m, 'a, L: Level = Safe>(&'m mut MultiRecv<'a, L>);
+
+impl<L: Level> Future for NextMessage<'_, '_, L> {
+    type Output = Option<Item>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_next(context)
+    }
+}
+
+impl<L: Level> fmt::Debug for NextMessage<'_, '_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NextMessage").field(&self.0).finish()
+    }
+}
+
+impl<L: Level> AsyncNode<L> {
+    /// Receives one untagged message after the other into one buffer, as [`Node::recv_multi`].
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> MultiRecv<'_, L> {
+        let id = self.begin(Line::Receive, buffer, |node: &Node<L>, buffer| node.recv_multi(buffer));
+        MultiRecv { node: self, id, over: false }
+    }
+
+    /// Receives one tagged message after the other into one buffer, as [`Node::trecv_multi`].
+    pub fn trecv_multi(&self, buffer: MultiRecvBuffer, tag: u64, ignore: u64) -> MultiRecv<'_, L> {
+        let post = move |node: &Node<L>, buffer| node.trecv_multi(buffer, tag, ignore);
+        MultiRecv { node: self, id: self.begin(Line::Receive, buffer, post), over: false }
+    }
+
+    /// Looks for a tagged message and takes it aside, as [`Node::peek_claim`]: the result has a [`Claim`]. If the future is dropped
+    /// after a message was claimed, the message is discarded, and [counted](AsyncNode::lost).
+    pub fn peek_claim(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
+        self.bare(Line::Receive, move |node| node.peek_claim(tag, ignore), completed)
+    }
+
+    /// Receives a claimed message, as [`Node::claim`]. If there is no room and the future is cancelled or dropped before there is, the
+    /// message stays claimed until the node is closed.
+    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Operation<'_, Transferred<B>, L> {
+        let post = |node: &Node<L>, (claim, buffer)| node.claim(claim, buffer);
+        self.start(Line::Receive, (claim, buffer), post, transferred)
+    }
+
+    /// Drops a claimed message, as [`Node::discard_claimed`].
+    pub fn discard_claimed(&self, claim: Claim) -> Operation<'_, Result<Completion>, L> {
+        self.start(Line::Receive, claim, |node: &Node<L>, claim| node.discard_claimed(claim), completed)
+    }
+
+    /// Drops a tagged message that has arrived, as [`Node::discard`]. Fails with `FI_ENOMSG` if there is none.
+    pub fn discard(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
+        self.bare(Line::Receive, move |node| node.discard(tag, ignore), completed)
+    }
+}
