@@ -38,21 +38,22 @@ impl Listener {
     ///
     /// let hints = Hints::new().provider("shm");
     /// let listener = Listener::open(&hints)?;
-    /// let connecting = AsyncConnection::open(&hints, &listener.name()?, b"my name")?;
-    /// // Any executor does; this one is at hand.
-    /// let run = AsyncNode::open(&hints)?;
-    /// run.block_on(async {
+    /// let address = listener.name()?;
+    /// let client = std::thread::spawn(move || -> ofi::Result<Vec<u8>> {
+    ///     let executor = AsyncNode::open(&hints)?; // any executor does; this one is at hand
+    ///     executor.block_on(async {
+    ///         let connection = AsyncConnection::open(&hints, &address, b"my name")?.await?;
+    ///         Ok(connection.recv(vec![0; 16]).await?.bytes().to_vec())
+    ///     })
+    /// });
+    /// AsyncNode::open(&Hints::new().provider("shm"))?.block_on(async {
     ///     let request = listener.next().await?;
     ///     assert_eq!(request.data(), b"my name");
-    ///     let server = request.accept_async(b"welcome").await?;
-    ///     let client = connecting.await?;
-    ///     assert_eq!(client.greeting(), b"welcome");
-    ///     let receive = server.recv(vec![0; 16]);
-    ///     client.send(b"hello".to_vec(), client.peer()).await?;
-    ///     assert_eq!(receive.await?.bytes(), b"hello");
-    ///     client.shutdown()?;
-    ///     server.ended().await
+    ///     let connection = request.accept_async(b"welcome").await?;
+    ///     connection.send(b"hello".to_vec(), connection.peer()).await?;
+    ///     connection.ended().await // the client closes
     /// })?;
+    /// assert_eq!(client.join().expect("no panic")?, b"hello");
     /// # Ok::<(), ofi::Error>(())
     /// ```
     ///
@@ -114,8 +115,8 @@ fn begin(
     Ok((node, eq))
 }
 
-/// A connection that is coming about: a future of it. It began with the call that made this, and goes on however seldom this is
-/// polled. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping this gives up at once, and the other end
+/// A connection that is coming about: a future of it. It began with the call that made this, and goes on while this is awaited; the other
+/// end waits for that. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping this gives up at once, and the other end
 /// is told.
 ///
 /// # Panics

@@ -28,7 +28,7 @@ use crate::threading::{Level, Safe};
 /// let (alice, bob) = (AsyncNode::open(&hints)?, AsyncNode::open(&hints)?);
 /// let to_bob = alice.insert(&bob.name()?)?;
 /// alice.block_on(async {
-///     let mut messages = bob.recv_multi(MultiRecvBuffer::new(vec![0; 4096]));
+///     let mut messages = bob.recv_multi(MultiRecvBuffer::new(vec![0; 100_000]));
 ///     for text in [&b"one"[..], b"two"] {
 ///         alice.send(text, to_bob).await?;
 ///         let message = messages.next().await.expect("there is room for more")?;
