@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         let executor = AsyncNode::open(&Hints::new().provider("shm"))?;
         executor.block_on(async {
             for number in 1..=CLIENTS {
-                let bytes = serve(listener.next().await?).await?;
+                let bytes = serve(listener.next_request().await?).await?;
                 println!("client {number} of {CLIENTS} sent {bytes} bytes");
             }
             Ok::<_, ofi::Error>(())
@@ -40,7 +40,7 @@ async fn serve(request: Incoming) -> Result<usize> {
     let mut messages = connection.recv_multi(MultiRecvBuffer::new(vec![0; 1 << 20]));
     let mut bytes = 0;
     for _ in 0..MESSAGES {
-        let Some(message) = messages.next().await else { break };
+        let Some(message) = messages.next_message().await else { break };
         bytes += message?.ok()?.bytes().len();
     }
     connection.send(bytes.to_le_bytes().to_vec(), connection.peer()).await?;

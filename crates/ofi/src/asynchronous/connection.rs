@@ -47,7 +47,7 @@ impl Listener {
     ///     })
     /// });
     /// AsyncNode::open(&Hints::new().provider("shm"))?.block_on(async {
-    ///     let request = listener.next().await?;
+    ///     let request = listener.next_request().await?;
     ///     assert_eq!(request.data(), b"my name");
     ///     let connection = request.accept_async(b"welcome").await?;
     ///     connection.send(b"hello".to_vec(), connection.peer()).await?;
@@ -58,11 +58,11 @@ impl Listener {
     /// ```
     ///
     /// Dropping the future loses nothing: the next one has the request.
-    pub fn next(&self) -> NextRequest<'_> {
+    pub fn next_request(&self) -> NextRequest<'_> {
         NextRequest(self)
     }
 
-    /// As the future of [`Listener::next`], for streams of other crates: `Ready` with the next request.
+    /// As the future of [`Listener::next_request`], for streams of other crates: `Ready` with the next request.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<Result<Incoming>> {
         loop {
             return match poll_event(&self.eq, context, false) {
@@ -77,7 +77,7 @@ impl Listener {
     }
 }
 
-/// The next request of a [`Listener`]: see [`Listener::next`].
+/// The next request of a [`Listener`]: see [`Listener::next_request`].
 #[must_use = "it does nothing unless it is awaited"]
 pub struct NextRequest<'a>(&'a Listener);
 
@@ -108,7 +108,7 @@ fn begin(
     domain: Domain<Safe>,
     info: Option<&Info>,
     call: impl FnOnce(&Node<Safe>) -> Result<()>,
-) -> Result<(Node<Safe>, Arc<dyn EventQueue>)> {
+) -> Result<Begun> {
     let eq = open_eq(domain.opened().fabric())?;
     let node = NodeBuilder::in_domain(domain).wait_obj(WaitObj::Fd).open_connected(info, &eq)?;
     call(&node)?;
@@ -122,7 +122,10 @@ fn begin(
 /// # Panics
 /// When it is polled after it was ready, as futures may.
 #[must_use = "dropping it gives the connection up"]
-pub struct Connecting(Option<Result<(Node<Safe>, Arc<dyn EventQueue>)>>);
+pub struct Connecting(Option<Result<Begun>>);
+
+/// An endpoint that connects or accepts, and the queue that tells how that ends.
+type Begun = (Node<Safe>, Arc<dyn EventQueue>);
 
 impl Future for Connecting {
     type Output = Result<AsyncConnection, Refused>;

@@ -31,7 +31,7 @@ use crate::threading::{Level, Safe};
 ///     let mut messages = bob.recv_multi(MultiRecvBuffer::new(vec![0; 100_000]));
 ///     for text in [&b"one"[..], b"two"] {
 ///         alice.send(text, to_bob).await?;
-///         let message = messages.next().await.expect("there is room for more")?;
+///         let message = messages.next_message().await.expect("there is room for more")?;
 ///         assert_eq!(message.bytes(), text); // where it lies in the buffer
 ///     }
 ///     Ok::<(), ofi::Error>(())
@@ -54,11 +54,11 @@ type Item = Result<Completion, Failed<MultiRecvBuffer>>;
 
 impl<'a, L: Level> MultiRecv<'a, L> {
     /// The next message; `None` after the last. Dropping the future loses nothing.
-    pub fn next(&mut self) -> NextMessage<'_, 'a, L> {
+    pub fn next_message(&mut self) -> NextMessage<'_, 'a, L> {
         NextMessage(self)
     }
 
-    /// As the future of [`MultiRecv::next`], for streams of other crates.
+    /// As the future of [`MultiRecv::next_message`], for streams of other crates.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Item>> {
         if self.over {
             return Poll::Ready(None);

@@ -10,7 +10,7 @@ use super::support::{LONG, all, both, hints, park_on, pattern, poll_once};
 async fn connect(listener: &Listener) -> (AsyncConnection, AsyncConnection) {
     let calling = AsyncConnection::open(&hints(), &listener.name().unwrap(), b"who").unwrap();
     let accepting = async {
-        let request = listener.next().await.unwrap();
+        let request = listener.next_request().await.unwrap();
         assert_eq!(request.data(), b"who");
         request.accept_async(b"you").await.unwrap()
     };
@@ -50,7 +50,7 @@ fn a_listener_is_a_stream_of_requests() {
         let accepting = async {
             let mut servers = Vec::new();
             while servers.len() < COUNT {
-                servers.push(listener.next().await.unwrap().accept_async(b"").await.unwrap());
+                servers.push(listener.next_request().await.unwrap().accept_async(b"").await.unwrap());
             }
             servers
         };
@@ -65,7 +65,7 @@ fn a_rejection_says_why_and_nobody_there_refuses() {
     let name = listener.name().unwrap();
     park_on(async {
         let calling = AsyncConnection::open(&hints(), &name, b"").unwrap();
-        let rejecting = async { listener.next().await.unwrap().reject(b"full").unwrap() };
+        let rejecting = async { listener.next_request().await.unwrap().reject(b"full").unwrap() };
         let (refused, ()) = both(calling, rejecting).await;
         let refused = refused.unwrap_err();
         assert_eq!((refused.error.errno(), &refused.data[..]), (Errno::ECONNREFUSED, &b"full"[..]));
@@ -81,19 +81,19 @@ fn what_is_dropped_on_the_way_is_given_up_and_bothers_nobody() {
     let name = listener.name().unwrap();
     park_on(async {
         // A future of a request, dropped before and after the request is there.
-        let mut next = listener.next();
+        let mut next = listener.next_request();
         assert!(poll_once(&mut next).is_pending());
         drop(next);
         // One that connects, dropped: its request can be accepted by nobody.
         let mut calling = AsyncConnection::open(&hints(), &name, b"gone").unwrap();
         assert!(poll_once(&mut calling).is_pending());
         drop(calling);
-        let request = listener.next().await.unwrap();
+        let request = listener.next_request().await.unwrap();
         assert_eq!(request.data(), b"gone");
         assert!(request.accept_async(b"").await.is_err());
         // One that accepts, dropped: the other end is told.
         let calling = AsyncConnection::open(&hints(), &name, b"").unwrap();
-        let accepting = listener.next().await.unwrap().accept_async(b"");
+        let accepting = listener.next_request().await.unwrap().accept_async(b"");
         drop(accepting);
         if let Ok(connection) = calling.await {
             connection.ended().await.unwrap(); // it was there, and is over
@@ -113,7 +113,7 @@ fn a_wait_for_requests_costs_nothing_until_one_comes() {
         std::thread::sleep(Duration::from_millis(100));
         ofi::Connection::open(&hints(), &name, b"late", LONG).map(drop)
     });
-    let request = park_on(listener.next()).unwrap();
+    let request = park_on(listener.next_request()).unwrap();
     assert_eq!(request.data(), b"late");
     drop(request);
     assert_eq!(asks.join().unwrap().unwrap_err().error.errno(), Errno::ECONNREFUSED);

@@ -13,31 +13,31 @@ fn messages_come_one_by_one_and_the_buffer_with_the_last() {
         let mut ranges = Vec::new();
         for len in [300, 0, 200, 100] {
             pair.a.send(pattern(len), pair.to_b).await.unwrap();
-            let mut message = messages.next().await.unwrap().unwrap();
+            let mut message = messages.next_message().await.unwrap().unwrap();
             assert_eq!((message.bytes(), message.released.is_none()), (&pattern(len)[..], true));
             ranges.extend(message.range.take());
         }
         // A future of a message that is dropped loses none.
-        let mut next = messages.next();
+        let mut next = messages.next_message();
         assert!(poll_once(&mut next).is_pending());
         drop(next);
-        let (sent, last) = both(pair.a.send(pattern(350), pair.to_b), messages.next()).await;
+        let (sent, last) = both(pair.a.send(pattern(350), pair.to_b), messages.next_message()).await;
         assert!(sent.is_ok());
         let mut last = last.unwrap().unwrap();
         assert_eq!(last.bytes(), pattern(350));
         let buffer = last.released.take().expect("50 bytes are too few for another message");
-        assert!(messages.next().await.is_none() && messages.next().await.is_none());
+        assert!(messages.next_message().await.is_none() && messages.next_message().await.is_none());
         // It can be posted again when its ranges are gone.
         let mut refused = pair.b.recv_multi(buffer);
-        let failed = refused.next().await.unwrap().unwrap_err();
+        let failed = refused.next_message().await.unwrap().unwrap_err();
         assert_eq!(failed.error.errno(), Errno::EBUSY);
-        assert!(refused.next().await.is_none());
+        assert!(refused.next_message().await.is_none());
         drop((ranges, last));
         let mut buffer = failed.buffer.unwrap();
         assert!(buffer.is_unused());
         let mut again = pair.b.recv_multi(buffer);
         pair.a.send(pattern(10), pair.to_b).await.unwrap();
-        assert_eq!(again.next().await.unwrap().unwrap().bytes(), pattern(10));
+        assert_eq!(again.next_message().await.unwrap().unwrap().bytes(), pattern(10));
     });
     assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 0), "dropping cancels");
 }
@@ -53,12 +53,12 @@ fn a_cancelled_stream_gives_what_came_and_its_buffer() {
         look_around(&pair.b).await;
         messages.cancel();
         for len in [10, 20] {
-            assert_eq!(messages.next().await.unwrap().unwrap().bytes(), pattern(len));
+            assert_eq!(messages.next_message().await.unwrap().unwrap().bytes(), pattern(len));
         }
-        let end = messages.next().await.unwrap().unwrap();
+        let end = messages.next_message().await.unwrap().unwrap();
         assert_eq!(end.result.unwrap_err().errno(), Errno::ECANCELED);
         assert!(end.released.is_some());
-        assert!(messages.next().await.is_none());
+        assert!(messages.next_message().await.is_none());
     });
     assert_eq!(pair.b.in_flight(), 0);
 }

@@ -136,14 +136,15 @@ async fn connections() {
     let server = tokio::spawn(async move {
         let mut served = 0;
         while served < 8 {
-            let request = timeout(LONG, listener.next()).await.expect("a wake-up was lost").unwrap();
+            let request = timeout(LONG, listener.next_request()).await.expect("a wake-up was lost").unwrap();
             // Whoever gave up has a request all the same.
             let Ok(connection) = timeout(LONG, request.accept_async(b"")).await.expect("an end") else {
                 continue;
             };
             let driven = Driven::new(Arc::clone(connection.node()));
             let mut messages = driven.recv_multi(MultiRecvBuffer::new(vec![0; 100_000]));
-            let Ok(message) = timeout(LONG, messages.next()).await.expect("a message").expect("room") else {
+            let Ok(message) = timeout(LONG, messages.next_message()).await.expect("a message").expect("room")
+            else {
                 continue;
             };
             if message.result.is_err() {
