@@ -36,6 +36,19 @@ impl Kit for ShmConnected {
     }
 }
 
+/// Shared memory whose data path is called without dynamic dispatch (`ofi::direct`).
+struct ShmDirect;
+
+impl Kit for ShmDirect {
+    fn hints(&self) -> Hints {
+        ShmPair.hints()
+    }
+
+    fn direct(&self) -> bool {
+        true
+    }
+}
+
 /// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpPair;
 
@@ -66,6 +79,7 @@ impl Kit for UdpConnected {
 
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
+testkit::conformance!(shm_direct: ShmDirect);
 testkit::conformance!(udp: UdpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",

@@ -9,6 +9,7 @@ use ofi::raw::{
     SharedTransmit, Threading, Version, WaitObj,
 };
 
+use crate::calls::Direct;
 use crate::pair::Pair;
 use crate::side::Side;
 
@@ -30,6 +31,11 @@ pub trait Kit: Sync {
     /// Why it cannot run on this host: a device is missing, say. Cases are then reported as skipped.
     fn missing(&self) -> Option<String> {
         None
+    }
+
+    /// Whether the data path is called through [`ofi::direct`], of shared memory.
+    fn direct(&self) -> bool {
+        false
     }
 
     /// Whether a peer's side moves without calls of the peer even under manual progress, as with an adapter.
@@ -79,7 +85,7 @@ impl dyn Kit + '_ {
 
     /// An endpoint for these hints, to be changed before [`Opening::open`].
     pub fn opening_for(&self, hints: Hints) -> Opening {
-        Opening { shared_memory: self.shared_memory(), ..Opening::new(hints) }
+        Opening { shared_memory: self.shared_memory(), direct: self.direct(), ..Opening::new(hints) }
     }
 
     /// One endpoint as usual.
@@ -119,6 +125,7 @@ pub struct Opening {
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
     info: Option<Info>,
     shared_memory: bool,
+    direct: bool,
     vector: Option<Arc<dyn AddressVector>>,
     shared_tx: Option<Arc<dyn SharedTransmit>>,
     shared_rx: Option<Arc<dyn Endpoint>>,
@@ -141,6 +148,7 @@ impl Opening {
             within: None,
             info: None,
             shared_memory: true,
+            direct: false,
             vector: None,
             shared_tx: None,
             shared_rx: None,
@@ -353,8 +361,9 @@ impl Opening {
         if let Some(name) = &self.name {
             ep.set_name(name)?;
         }
+        let direct = self.direct.then(|| Direct::new(&ep, &tx, &rx)).transpose()?;
         let (events, lent) = (Mutex::new(VecDeque::new()), Mutex::new(Vec::new()));
-        Ok(Side { ep, tx, rx, counters, eq, av, domain, fabric, info, events, lent })
+        Ok(Side { ep, tx, rx, counters, eq, av, domain, fabric, info, direct, events, lent })
     }
 }
 

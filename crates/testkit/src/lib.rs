@@ -5,6 +5,7 @@
 //! processes starts them with [`process`]. Every wait ends: a case that would hang fails with the counters of all its
 //! endpoints instead.
 
+mod calls;
 pub mod conformance;
 pub mod connect;
 pub mod kit;

@@ -116,10 +116,7 @@ impl Out<'_> {
     pub fn send(&self) -> Result<()> {
         self.with(|buf, data, flags| {
             let op = SendOp { buf, dest: self.to, context: self.context, data, flags, call: self.call };
-            match self.tag {
-                Some(tag) => self.side.ep.send_tagged(&op, tag),
-                None => self.side.ep.send(&op),
-            }
+            self.side.send_op(&op, self.tag)
         })
     }
 
@@ -127,7 +124,7 @@ impl Out<'_> {
         self.with(|buf, data, flags| {
             let op =
                 RmaOp { buf, remote, peer: self.to, context: self.context, data, flags, call: self.call };
-            if write { self.side.ep.write(&op) } else { self.side.ep.read(&op) }
+            self.side.rma_op(&op, write)
         })
     }
 
@@ -169,7 +166,7 @@ impl Out<'_> {
                 (None, Some(result)) => op.fetch(lent(result)),
                 _ => op,
             };
-            self.side.ep.atomic(&op)
+            self.side.atomic_op(&op)
         })
     }
 
@@ -252,9 +249,6 @@ impl In<'_> {
         let buf = unsafe { Lent::new(&pieces, &[]) };
         let op =
             ReceiveOp { buf, source: self.source, context: self.context, flags: self.flags, call: self.call };
-        match self.tag {
-            Some(tag) => self.side.ep.receive_tagged(&op, tag),
-            None => self.side.ep.receive(&op),
-        }
+        self.side.receive_op(&op, self.tag)
     }
 }

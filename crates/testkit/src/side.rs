@@ -9,6 +9,7 @@ use ofi::raw::{
     Result,
 };
 
+use crate::calls::Direct;
 use crate::memory::{Buffers, Slice};
 
 /// One thing that a queue said.
@@ -56,6 +57,8 @@ impl Event {
 
 /// See the module. Fields drop in order: the endpoint is closed before anything that it uses, and memory goes last.
 pub struct Side {
+    /// What its data path is called through, where that is not the objects below.
+    pub(crate) direct: Option<Direct>,
     /// The endpoint.
     pub ep: Arc<dyn Endpoint>,
     /// The queue of transmit completions.
@@ -90,9 +93,9 @@ impl Side {
     /// If a queue answers anything that it should not.
     #[track_caller]
     pub fn poll(&self) {
-        self.poll_queue(&self.tx);
+        self.poll_queue(true);
         if !self.is_one_queue() {
-            self.poll_queue(&self.rx);
+            self.poll_queue(false);
         }
         for counter in &self.counters {
             counter.read();
@@ -130,6 +133,7 @@ impl Side {
             domain: Arc::clone(&self.domain),
             fabric: Arc::clone(&self.fabric),
             info: self.info.clone(),
+            direct: None, // a context is no endpoint of its own
             events: Mutex::default(),
             lent: Mutex::default(),
         }
@@ -141,11 +145,11 @@ impl Side {
     }
 
     #[track_caller]
-    fn poll_queue(&self, queue: &Arc<dyn CompletionQueue>) {
+    fn poll_queue(&self, transmit: bool) {
         let mut entries = [CqTaggedEntry::EMPTY; 16];
         let mut sources = [FiAddr::NOTAVAIL; 16];
         loop {
-            let read = queue.read(&mut CqBuffer::with_sources(&mut entries, &mut sources));
+            let read = self.read_queue(transmit, &mut CqBuffer::with_sources(&mut entries, &mut sources));
             match read {
                 Ok(count) => {
                     let read = entries.iter().zip(&sources).take(count);
@@ -155,7 +159,7 @@ impl Side {
                     }
                 }
                 Err(error) if error.errno() == Errno::EAVAIL => {
-                    let error = queue.read_error().expect("FI_EAVAIL promised an error entry");
+                    let error = self.read_queue_error(transmit).expect("FI_EAVAIL promised an error entry");
                     lock(&self.events).push_back(Event::Failed(error));
                 }
                 Err(error) if error.is_again() => return,

@@ -236,8 +236,8 @@ pub fn a_key_stays_in_its_vector_while_anything_is_of_it(kit: &dyn Kit) {
     a.ep.enable().unwrap();
     let to_a = insert_of(&a, key, &a.name()).unwrap();
     assert_eq!(a.av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY);
-    let Side { ep, av, .. } = a;
-    drop(ep);
+    let Side { direct, ep, av, .. } = a;
+    drop((direct, ep));
     assert_eq!(av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY, "an address is of it");
     av.remove(&[to_a]).unwrap();
     av.remove_auth_key(key).unwrap();
