@@ -555,6 +555,10 @@ pub trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
+    /// Receives have ended that were being filled, without [`Host::received`]: their context was closed, or another transport's
+    /// failure ended them. When this returns, nobody writes into memory of a receive that [`Host::receiving`] does not know.
+    fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
+
     /// Tells the sender that the payload behind `token` is not wanted.
     fn discard(&mut self, peer: Peer, token: T::Token);
 

@@ -126,10 +126,19 @@ impl<P: Pairing> BothLanes<P> {
         }
     }
 
+    fn settle_near<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        if let Some(near) = &mut self.near {
+            let mut heard = false;
+            near.lanes.settle_receives(&mut NearHost::<P, H>::new(&mut self.routes, host, &mut heard));
+        }
+    }
+
     fn poll_far<H: Host<Both<P>>>(&mut self, host: &mut H) {
         let mut heard = false;
         self.far.poll(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
         self.pace.looked(heard);
+        // A peer that is lost there may have been filling receives over the other lane.
+        self.settle_near(host);
     }
 
     /// Whether the far transport may be left out of this poll.
@@ -264,6 +273,12 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                 }
             }
         }
+    }
+
+    fn settle_receives<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        self.settle_near(host);
+        let mut heard = false;
+        self.far.settle_receives(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
     }
 
     fn discard(&mut self, peer: Peer, token: TokenOf<P>) {

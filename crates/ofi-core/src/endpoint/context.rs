@@ -451,6 +451,9 @@ impl<T: Transport> Drop for ContextEp<T> {
         for id in state.ends.rx.filling.ids(|filling| filling.at == at) {
             state.ends.rx.filling.remove(id);
         }
+        if let Some(lanes) = &mut state.lanes {
+            lanes.settle_receives(&mut state.ends);
+        }
         let messages = state.side(at).map(|side| side.rx.queue.matcher.drain());
         let unwanted = messages.into_iter().flat_map(|(_, messages)| messages);
         for message in unwanted {

@@ -32,7 +32,7 @@ use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::matching::{self, Config, Source, Want};
 use crate::slots::SlotId;
-use crate::transport::{Arrived, Peer, Route, Transport};
+use crate::transport::{Arrived, Lanes, Peer, Route, Transport};
 
 /// What is shared.
 pub struct SharedRx<T: Transport> {
@@ -291,9 +291,13 @@ impl<T: Transport> SharedRx<T> {
         drop(posted);
         for (_, core) in cores {
             let mut guard = core.state.lock();
-            let filling = &mut guard.ends.rx.filling;
+            let state = &mut *guard;
+            let filling = &mut state.ends.rx.filling;
             for id in filling.ids(|_| true) {
                 filling.remove(id);
+            }
+            if let Some(lanes) = &mut state.lanes {
+                lanes.settle_receives(&mut state.ends);
             }
         }
     }
