@@ -51,6 +51,11 @@ impl Job {
         }
     }
 
+    /// The same in application memory with huge pages.
+    pub const fn in_huge_pages(self) -> Self {
+        Self { memory: Memory::Huge, ..self }
+    }
+
     /// The same over UDP sockets on loopback.
     pub const fn over_udp(self) -> Self {
         Self { provider: Provider::Udp, ..self }
@@ -127,6 +132,8 @@ pub enum Sleep {
 pub enum Memory {
     /// A page-aligned heap allocation of the program.
     Application,
+    /// The same in transparent huge pages, where the system gives them to who asks (`madvise`).
+    Huge,
     /// Memory that the domain allocated.
     Library,
 }

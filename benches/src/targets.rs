@@ -157,6 +157,13 @@ pub const LINES: &[Line] = &{
         line("messages-app", "1 MiB messages, application memory", Bandwidth, large(Test::Stream))
             .against(libfabric(B::Stream, LARGE), RatioAtLeast(1.7)),
         line(
+            "messages-huge",
+            "1 MiB messages, application memory in huge pages",
+            Bandwidth,
+            large(Test::Stream).in_huge_pages(),
+        )
+        .against(Some(Against::Ours(large(Test::Stream), "4 KiB pages")), None),
+        line(
             "messages-library",
             "1 MiB messages, library memory",
             Bandwidth,

@@ -99,6 +99,17 @@ impl Node {
                 // SAFETY: the size is not zero.
                 unsafe { std::alloc::alloc_zeroed(layout) }
             }
+            Memory::Huge => {
+                const PAGE: usize = 2 << 20;
+                let size = len.max(1).next_multiple_of(PAGE);
+                let layout = std::alloc::Layout::from_size_align(size, PAGE)
+                    .map_err(|error| Error::Stack(error.to_string()))?;
+                // SAFETY: the size is not zero.
+                let base = unsafe { std::alloc::alloc(layout) };
+                // SAFETY: the range was just allocated; the advice changes nothing that it holds.
+                unsafe { libc::madvise(base.cast(), size, libc::MADV_HUGEPAGE) };
+                base
+            }
             Memory::Library => {
                 let memory = self.domain.alloc(len.max(1), ofi::raw::Placement::default()).map_err(stack)?;
                 let base = memory.as_ptr();
