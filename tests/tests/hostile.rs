@@ -67,6 +67,7 @@ fn vandal(line: &mut Line, arguments: &[String]) {
     while !line.has_news() {
         for address in &addresses {
             let Ok(mut hostile) = Hostile::new(address) else { continue };
+            hostile.tempt();
             if hostile.greet().is_err() {
                 continue; // the victim did not get a core for a second
             }
@@ -83,7 +84,7 @@ fn vandal(line: &mut Line, arguments: &[String]) {
 
 #[test]
 fn processes_work_on_while_another_scribbles_over_all_that_it_may_write() {
-    let mut mesh = Mesh::start(3, &[]);
+    let mut mesh = Mesh::start(3, &[("FI_SHM_SINGLE_COPY", "always"), ("FI_SHM_SINGLE_COPY_SIZE", "1")]);
     mesh.seats.iter_mut().for_each(|seat| seat.child.line.say("beware"));
     let names: Vec<String> = mesh.seats.iter().map(|seat| seat.address().to_string()).collect();
     let arguments: Vec<&str> = std::iter::once("7").chain(names.iter().map(String::as_str)).collect();

@@ -12,6 +12,7 @@
 //!           Notice    data len                            written directly, with remote CQ data
 //! replies   Done      op errno
 //!           Send      op into len                         stream `len` bytes as parts for `into`
+//!           Share     op ticket len count count×(addr len)    copy from your end into these; the receiver copies from the front
 //!           Data      op payload                          a short read, or what an atomic found
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
@@ -35,6 +36,7 @@ pub mod kind {
     pub const DONE: u32 = 16;
     pub const SEND: u32 = 17;
     pub const DATA: u32 = 18;
+    pub const SHARE: u32 = 19;
     pub const MESSAGE_PART: u32 = 32;
     pub const WRITE_PART: u32 = 33;
     pub const READ_PART: u32 = 34;
@@ -52,6 +54,11 @@ pub mod flag {
     pub const CONFIRM: u32 = 1 << 10;
     /// The payload is kept by the sender's library; its operation is over.
     pub const KEPT: u32 = 1 << 11;
+    /// An `Announce` whose payload is one piece of the sender's memory that the receiver may read: `key` is where in its pair
+    /// memory the sender says that it still is (`layout::pair::LENT`), and `offset` its address.
+    pub const LENT: u32 = 1 << 12;
+    /// An `Announce` whose sender can write to the receiver's memory.
+    pub const WRITES: u32 = 1 << 13;
 }
 
 /// Where the number of a receive context begins.

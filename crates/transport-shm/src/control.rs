@@ -5,8 +5,10 @@
 
 use ofi_core::auth::Proof;
 
+use crate::cma::Token;
+
 /// Version of everything that two processes share: this file, `layout.rs` and `command.rs`.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
 /// Longest message, and longest datagram of any kind.
@@ -30,6 +32,8 @@ pub struct Introduction {
     pub wakes: bool,
     /// Shows that it has its authorization key: about [`greeting`].
     pub proof: Proof,
+    /// How its process is told from others by whoever copies from or to its memory, if it lets peers do that.
+    pub token: Token,
 }
 
 /// What the proof of an introduction is about: nobody but its receiver, and for this incarnation of its sender only, takes it.
@@ -121,11 +125,12 @@ impl Message {
                 hint: small(rest[2])?,
                 wakes: flag(rest[3])?,
                 proof: Proof([rest[4], rest[5]]),
+                token: Token { page: rest[6], nonce: rest[7] },
             })
         };
         Some(match (kind, count) {
-            (1, 6) => Self::Hello(who()?),
-            (2, 6) => Self::Welcome(who()?),
+            (1, 8) => Self::Hello(who()?),
+            (2, 8) => Self::Welcome(who()?),
             (3, 1) => Self::Bye { incarnation: rest[0] },
             (4, 0) => Self::Wake,
             (5, 2) => Self::Bulk { incarnation: rest[0], lines: small(rest[1])? },
@@ -161,8 +166,9 @@ pub fn packet_in(bytes: &[u8]) -> Option<(Proof, &[u8])> {
 }
 
 fn introduction(kind: u64, who: &Introduction) -> Vec<u64> {
-    let Proof([first, second]) = who.proof;
-    vec![kind, who.incarnation, who.command_lines.into(), who.hint.into(), who.wakes.into(), first, second]
+    let (Proof([first, second]), Token { page, nonce }) = (who.proof, who.token);
+    let Introduction { incarnation, command_lines, hint, wakes, .. } = *who;
+    vec![kind, incarnation, command_lines.into(), hint.into(), wakes.into(), first, second, page, nonce]
 }
 
 #[cfg(test)]
@@ -171,8 +177,8 @@ mod tests {
 
     #[test]
     fn parse_inverts_encode() {
-        let who =
-            Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true, proof: Proof([5, 6]) };
+        let (proof, token) = (Proof([5, 6]), Token { page: 1 << 40, nonce: 11 });
+        let who = Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true, proof, token };
         let grant = Terms { len: 4096, base: 1 << 40, slot: 5, generation: 9, write: true };
         for message in [
             Message::Hello(who),

@@ -72,6 +72,8 @@ impl Lane {
 
     /// Gives everything up: the peer is gone, or not to be talked to any more.
     pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
+        // Before anything ends: the peer may be writing into a receive, or reading what is sent.
+        self.close_copies(crate::single::deadline());
         common.counts.lost += 1;
         for id in self.kept.ids(|_| true) {
             if let Some(bytes) = self.kept.remove(id) {

@@ -8,6 +8,7 @@ use ofi_core::auth::Proof;
 use ofi_core::cm::packet::Packet;
 use ofi_ring::record::Producer;
 
+use crate::cma::TokenPage;
 use crate::command::kind;
 use crate::control::{self, Introduction, Message};
 use crate::layout::{LINE, doorbell, endpoint, pair};
@@ -31,7 +32,7 @@ pub fn control_datagram(bytes: &[u8]) {
 }
 
 /// Every kind of record that there is.
-pub const KINDS: [u32; 13] = [
+pub const KINDS: [u32; 14] = [
     kind::MESSAGE,
     kind::ANNOUNCE,
     kind::WRITE,
@@ -45,6 +46,7 @@ pub const KINDS: [u32; 13] = [
     kind::WRITE_PART,
     kind::READ_PART,
     kind::ATOMIC,
+    kind::SHARE,
 ];
 
 /// Which of its rings a hostile peer writes to.
@@ -84,6 +86,8 @@ pub struct Hostile {
     name: String,
     socket: ControlSocket,
     victim: Vec<u8>,
+    /// See [`Hostile::tempt`].
+    page: Option<TokenPage>,
     /// Held while the victim has them: it reads from the mappings.
     rings: Option<Rings>,
 }
@@ -116,7 +120,13 @@ impl Hostile {
     pub fn new(victim: &Address) -> Result<Self> {
         let name = format!("{}hostile:{:016x}", crate::name::SCHEME, sys::random());
         let socket = ControlSocket::bind(&crate::name::socket_name(&Address::from_text(&name))?)?;
-        Ok(Self { name, socket, victim: crate::name::socket_name(victim)?, rings: None })
+        Ok(Self { name, socket, victim: crate::name::socket_name(victim)?, page: None, rings: None })
+    }
+
+    /// Lets victims copy from and to its memory from the next greeting on. Only for a process of its own: what it tells them
+    /// to write to is its process's memory.
+    pub fn tempt(&mut self) {
+        self.page = TokenPage::new();
     }
 
     /// Its address.
@@ -140,6 +150,7 @@ impl Hostile {
             hint: 0,
             wakes: false,
             proof: Proof::default(),
+            token: self.page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
         let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd()];
         self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;

@@ -346,7 +346,7 @@ impl Helper {
             Message::Hello(who) | Message::Welcome(who) => {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;
-                match endpoint.meet(peer.clone(), &who, greeted, &mut datagram.fds) {
+                match endpoint.meet(peer.clone(), &who, credentials.pid, greeted, &mut datagram.fds) {
                     Ok((own, event)) => {
                         if greeted {
                             crash_point!("greet.taken");

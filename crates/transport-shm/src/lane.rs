@@ -1,7 +1,7 @@
 //! One peer of an endpoint: the rings to it and from it, and what is under way.
 //!
 //! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's, `ending.rs`
-//! ends operations and lanes, and `message.rs`, `bulk.rs`, `rma.rs`, `atomic.rs` and `note.rs` say what goes over them.
+//! ends operations and lanes, and `message.rs`, `bulk.rs`, `single.rs`, `rma.rs`, `atomic.rs` and `note.rs` say what goes over them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,9 @@ use crate::layout::{doorbell, endpoint, pair};
 use crate::message::Pull;
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 use crate::rma::{Parked, ServedWrite};
+use crate::settings::SingleCopy;
 use crate::shared::Shared;
+use crate::single::Single;
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {
@@ -36,6 +38,9 @@ pub struct Common {
     pub kept_limit: usize,
     /// A remote access must not overtake a message sent before it (`FI_ORDER_WAS`, `FI_ORDER_RAS`).
     pub strict: bool,
+    /// Whether large messages may be copied from memory to memory, and from which size on.
+    pub single: SingleCopy,
+    pub single_size: usize,
     pub counts: Counts,
 }
 
@@ -53,6 +58,12 @@ pub struct Counts {
     pub bulk_bytes: u64,
     pub direct_bytes: u64,
     pub direct_atomics: u64,
+    pub single_messages: u64,
+    pub single_read: u64,
+    pub single_received: u64,
+    pub single_written: u64,
+    pub single_failed: u64,
+    pub single_denied: u64,
     pub wakes: u64,
     pub corrupt: u64,
     pub lost: u64,
@@ -118,6 +129,8 @@ pub struct Lane {
     pub bulk_out: Option<BulkOut>,
     pub bulk_in: Option<BulkIn>,
     pub pulls: FxHashMap<u64, Pull>,
+    /// Copies from memory to memory.
+    pub single: Option<Box<Single>>,
     pub kept: Slots<Box<[u8]>>,
     pub writes: Slots<ServedWrite>,
     pub grants: FxHashMap<u64, Grant>,
@@ -169,6 +182,7 @@ impl Lane {
             bulk_out: None,
             bulk_in: None,
             pulls: FxHashMap::default(),
+            single: None,
             kept: Slots::default(),
             writes: Slots::default(),
             grants: FxHashMap::default(),

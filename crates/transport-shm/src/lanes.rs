@@ -25,6 +25,7 @@ use crate::helper::Helper;
 use crate::lane::{Common, Counts, Lane};
 use crate::layout::{LINE, doorbell, endpoint, pair, wish};
 use crate::message::Token;
+use crate::settings::{SINGLE_COPY_SIZE, SingleCopy};
 use crate::shared::{Event, Shared};
 
 /// Lanes polled at every poll.
@@ -110,6 +111,8 @@ impl ShmLanes {
             kept: 0,
             kept_limit: crate::settings::KEPT_BYTES.get(),
             strict: terms.strict,
+            single: SingleCopy::get(),
+            single_size: SINGLE_COPY_SIZE.get(),
             counts: Counts::default(),
         };
         Ok(Self {
@@ -268,7 +271,7 @@ impl ShmLanes {
     /// Makes quiet lanes cold, while there are too many hot ones.
     #[cold]
     fn cool_down<H: Host<Shm>>(&mut self, host: &mut H) {
-        let quiet = |lane: &Lane| lane.idle >= QUIET && lane.outstanding == 0;
+        let quiet = |lane: &Lane| lane.idle >= QUIET && lane.outstanding == 0 && !lane.copies();
         let candidates: Vec<Peer> =
             self.hot.iter().copied().filter(|&peer| quiet(&self.lanes[peer as usize])).collect();
         if candidates.is_empty() {
@@ -438,6 +441,9 @@ impl ShmLanes {
 
 impl Drop for ShmLanes {
     fn drop(&mut self) {
+        // The application has its memory back when this returns: nobody else may be at it then.
+        let deadline = crate::single::deadline();
+        self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
         let shared = &self.common.shared;
         // Peers learn of it from their mappings, and those that sleep from the datagram.
         shared.close_pairs();
@@ -515,6 +521,14 @@ impl Lanes<Shm> for State {
         }
     }
 
+    fn settle_receives<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            for &peer in &lanes.hot {
+                lanes.lanes[peer as usize].settle_receives(host);
+            }
+        }
+    }
+
     fn discard(&mut self, peer: Peer, token: Token) {
         if let Ok(lanes) = self.open() {
             lanes.lanes[peer as usize].discard(&mut lanes.common, token);
@@ -566,6 +580,24 @@ impl Lanes<Shm> for State {
         add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
         add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
         add("shm_direct_atomics", counts.direct_atomics, "atomic operations done in a peer's memory");
+        add(
+            "shm_single_messages",
+            counts.single_messages,
+            "messages received straight from memory to memory",
+        );
+        add("shm_single_read_bytes", counts.single_read, "bytes of those that this end read");
+        add("shm_single_received_bytes", counts.single_received, "bytes of those that their senders wrote");
+        add("shm_single_written_bytes", counts.single_written, "bytes written straight into peers' memory");
+        add(
+            "shm_single_failed",
+            counts.single_failed,
+            "messages that failed to come so and came through bulk memory",
+        );
+        add(
+            "shm_single_denied",
+            counts.single_denied,
+            "peers whose memory may not be read, or not be written",
+        );
         add("shm_ring_full", counts.ring_full, "times that the ring to a peer was full");
         add("shm_wakes", counts.wakes, "sleeping peers woken");
         add("shm_lost", counts.lost, "peers lost");

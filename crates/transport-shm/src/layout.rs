@@ -44,6 +44,19 @@ pub mod pair {
     pub const WISH: usize = 388;
     /// One more than the grant slot that the owner is copying through, 0 for none (`u64`).
     pub const COPYING: usize = 512;
+    /// Single copies (`single.rs`) into the owner's memory: the ticket of the one that the other end may write for, 0 for
+    /// none, and how far the owner copies from the front (`u64` each).
+    pub const TARGET: usize = 576;
+    pub const FRONT: usize = 584;
+    /// Single copies from the owner's memory: the ticket of the one that it is writing for now, how much it copies from the
+    /// end, and how much of that is there (`u64` each).
+    pub const WRITING: usize = 640;
+    pub const CLAIMED: usize = 648;
+    pub const WRITTEN: usize = 656;
+    /// Messages whose payload the other end may read out of the owner's memory: a ticket each, 0 for none (`u64` each).
+    pub const LENT: usize = 1024;
+    /// How many at a time. More go through the bulk ring.
+    pub const LENT_SLOTS: usize = 64;
     /// The ring of replies.
     pub const REPLIES: usize = 4096;
     /// Lines of the ring of replies.

@@ -7,6 +7,8 @@
 
 mod atomic;
 mod bulk;
+mod choice;
+mod cma;
 mod command;
 mod connection;
 mod control;
@@ -28,6 +30,7 @@ mod provider;
 mod rma;
 mod settings;
 mod shared;
+mod single;
 mod sys;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ use crate::grants::{self, Grant};
 use crate::lane::{Broken, Common, Flow, Lane, Link, full};
 use crate::layout::wish;
 use crate::rma::Parked;
+use crate::single::Lend;
 
 /// What this transport keeps of an operation that has not ended.
 pub enum Op {
@@ -25,6 +26,8 @@ pub enum Op {
         payload: Payload,
         /// It ends only when the peer says so.
         confirm: bool,
+        /// The peer may read it.
+        lend: Option<Box<Lend>>,
     },
     /// A remote write that the peer serves.
     Write(Payload),
@@ -66,6 +69,22 @@ impl Payload {
         }
     }
 
+    /// How long it is.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Lent(pieces) => pieces.iter().map(|piece| piece.len).sum(),
+            Self::Owned(bytes) => bytes.len(),
+        }
+    }
+
+    /// Where it lies: in lent pieces, or in bytes of the operation's.
+    pub fn pieces(&self) -> Result<&[Piece], &[u8]> {
+        match self {
+            Self::Lent(pieces) => Ok(pieces),
+            Self::Owned(bytes) => Err(bytes),
+        }
+    }
+
     /// Copies `len` bytes from byte `skip` on to `to`; answers how many there were.
     ///
     /// # Safety
@@ -97,12 +116,13 @@ pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
     /// The sender's operation.
-    op: u64,
+    pub op: u64,
     /// Flags of the announcement.
-    high: u32,
-    /// The key of the library memory that holds the payload, 0 for none, and where it lies.
-    key: u64,
-    offset: u64,
+    pub high: u32,
+    /// The key of the library memory that holds the payload, 0 for none, and where it lies. With `LENT` in the flags, the
+    /// ticket and the address of application memory that may be read (`single.rs`).
+    pub key: u64,
+    pub offset: u64,
 }
 
 /// A payload that is being pulled.
@@ -110,6 +130,8 @@ pub struct Pull {
     token: Token,
     got: usize,
     len: usize,
+    /// How long it takes is measured, and others wait for it (`single.rs`).
+    measured: bool,
 }
 
 /// Takes a message of `peer` that has a tag, or not, and nothing else before its payload.
@@ -293,12 +315,21 @@ impl Lane {
             _ => (0, 0),
         };
         let mut high = rx_bits(kind::ANNOUNCE, out.rx);
+        let (mut key, mut offset, mut lend) = (key, offset, None);
+        if key == 0
+            && !keep
+            && !out.flags.contains(OpFlags::INJECT)
+            && let Some((flags, words, payload)) = self.lend(common, out.pieces, out.len)
+        {
+            high |= flags;
+            ([key, offset], lend) = (words, payload);
+        }
         let id = if keep {
             high |= flag::KEPT;
             self.kept.insert(copied(out.pieces, out.len))
         } else {
             let payload = Payload::new(out.pieces, out.len, out.flags);
-            host.open(self.peer, out.ticket, Op::Message { payload, confirm })
+            host.open(self.peer, out.ticket, Op::Message { payload, confirm, lend })
         };
         let mut words = [id.to_wire(), out.len as u64, key, offset, 0, 0];
         let mut count = 4;
@@ -397,7 +428,7 @@ impl Lane {
     /// Moves an announced payload into the open receive `into`.
     pub fn pull<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, into: SlotId) {
         let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
-        if token.key != 0 && len > 0 {
+        if token.key != 0 && token.high & flag::LENT == 0 && len > 0 {
             match self.grant(common, token.key, false) {
                 Grant::Asked => {
                     self.parked.push_back(Parked::Pull { token, into });
@@ -412,6 +443,22 @@ impl Lane {
                 Grant::Refused => {}
             }
         }
+        match self.pull_way(common, &token, len) {
+            Some(way) => self.pull_by(common, host, (token, into, len), way),
+            None => self.ask(common, host, token, into, len, false),
+        }
+    }
+
+    /// Asks for an announced payload, to come in parts.
+    pub fn ask<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        token: Token,
+        into: SlotId,
+        len: usize,
+        measured: bool,
+    ) {
         crash_point!("pull.ask");
         let high = kind::SEND | (token.high & flag::KEPT);
         self.reply(common, high, [token.op, into.to_wire(), len as u64]);
@@ -421,7 +468,7 @@ impl Lane {
                 self.done(common, token.op, Ok(()));
             }
         } else {
-            self.pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+            self.pulls.insert(into.to_wire(), Pull { token, got: 0, len, measured });
             self.busy = true;
         }
     }
@@ -513,11 +560,14 @@ impl Lane {
         pull.got += part;
         if pull.got == pull.len {
             crash_point!("pull.ended");
-            let token = pull.token;
+            let (token, len, measured) = (pull.token, pull.len, pull.measured);
             self.pulls.remove(&id);
             host.received(into, Ok(()));
             if token.high & flag::CONFIRM != 0 {
                 self.done(common, token.op, Ok(()));
+            }
+            if measured {
+                self.landed(common, host, len);
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{Errno, Error, Result};
 use ofi_ring::memory::Lines;
 
+use crate::cma::Remote;
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, Mapping};
 
@@ -147,16 +148,18 @@ pub struct PeerParts {
     pub doorbell: Mapping,
     /// This endpoint's hint byte in it.
     pub hint: u32,
+    /// Its process, for copies straight from memory to memory.
+    pub process: Remote,
     /// Its eventfd, if this process can afford to keep it.
     event: Option<EventFd>,
 }
 
 impl PeerParts {
-    /// Maps what an introduction brought.
+    /// Maps what an introduction of process `pid` brought (0 if that cannot be seen from here).
     ///
     /// # Errors
     /// `FI_EINVAL` for memory that is not what it should be.
-    pub fn map(who: &crate::control::Introduction, fds: &mut Vec<OwnedFd>) -> Result<Self> {
+    pub fn map(who: &crate::control::Introduction, fds: &mut Vec<OwnedFd>, pid: i32) -> Result<Self> {
         let wanted = if who.wakes { 4 } else { 3 };
         if fds.len() != wanted || !who.command_lines.is_power_of_two() || who.command_lines > 1 << 20 {
             return Err(Error::with(Errno::EINVAL, "an introduction with the wrong descriptors or sizes"));
@@ -181,6 +184,7 @@ impl PeerParts {
             endpoint: map(fds[1].as_fd(), endpoint::SIZE, false)?,
             doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,
             hint: who.hint,
+            process: Remote { pid, token: who.token },
             event: if who.wakes { fds.pop().and_then(EventFd::keep) } else { None },
         })
     }

@@ -145,6 +145,7 @@ impl Lane {
             || self.wished
             || self.serving != 0
             || !self.pulls.is_empty()
+            || self.copies()
             || !self.backlog.is_empty()
             || !self.streams.is_empty()
             || !self.parked.is_empty()
@@ -155,10 +156,12 @@ impl Lane {
     pub fn has_input(&mut self) -> bool {
         let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
         let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
+        let copies = self.has_copies_to_move();
         let (starved, backlog) = (self.starved, !self.backlog.is_empty());
         let Some(Link { up: Some(up), commands, replies, .. }) = &mut self.link else { return false };
         let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
         bulk || room
+            || copies
             || some(&mut up.commands)
             || some(&mut up.replies)
             || up.wish() == wish::CLOSED
@@ -182,6 +185,9 @@ impl Lane {
             self.backlog.pop_front();
         }
         self.pump(common, host)?;
+        if self.single.is_some() {
+            self.move_single(common, host);
+        }
         self.move_parked(common, host);
         if self.wished && host.may_hold(self.peer, common.eager) {
             self.wish(wish::NONE);
@@ -259,6 +265,7 @@ impl Lane {
                     let (into, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
                     self.start_stream(common, host, record.high, op, into, len)?;
                 }
+                kind::SHARE => self.take_share(common, host, op, &mut words)?,
                 kind::DATA => {
                     crash_point!("data.taken");
                     self.take_read_data(host, op, 0, words.rest())?;

@@ -38,5 +38,43 @@ pub static REMOTE_COMM: Setting<bool> = Setting::new(
     "Let programs that insist on FI_REMOTE_COMM have shm all the same: for those whose processes are all on one host",
 );
 
+/// Whether large messages go straight from memory to memory, where the system allows it.
+static SINGLE_COPY: Setting<&str> = Setting::new(
+    "shm",
+    "single_copy",
+    "auto",
+    "How large messages in application memory are copied: straight from memory to memory (process_vm_readv, process_vm_writev) always or never, or by what is faster for each peer and size (auto). Where the system forbids it, or a peer says never: through the bulk ring",
+)
+.one_of(&["auto", "always", "never"]);
+
+/// Below this a system call costs more than the second copy, whatever the pages (`docs/hot-path.md`).
+pub static SINGLE_COPY_SIZE: Setting<usize> = Setting::new(
+    "shm",
+    "single_copy_size",
+    128 << 10,
+    "Shortest message for which FI_SHM_SINGLE_COPY holds, in bytes",
+)
+.range(1, 1 << 40);
+
+/// What `FI_SHM_SINGLE_COPY` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SingleCopy {
+    Auto,
+    Always,
+    Never,
+}
+
+impl SingleCopy {
+    /// As it stands now.
+    pub fn get() -> Self {
+        match SINGLE_COPY.get().trim() {
+            word if word.eq_ignore_ascii_case("always") => Self::Always,
+            word if word.eq_ignore_ascii_case("never") => Self::Never,
+            _ => Self::Auto,
+        }
+    }
+}
+
 /// Everything here.
-pub static SETTINGS: &[&dyn AnySetting] = &[&REMOTE_COMM, &COMMAND_LINES, &BULK_LINES, &KEPT_BYTES];
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&REMOTE_COMM, &COMMAND_LINES, &BULK_LINES, &KEPT_BYTES, &SINGLE_COPY, &SINGLE_COPY_SIZE];

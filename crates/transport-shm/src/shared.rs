@@ -13,11 +13,13 @@ use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
 
 use crate::Shm;
+use crate::cma::TokenPage;
 use crate::connection::Connected;
 use crate::control::{self, Introduction, Message, Terms};
 use crate::layout::{doorbell, endpoint};
 use crate::name;
 use crate::pair::{OwnPair, PeerParts};
+use crate::settings::SingleCopy;
 use crate::sys::{self, ControlSocket, Mapping};
 
 /// What the helper tells an endpoint. Peers go by the names of their sockets.
@@ -72,6 +74,8 @@ pub struct Shared {
     /// The doorbell memory.
     pub doorbell: Mapping,
     doorbell_fd: OwnedFd,
+    /// How peers tell this process from others, if they may copy from and to its memory.
+    token_page: Option<TokenPage>,
     /// What peers write to when this endpoint sleeps.
     pub event: OwnedFd,
     /// The domain, whose registrations the helper may grant.
@@ -128,6 +132,7 @@ impl Shared {
             memory_fd,
             doorbell,
             doorbell_fd,
+            token_page: if SingleCopy::get() == SingleCopy::Never { None } else { TokenPage::new() },
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
             caps: terms.caps,
@@ -190,6 +195,7 @@ impl Shared {
                 peer,
                 &self.incarnation.to_ne_bytes(),
             )),
+            token: self.token_page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
         let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
         let fds: [BorrowedFd<'_>; 4] =
@@ -208,7 +214,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a peer's introduction. Answers this end of the pair if the peer has to be welcomed, and what to tell the
+    /// Takes the introduction of a peer in process `pid`. Answers this end of the pair if the peer has to be welcomed, and what to tell the
     /// endpoint after that.
     ///
     /// # Errors
@@ -217,6 +223,7 @@ impl Shared {
         &self,
         peer: Vec<u8>,
         who: &Introduction,
+        pid: i32,
         greeted: bool,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
@@ -237,7 +244,7 @@ impl Shared {
         let mut event = None;
         let known = pairs.get(&peer).and_then(|entry| entry.peer);
         if known != Some(who.incarnation) {
-            let parts = Box::new(PeerParts::map(who, fds)?);
+            let parts = Box::new(PeerParts::map(who, fds, pid)?);
             crash_point!("meet.mapped");
             if known.is_some() || !pairs.contains_key(&peer) {
                 // A new incarnation starts with empty rings.
