@@ -1,5 +1,6 @@
 //! Bare UDP sockets as fast as they go: one sends rows of datagrams as one message (UDP_SEGMENT), the other takes rows as one
-//! (UDP_GRO). Nobody acknowledges, repeats or orders anything: what a network can carry at most.
+//! (UDP_GRO), each out of a message of 1 MiB and into one. Nobody acknowledges, repeats or orders anything: what a network can
+//! carry at most.
 
 use std::{
     env,
@@ -17,7 +18,7 @@ const ROW: usize = 44;
 const TIME: Duration = Duration::from_millis(1_000);
 /// What sender and receiver ask the kernel to hold, as `FI_UDP_SOCKET_BUFFER`.
 const BUFFER: i32 = 8 << 20;
-/// A receiver's message of 1 MiB, into which it may copy.
+/// Bytes of the message that rows come from and go to, again and again.
 const MESSAGE: usize = 1 << 20;
 
 /// This worker's address, with `port`.
@@ -73,11 +74,12 @@ pub fn main(role: Role, copies: bool) -> Result<()> {
 }
 
 fn send(socket: &UdpSocket) -> Result<()> {
-    let row = vec![1u8; ROW * SEGMENT];
+    let message = vec![1u8; MESSAGE];
+    let mut rows = message.chunks_exact(ROW * SEGMENT).cycle();
     let begin = Instant::now();
     // Longer than the other counts.
     while begin.elapsed() < TIME + TIME / 2 {
-        match socket.send(&row) {
+        match socket.send(rows.next().unwrap_or(&message[..SEGMENT])) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             // The other has counted enough.
@@ -107,13 +109,14 @@ fn receive(socket: &UdpSocket, copies: bool) -> Result<f64> {
             }
         }
         for _ in 0..32 {
-            match socket.recv(&mut row) {
+            let into = if copies { &mut row[..] } else { &mut message[place..] };
+            match socket.recv(into) {
                 Ok(len) => {
                     bytes += len as u64;
                     if copies {
                         message[place..place + len].copy_from_slice(&row[..len]);
-                        place = (place + len) % MESSAGE;
                     }
+                    place = (place + len) % MESSAGE;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(Error::io("receiving a row")(error)),

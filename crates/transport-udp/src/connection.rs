@@ -184,7 +184,7 @@ impl UdpLanes {
         if let Ok(connection) = self.connection() {
             connection.closing = Some(now() + GOODBYE);
         }
-        self.transmit(host, 1);
+        self.transmit(host, now(), 1);
     }
 
     /// Looks at what has come for connection management.

@@ -12,7 +12,7 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statisti
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
-use rdm_proto::Endpoint;
+use rdm_proto::{Endpoint, Instant};
 
 use crate::Udp;
 use crate::address;
@@ -122,9 +122,8 @@ impl UdpLanes {
     }
 
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
-    fn posted<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, flags: OpFlags) {
+    fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
-        let time = now();
         if flags.contains(OpFlags::MORE)
             || self.socket.has_waiting()
             || !self.endpoint.is_ready(time, peer, GATHER)
@@ -163,11 +162,13 @@ impl UdpLanes {
         if self.endpoint.is_stopped() {
             self.resume(host);
         }
+        let mut worked = false;
         for _ in 0..ROUNDS {
             if !host.hungry() {
                 break;
             }
             let (got, more) = self.socket.receive();
+            worked |= got > 0;
             self.common.counts.received += got as u64;
             let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
             for index in 0..got {
@@ -198,11 +199,12 @@ impl UdpLanes {
             let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
             self.endpoint.expect(time, peer, expects);
         }
-        self.transmit(host, ROUNDS);
+        // What came took time, which must not count as the way of what is sent now.
+        let time = if worked { now() } else { time };
+        self.transmit(host, time, ROUNDS);
     }
 
-    pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, rounds: usize) {
-        let time = now();
+    pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, rounds: usize) {
         self.dirty = false;
         for _ in 0..rounds {
             if self.socket.has_waiting() && !self.flush() {
@@ -404,27 +406,30 @@ impl Lanes<Udp> for State {
         }
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let time = now();
+        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
         let posted = lane.send(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, out.peer, out.flags);
+        lanes.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
     fn rma<H: Host<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let time = now();
+        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
         let posted = lane.rma(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, out.peer, out.flags);
+        lanes.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
     fn atomic<H: Host<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        let Some(sender) = lanes.endpoint.sender(now(), out.peer) else { return Err(Error::AGAIN) };
+        let time = now();
+        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
         let posted = lane.atomic(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, out.peer, out.flags);
+        lanes.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
@@ -438,9 +443,10 @@ impl Lanes<Udp> for State {
 
     fn pull<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
-        if let Some(sender) = lanes.endpoint.sender(now(), peer) {
+        let time = now();
+        if let Some(sender) = lanes.endpoint.sender(time, peer) {
             lanes.lanes[peer as usize].pull(&mut lanes.common, sender, host, peer, token, into);
-            lanes.posted(host, peer, OpFlags::empty());
+            lanes.posted(host, time, peer, OpFlags::empty());
         }
     }
 

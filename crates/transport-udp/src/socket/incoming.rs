@@ -44,6 +44,8 @@ pub struct Incoming {
     used: usize,
     /// The last batch had long ones.
     long: bool,
+    /// The last look found nothing: whoever looks so often has the next datagram sooner if the kernel seeks no second.
+    idle: bool,
     spans: Vec<Span>,
 }
 
@@ -64,6 +66,7 @@ impl Incoming {
             headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
             used: RECEIVE,
             long: false,
+            idle: false,
             spans: Vec::with_capacity(RECEIVE),
         };
         for index in 0..RECEIVE {
@@ -91,7 +94,12 @@ impl Incoming {
         }
         self.used = 0;
         self.spans.clear();
-        let most = if self.long { RECEIVE_LONG } else { RECEIVE };
+        let alone = std::mem::take(&mut self.idle);
+        let most = match (alone, self.long) {
+            (true, _) => 1,
+            (false, true) => RECEIVE_LONG,
+            (false, false) => RECEIVE,
+        };
         // SAFETY: the headers lead to buffers, addresses and controls of this batch, of the lengths that they say.
         let got = unsafe {
             libc::recvmmsg(
@@ -104,7 +112,10 @@ impl Incoming {
         };
         let Ok(got) = usize::try_from(got) else {
             return match std::io::Error::last_os_error().raw_os_error() {
-                None | Some(libc::EAGAIN | libc::EINTR) => Ok((0, false)),
+                None | Some(libc::EAGAIN | libc::EINTR) => {
+                    self.idle = true;
+                    Ok((0, false))
+                }
                 Some(errno) => Err(errno),
             };
         };
@@ -122,7 +133,8 @@ impl Incoming {
                 end: end as u32,
             }));
         }
-        Ok((self.spans.len(), got == most))
+        // What else there is, the next look takes along with what comes meanwhile.
+        Ok((self.spans.len(), got == most && !alone))
     }
 
     /// The bytes of received datagram `index`, and its sender.

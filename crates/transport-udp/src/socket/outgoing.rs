@@ -12,14 +12,16 @@ use super::name::{empty_storage, to_storage};
 use super::segments;
 use crate::sys::Pages;
 
-/// Datagrams that one batch holds: as many as one message may have.
-pub const SEND: usize = segments::MOST;
+/// Datagrams that one batch holds: three messages of as many as fit a path of 1,500 bytes.
+const SEND: usize = 132;
+/// Bytes that a batch holds, all datagrams together: as many of the longest as one message may have of short ones.
+const ROOM: usize = segments::MOST * DATAGRAM;
 /// Room for one datagram of any length. Pages of it that are not used are never touched.
 const DATAGRAM: usize = 65_536;
 /// Gaps in one datagram, and pieces of memory that fill them.
 const GAPS: usize = 4;
-/// Shorter runs are copied: a vector costs the kernel more.
-const LEAST_GAP: usize = 2048;
+/// Shorter runs are copied: a vector costs the kernel more. The payload of a packet of 1,500 bytes is longer.
+const LEAST_GAP: usize = 1024;
 /// Parts of one datagram: gaps, and what lies before, between and behind.
 const PARTS: usize = 2 * GAPS + 1;
 /// Bytes of the control message that says how long segments are, aligned as cmsghdr(3) wants it.
@@ -77,6 +79,8 @@ impl Gaps {
 }
 
 struct Slot {
+    /// Where in the pages it begins: where the one before it ends, so that rows of them are one stretch of memory.
+    at: usize,
     to: SocketAddr,
     peer: Option<u32>,
     len: usize,
@@ -120,8 +124,10 @@ impl Outgoing {
     pub fn new(joins: bool) -> Result<Self> {
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
         Ok(Self {
-            pages: Pages::new(SEND * DATAGRAM, false)?,
-            slots: (0..SEND).map(|_| Slot { to: nobody, peer: None, len: 0, gaps: Gaps::NONE }).collect(),
+            pages: Pages::new(ROOM, false)?,
+            slots: (0..SEND)
+                .map(|_| Slot { at: 0, to: nobody, peer: None, len: 0, gaps: Gaps::NONE })
+                .collect(),
             waiting: 0..0,
             names: (0..SEND).map(|_| empty_storage()).collect(),
             controls: vec![Control([0; CONTROL]); SEND].into(),
@@ -141,9 +147,13 @@ impl Outgoing {
             (self.waiting, self.alone) = (0..0, 0);
         }
         let index = self.waiting.end;
+        let at = index.checked_sub(1).map_or(0, |before| self.slots[before].at + self.slots[before].len);
         let slot = self.slots.get_mut(index)?;
-        let base = self.pages.base().wrapping_add(index * DATAGRAM);
-        (slot.gaps.base, slot.gaps.count) = (base, 0);
+        if at + DATAGRAM > ROOM {
+            return None;
+        }
+        let base = self.pages.base().wrapping_add(at);
+        (slot.at, slot.gaps.base, slot.gaps.count) = (at, base, 0);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
         let buffer = unsafe { std::slice::from_raw_parts_mut(base, DATAGRAM) };
         Some((buffer, &mut slot.gaps))
@@ -174,7 +184,7 @@ impl Outgoing {
             };
             let first = vector;
             for index in at..at + run {
-                vector += self.parts(index, vector);
+                vector = self.parts(index, first, vector);
             }
             let name_len = to_storage(self.slots[at].to, &mut self.names[message]);
             let header = &mut self.headers[message].msg_hdr;
@@ -194,16 +204,25 @@ impl Outgoing {
         &mut self.headers[..message]
     }
 
-    /// Writes the parts of datagram `index` to the vectors from `first` on; answers how many there are.
-    fn parts(&mut self, index: usize, first: usize) -> usize {
+    /// Writes the parts of datagram `index` to the vectors from `next` on, of which those from `first` on are of the same message;
+    /// what lies behind the last of these makes it longer. Answers which vector is the next.
+    fn parts(&mut self, index: usize, first: usize, mut next: usize) -> usize {
         let slot = &self.slots[index];
-        let base = self.pages.base().wrapping_add(index * DATAGRAM);
-        let (mut at, mut count) = (0, 0);
+        let base = self.pages.base().wrapping_add(slot.at);
+        let mut at = 0;
         let mut add = |from: *mut u8, len: usize| {
-            if len > 0 {
-                self.vectors[first + count] = libc::iovec { iov_base: from.cast(), iov_len: len };
-                count += 1;
+            if len == 0 {
+                return;
             }
+            if next > first {
+                let last = &mut self.vectors[next - 1];
+                if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == from {
+                    last.iov_len += len;
+                    return;
+                }
+            }
+            self.vectors[next] = libc::iovec { iov_base: from.cast(), iov_len: len };
+            next += 1;
         };
         for gap in &slot.gaps.gaps[..slot.gaps.count] {
             add(base.wrapping_add(at), gap.at - at);
@@ -211,7 +230,7 @@ impl Outgoing {
             at = gap.at + gap.len;
         }
         add(base.wrapping_add(at), slot.len - at);
-        count
+        next
     }
 
     /// The first `messages` of what was described have been sent; answers how many datagrams that were.
@@ -244,7 +263,7 @@ impl Outgoing {
     #[cold]
     pub fn settle(&mut self) {
         for index in self.waiting.clone() {
-            let base = self.pages.base().wrapping_add(index * DATAGRAM);
+            let base = self.pages.base().wrapping_add(self.slots[index].at);
             let gaps = &mut self.slots[index].gaps;
             for gap in &gaps.gaps[..gaps.count] {
                 // SAFETY: the memory is lent until the call of the core ends in which the gap was left, and the gap lies
@@ -265,4 +284,82 @@ fn segment_control(len: u16) -> Control {
     bytes[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
     bytes[header..header + 2].copy_from_slice(&len.to_ne_bytes());
     Control(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTHS: [usize; 4] = [1_472, 1_472, 1_472, 700];
+
+    /// The bytes of each message that is described, and how many vectors it has.
+    fn described(batch: &mut Outgoing) -> Vec<(Vec<u8>, usize)> {
+        let headers = batch.describe();
+        let read = |header: &libc::mmsghdr| {
+            let count = header.msg_hdr.msg_iovlen;
+            // SAFETY: as many vectors as the description says, of the batch's own memory.
+            let vectors = unsafe { std::slice::from_raw_parts(header.msg_hdr.msg_iov, count) };
+            let mut bytes = Vec::new();
+            for vector in vectors {
+                // SAFETY: memory of the batch, or of this test, which both live.
+                bytes.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len)
+                });
+            }
+            (bytes, count)
+        };
+        headers.iter().map(read).collect()
+    }
+
+    fn push(batch: &mut Outgoing, len: usize, value: u8, lent: Option<&[u8]>) {
+        let (buffer, gaps) = batch.next().expect("room");
+        buffer[..len].fill(value);
+        if let Some(lent) = lent {
+            let piece = Piece::new(lent.as_ptr().cast_mut(), lent.len());
+            assert!(gaps.leave(&[piece], 0, &mut buffer[40..40 + lent.len()]));
+        }
+        batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len, peer: Some(0) });
+    }
+
+    #[test]
+    fn a_row_without_gaps_is_one_stretch_of_memory() {
+        let mut batch = Outgoing::new(true).unwrap();
+        for (value, len) in LENGTHS.into_iter().enumerate() {
+            push(&mut batch, len, value as u8, None);
+        }
+        let wanted: Vec<u8> =
+            LENGTHS.iter().enumerate().flat_map(|(value, &len)| vec![value as u8; len]).collect();
+        assert_eq!(described(&mut batch), [(wanted, 1)]);
+        assert_eq!(batch.sent(1), LENGTHS.len());
+    }
+
+    #[test]
+    fn lent_memory_goes_where_its_gap_is_and_stays_there_once_settled() {
+        let mut batch = Outgoing::new(true).unwrap();
+        let lent = vec![200u8; 1_400];
+        for value in 0..3 {
+            push(&mut batch, 1_472, value, Some(&lent));
+        }
+        let wanted: Vec<u8> =
+            (0..3u8).flat_map(|value| [vec![value; 40], lent.clone(), vec![value; 32]].concat()).collect();
+        // What is behind a gap and before the next lies together.
+        assert_eq!(described(&mut batch), [(wanted.clone(), 7)]);
+        batch.settle();
+        drop(lent);
+        assert_eq!(described(&mut batch), [(wanted, 1)]);
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_datagrams_or_its_bytes() {
+        for (len, most) in [(100, SEND), (DATAGRAM - 1, segments::MOST)] {
+            let mut batch = Outgoing::new(true).unwrap();
+            for _ in 0..most {
+                push(&mut batch, len, 1, None);
+            }
+            assert!(batch.next().is_none(), "{len}");
+            let messages = described(&mut batch).len();
+            batch.sent(messages);
+            assert!(batch.is_empty() && batch.next().is_some(), "{len}");
+        }
+    }
 }

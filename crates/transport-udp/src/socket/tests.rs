@@ -121,6 +121,29 @@ fn a_burst_that_is_longer_than_all_buffers_arrives() {
     });
 }
 
+/// After a look that found nothing the next takes one datagram; the others come with the look after it.
+#[test]
+fn what_comes_after_an_empty_look_comes_all_the_same() {
+    with_each(|choice| {
+        let (mut one, mut other) = (open(choice), open(choice));
+        for _ in 0..20 {
+            assert_eq!(other.receive(), (0, false), "{choice:?}");
+            for number in 0..5u8 {
+                send_one(&mut one, other.address, &[number]);
+            }
+            let mut seen = 0;
+            while seen < 5 {
+                assert!(other.is_readable(), "{choice:?}: {seen} of 5");
+                let (got, _) = other.receive();
+                for index in 0..got {
+                    assert_eq!(other.datagram(index).0, [seen as u8], "{choice:?}");
+                    seen += 1;
+                }
+            }
+        }
+    });
+}
+
 /// One thread looks without sleeping, now and then, and others sleep in sets within sets, as completion queues, event queues and
 /// applications make them. Whatever comes wakes a sleeper, or has been taken by the one that looks.
 #[test]
