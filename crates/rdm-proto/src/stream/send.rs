@@ -25,6 +25,8 @@ pub const PART_HEAD: usize = HEAD + 16;
 const CHUNK: usize = 4096;
 /// A payload is not cut into parts smaller than this to fill a packet up.
 const LEAST_PART: usize = 512;
+/// Segments at the end of a stream that are looked at before the others are searched.
+const NEAR: usize = 4;
 /// What may be sent before the peer has said how much it takes.
 const FIRST_LIMIT: u64 = crate::wire::handshake::LEAST_WINDOW;
 
@@ -278,7 +280,7 @@ impl SendStream {
     }
 
     fn copy(&self, bytes: Range<u64>, mut to: &mut [u8], fill: &mut Fill<'_>) {
-        let first = self.segments.partition_point(|segment| segment.start + segment.len <= bytes.start);
+        let first = self.find(bytes.start);
         let mut at = bytes.start;
         for segment in self.segments.iter().skip(first) {
             if to.is_empty() {
@@ -301,6 +303,20 @@ impl SendStream {
             at += run as u64;
             to = rest;
         }
+    }
+
+    /// Which segment has byte `at` of the stream, or how many there are. What was never sent lies in the last ones, which are
+    /// looked at first: the search through all of them costs a cache miss for each step.
+    fn find(&self, at: u64) -> usize {
+        let holds = |&index: &usize| {
+            let segment = &self.segments[index];
+            segment.start <= at && at < segment.start + segment.len
+        };
+        let count = self.segments.len();
+        (count.saturating_sub(NEAR)..count)
+            .rev()
+            .find(holds)
+            .unwrap_or_else(|| self.segments.partition_point(|segment| segment.start + segment.len <= at))
     }
 
     /// The peer has these bytes.
@@ -392,6 +408,26 @@ mod tests {
         stream.ack(first);
         assert_eq!((stream.pop_acked(), stream.pop_acked()), (Some(5), None));
         assert!(stream.is_drained());
+    }
+
+    #[test]
+    fn every_byte_is_found_among_few_segments_and_many() {
+        let mut stream = SendStream::new(Stream::Bulk);
+        assert_eq!(stream.find(0), 0);
+        stream.set_limit(1 << 20);
+        stream.payload(2, 0, 77, 3, 20_000);
+        let mut packet = [0u8; 1000];
+        while stream.write(&mut packet, &mut fill).is_some() {
+            let plain = |at| {
+                stream
+                    .segments
+                    .iter()
+                    .position(|segment| at < segment.start + segment.len)
+                    .unwrap_or(stream.segments.len())
+            };
+            assert!((0..=stream.end).all(|at| stream.find(at) == plain(at)));
+        }
+        assert!(stream.segments.len() > 2 * NEAR, "{}", stream.segments.len());
     }
 
     #[test]
