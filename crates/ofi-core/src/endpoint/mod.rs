@@ -4,10 +4,12 @@
 //! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
+mod bind;
 pub(crate) mod collective;
 mod connection;
 mod context;
 mod datagram;
+mod enable;
 mod ends;
 mod multicast;
 mod options;
@@ -29,17 +31,17 @@ mod srx;
 mod transmit;
 mod trigger;
 
-use std::any::Any;
 use std::sync::Arc;
 
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
-    Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, Errno, Error,
-    EventQueue, FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp,
-    Serialization, SharedTransmit, Statistic, TagMatch, Threshold, TxAttr,
+    Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, EventQueue,
+    FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp, Serialization,
+    SharedTransmit, Statistic, TagMatch, Threshold, TxAttr,
 };
 
 use self::atomic::AtomicSide;
+use self::bind::{bad_state, foreign, of_another_domain, queue_of};
 use self::collective::CollectiveSide;
 use self::ends::Ends;
 use self::multicast::MulticastSide;
@@ -50,14 +52,12 @@ pub(crate) use self::scalable::Sep;
 pub(crate) use self::shared_transmit::SharedTx;
 use self::sides::Contexts;
 pub(crate) use self::srx::Srx;
-use self::transmit::{Limits, TxSide, not_opened_for};
+use self::transmit::{Limits, TxSide};
 use crate::auth;
-use crate::av::{Av, InUse};
+use crate::av::InUse;
 use crate::cm::Connection;
-use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
-use crate::eq::EqCore;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::transport::{Arm, Lanes, Transport};
@@ -313,149 +313,20 @@ impl<T: Transport> Ep<T> {
     }
 }
 
-fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) -> Error {
-    Error::wanted(Errno::EOPBADSTATE, subject, wanted, found, advice)
-}
-
-fn foreign(what: &str) -> Error {
-    Error::wanted(
-        Errno::EINVAL,
-        what,
-        "an object opened in a domain of this library",
-        "an object of another implementation",
-        "open it with the domain of the endpoint",
-    )
-}
-
-fn of_another_domain(what: &str) -> Error {
-    Error::wanted(
-        Errno::EDOMAIN,
-        what,
-        "one opened in the endpoint's domain",
-        "one of another domain, whose addresses and locks may differ",
-        "open it with the domain of the endpoint",
-    )
-}
-
-/// The core's part of a queue of the application's, which must be one of `domain`.
-fn queue_of<T: Transport>(cq: &Arc<dyn CompletionQueue>, domain: &DomainCore<T>) -> Result<Arc<Cq>> {
-    let any: Arc<dyn Any + Send + Sync> = Arc::clone(cq) as _;
-    let Ok(cq) = any.downcast::<Cq>() else { return Err(foreign("the completion queue")) };
-    if cq.domain() != domain.id() {
-        return Err(of_another_domain("the completion queue"));
-    }
-    Ok(cq)
-}
-
 impl<T: Transport> Endpoint for Ep<T> {
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
         self.core.born.check()?;
-        let cq = queue_of(cq, &self.core.domain)?;
-        let directions = BindFlags::TRANSMIT | BindFlags::RECV;
-        if !flags.intersects(directions) || !(directions | BindFlags::SELECTIVE_COMPLETION).contains(flags) {
-            return Err(Error::wanted(
-                Errno::EBADFLAGS,
-                "the flags of fi_ep_bind with a completion queue",
-                "FI_TRANSMIT, FI_RECV or both, and optionally FI_SELECTIVE_COMPLETION",
-                format!("{flags:?}"),
-                "bind counters, not queues, to single kinds of operation",
-            ));
-        }
-        let mut guard = self.core.state.lock();
-        let state = &mut *guard;
-        if state.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
-        }
-        let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
-        if (tx && state.ends.tx.bound) || (rx && state.ends.rx.bound) {
-            return Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_ep_bind",
-                "one completion queue for each direction",
-                "a direction that has one already",
-                "open another endpoint, or bind once with both directions",
-            ));
-        }
-        let selective = flags.contains(BindFlags::SELECTIVE_COMPLETION);
-        if tx {
-            (state.ends.tx.bound, state.ends.tx.selective) = (true, selective);
-            state.queues[0] = Some(Arc::clone(&cq));
-        }
-        if rx {
-            (state.ends.rx.bound, state.ends.rx.selective) = (true, selective);
-            state.queues[1] = Some(cq);
-        }
-        Ok(())
+        self.core.bind_cq(cq, flags)
     }
 
     fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
         self.core.born.check()?;
-        let counter = Cntr::of(counter, self.core.domain.id())?;
-        if !Counters::ALL.contains(flags) {
-            return Err(Error::wanted(
-                Errno::EBADFLAGS,
-                "the flags of fi_ep_bind with a counter",
-                "FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ and FI_REMOTE_WRITE, or none for all",
-                format!("{flags:?}"),
-                "leave the others out",
-            ));
-        }
-        let target = BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE;
-        let events = self.core.info.caps.contains(Caps::RMA_EVENT);
-        if flags.intersects(target) && !events {
-            return Err(not_opened_for("counting what peers do", "FI_RMA_EVENT"));
-        }
-        let every = if events { Counters::ALL } else { Counters::ALL - target };
-        let mut guard = self.core.state.lock();
-        if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
-        }
-        guard.ends.boxes.counters.bind(&counter, if flags.is_empty() { every } else { flags })
+        self.core.bind_counter(counter, flags)
     }
 
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()> {
         self.core.born.check()?;
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(av) as _;
-        let Ok(av) = any.downcast::<Av>() else { return Err(foreign("the address vector")) };
-        if av.domain() != self.core.domain.id() {
-            return Err(of_another_domain("the address vector"));
-        }
-        let mut guard = self.core.state.lock();
-        if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
-        }
-        if guard.ends.connection.is_some() {
-            return Err(Error::with(
-                Errno::EINVAL,
-                "an address vector for an endpoint of FI_EP_MSG, which has one peer",
-            ));
-        }
-        if guard.ends.peers.is_bound() {
-            return Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_ep_bind",
-                "one address vector",
-                "a second one",
-                "insert all addresses into one vector",
-            ));
-        }
-        guard.ends.peers.bind(av);
-        Ok(())
+        self.core.bind_av(av)
     }
 
     fn bind_shared_transmit(&self, context: &Arc<dyn SharedTransmit>) -> Result<()> {
@@ -470,91 +341,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn enable(&self) -> Result<()> {
         self.core.born.check()?;
-        let core = &self.core;
-        let mut guard = core.state.lock();
-        let state = &mut *guard;
-        if state.lanes.is_some() {
-            return Ok(());
-        }
-        state.check_shared(&core.info)?;
-        let caps = core.info.caps;
-        let (sends, receives) = directions(caps);
-        let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.boxes.counters.has(kind));
-        let told = (
-            state.ends.tx.bound || counts(&[Kind::Send, Kind::Read, Kind::Write]),
-            state.ends.rx.bound || counts(&[Kind::Receive]),
-        );
-        let transfers = state.ends.contexts.is_none();
-        if transfers && ((sends && !told.0) || (receives && !told.1)) {
-            let missing = if sends && !told.0 { "FI_TRANSMIT" } else { "FI_RECV" };
-            return Err(Error::wanted(
-                Errno::ENOCQ,
-                "fi_enable",
-                "a completion queue or a counter for each direction that the endpoint's capabilities have",
-                format!("none for {missing}"),
-                "bind one, or ask getinfo for fewer capabilities",
-            ));
-        }
-        if state.ends.connection.as_ref().is_some_and(|connection| connection.eq().is_none()) {
-            return Err(Error::wanted(
-                Errno::ENOEQ,
-                "fi_enable",
-                "an event queue, as FI_EP_MSG endpoints need",
-                "none",
-                "open one with fi_eq_open and bind it",
-            ));
-        }
-        if state.ends.connection.is_none() && !state.ends.peers.is_bound() {
-            return Err(Error::wanted(
-                Errno::ENOAV,
-                "fi_enable",
-                "an address vector, as FI_EP_RDM endpoints need",
-                "none",
-                "open one with fi_av_open and bind it",
-            ));
-        }
-        state.ends.tx.names = state.ends.peers.names_contexts();
-        state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
-        state.ends.tx.decide();
-        state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
-        let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
-        let mut lanes = match &key {
-            None => T::open_lanes(&core.domain.part, &core.info)?,
-            Some((key, _)) => T::open_lanes(&core.domain.part, &auth::with_key(&core.info, key))?,
-        };
-        state.key_in_use = key.map(|(_, in_use)| in_use);
-        lanes.permit_shared_memory(state.shared_memory);
-        let name = lanes.enable(state.name.as_ref())?;
-        state.name = Some(name);
-        state.lanes = Some(lanes);
-        let rx = &mut state.ends.rx;
-        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty());
-        state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
-        let counters = state.ends.boxes.counters.each();
-        let queues = state.queues.clone();
-        let same = matches!(&queues, [Some(tx), Some(rx)] if Arc::ptr_eq(tx, rx));
-        if same {
-            state.ends.boxes.join();
-        }
-        for (slot, queue) in queues.iter().enumerate() {
-            if let Some(bell) = queue.as_ref().and_then(|queue| queue.bell()) {
-                state.ends.boxes.slot(slot).0.set_bell(bell);
-            }
-        }
-        drop(guard);
-        let source: Arc<dyn Source> = Arc::clone(core) as _;
-        for (slot, queue) in queues.into_iter().enumerate().skip(usize::from(same)) {
-            if let Some(queue) = queue {
-                queue.add(Arc::clone(&source), slot)?;
-            }
-        }
-        for counter in counters {
-            counter.add_source(&source)?;
-        }
-        core.domain.roster.enter(&source)?;
-        core.domain.progress.add(&source);
-        core.watch_joins()?;
-        core.watch_connection()
+        self.core.enable()
     }
 
     fn fid(&self) -> Fid {
@@ -563,24 +350,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
         self.core.born.check()?;
-        let eq = EqCore::of(eq)?;
-        let mut guard = self.core.state.lock();
-        if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
-        }
-        // Endpoints of other types have nothing to report (fi_endpoint(3)).
-        if let Some(side) = &mut guard.ends.collectives {
-            side.bind(Arc::clone(&eq))?;
-        }
-        if let Some(side) = &mut guard.ends.multicast {
-            side.bind(Arc::clone(&eq))?;
-        }
-        guard.ends.connection.as_mut().map_or(Ok(()), |connection| connection.bind(eq))
+        self.core.bind_eq(eq)
     }
 
     fn connect(&self, address: &Address, data: &[u8]) -> Result<()> {
@@ -719,19 +489,6 @@ impl<T: Transport> Endpoint for Ep<T> {
         self.core.born.check()?;
         self.core.peer_statistics(peer)
     }
-}
-
-/// Whether capabilities need a transmit queue and a receive queue.
-fn directions(caps: Caps) -> (bool, bool) {
-    let messages = caps.intersects(Caps::MSG | Caps::TAGGED);
-    let one_sided = caps.intersects(Caps::RMA | Caps::ATOMIC);
-    let together = caps.contains(Caps::COLLECTIVE);
-    let named = caps.intersects(Caps::SEND | Caps::RECV | Caps::READ | Caps::WRITE);
-    let sends = (messages && (!named || caps.contains(Caps::SEND)))
-        || (one_sided && (!named || caps.intersects(Caps::READ | Caps::WRITE)))
-        || together;
-    let receives = messages && (!named || caps.contains(Caps::RECV));
-    (sends, receives)
 }
 
 impl<T: Transport> Drop for Ep<T> {
