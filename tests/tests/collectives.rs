@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ofi_tests::{Naming, hints, parse};
+use ofi_tests::{Naming, opening, parse};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
@@ -17,9 +17,9 @@ struct Member {
 }
 
 impl Member {
-    fn open() -> (Side, Arc<dyn EventQueue>) {
-        let hints = hints(Naming::Names).caps(Caps::MSG | Caps::COLLECTIVE);
-        let side = Opening::new(hints).open_disabled().unwrap();
+    fn open(naming: Naming) -> (Side, Arc<dyn EventQueue>) {
+        let opening = opening(naming).hints(|hints| hints.caps(Caps::MSG | Caps::COLLECTIVE));
+        let side = opening.open_disabled().unwrap();
         let queue = side.fabric.open_eq(&EqAttr::default()).unwrap();
         side.ep.bind_eq(&queue).unwrap();
         side.ep.enable().unwrap();
@@ -70,7 +70,7 @@ impl Member {
 
 /// Sums up as often as it is told, and then until the group fails.
 fn member(line: &mut Line, arguments: &[String]) {
-    let (side, queue) = Member::open();
+    let (side, queue) = Member::open(Naming::from_argument(&arguments[2]));
     line.say(side.name());
     let names: Vec<Address> = (0..RANKS).map(|_| parse(&line.hear())).collect();
     let member = Member::join(side, &queue, &names);
@@ -81,7 +81,8 @@ fn member(line: &mut Line, arguments: &[String]) {
         fail(&member);
         line.say("failed");
     }
-    // Nobody leaves before all are done.
+    // Nobody leaves, or stops to look after its peers, before all are done.
+    wait::drive(&[&member.side], "the end", || line.has_news().then_some(()));
     line.expect("end");
 }
 
@@ -106,10 +107,12 @@ fn fail(member: &Member) {
     assert_eq!(member.post(&memory, 3_000).unwrap_err().errno(), Errno::ECONNRESET, "it stays failed");
 }
 
-fn start(rounds: u64, how: &str) -> (Vec<Child>, Member) {
-    let (side, queue) = Member::open();
-    let mut children: Vec<Child> =
-        (1..RANKS).map(|_| Child::start("member", &[&rounds.to_string(), how])).collect();
+fn start(rounds: u64, how: &str, namings: [Naming; RANKS]) -> (Vec<Child>, Member) {
+    let (side, queue) = Member::open(namings[0]);
+    let mut children: Vec<Child> = namings[1..]
+        .iter()
+        .map(|naming| Child::start("member", &[&rounds.to_string(), how, naming.as_str()]))
+        .collect();
     let mut names = vec![side.name()];
     names.extend(children.iter_mut().map(|child| parse(&child.line.hear())));
     for child in &mut children {
@@ -120,8 +123,21 @@ fn start(rounds: u64, how: &str) -> (Vec<Child>, Member) {
 
 #[test]
 fn processes_sum_up_together() {
+    sum_up([Naming::Names; RANKS]);
+}
+
+#[test]
+fn processes_sum_up_over_two_transports() {
+    // Each member has peers on both lanes of its endpoint, or on either.
+    sum_up([Naming::Crossed; RANKS]);
+    let member = sum_up([Naming::Nearby, Naming::Nearby, Naming::Udp, Naming::Nearby]);
+    let lanes = (member.side.statistic("lanes_near"), member.side.statistic("lanes_far"));
+    assert!(lanes.0 > 0 && lanes.1 > 0, "{lanes:?}");
+}
+
+fn sum_up(namings: [Naming; RANKS]) -> Member {
     const ROUNDS: u64 = 60;
-    let (mut children, member) = start(ROUNDS, "end");
+    let (mut children, member) = start(ROUNDS, "end", namings);
     (0..ROUNDS).for_each(|round| member.sum(round, SIZES[round as usize % SIZES.len()]));
     for child in &mut children {
         wait::drive(&[&member.side], "the others", || child.line.has_news().then_some(()));
@@ -131,12 +147,13 @@ fn processes_sum_up_together() {
         child.line.say("end");
     }
     children.into_iter().for_each(Child::finish);
+    member
 }
 
 #[test]
 fn survivors_of_a_killed_member_hear_within_a_second() {
     for victim in 0..RANKS - 1 {
-        let (mut children, member) = start(4, "fail");
+        let (mut children, member) = start(4, "fail", [Naming::Names; RANKS]);
         (0..4).for_each(|round| member.sum(round, SIZES[round as usize]));
         for child in &mut children {
             wait::drive(&[&member.side], "the others", || child.line.has_news().then_some(()));
