@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
-    AtomicOp, Call, Caps, CntrAttr, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Datatype, DeferredOp,
-    Endpoint as _, FiAddr, FiOp, Info, Lent, MemoryRegion, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
-    RmaOp, SendOp, Threshold, WaitObj,
+    AtomicOp, Call, Caps, CntrAttr, CollectiveKind, CollectiveOp, CompletionQueue, Context, CqBuffer,
+    CqTaggedEntry, Datatype, DeferredOp, Endpoint as _, FiAddr, FiOp, Group, Info, Lent, MemoryRegion,
+    MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, SendOp, Threshold, WaitObj,
 };
 
 use ofi_capi::probe::Handles;
 
 use super::node::{Arena, Node};
+use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
 
@@ -31,6 +32,10 @@ pub const PATHS: &[Path] = &[
         function: "*paths*write_and_complete_triggered*",
     },
     Path { name: "fetch-add 8 B, completion read", function: "*paths*fetch_add_and_complete*" },
+    Path {
+        name: "all-reduce 8 B on 2 ranks, completions read, both ranks",
+        function: "*paths*all_reduce_and_complete*",
+    },
     Path { name: "window of 64 sends of 64 B, completions read together", function: "*paths*send_window*" },
     Path {
         name: "window of 64 receives of 64 B, read together, posted again",
@@ -244,6 +249,34 @@ fn run_fetch_adds(count: u64) -> Result<()> {
     (0..count).try_for_each(|_| fetch_add_and_complete(sender, &op))
 }
 
+#[inline(never)]
+fn all_reduce_and_complete(sides: [&Node; 2], ops: &[CollectiveOp<'_>; 2]) -> Result<()> {
+    for (node, op) in sides.iter().zip(ops) {
+        node.endpoint.collective(op).map_err(stack)?;
+    }
+    sides.iter().try_for_each(|node| read_one(node, &node.tx))
+}
+
+fn run_all_reduces(count: u64) -> Result<()> {
+    let mut sides = Sides::open(Caps::COLLECTIVE)?;
+    let [mine, other] = [0, 64].map(|at| [Piece::new(sides.piece(at).addr, 8)]);
+    let [sum, other_sum] = [128, 192].map(|at| [Piece::new(sides.piece(at).addr, 8)]);
+    let Sides { sender, receiver, .. } = &sides;
+    let (joined, others) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| join(receiver, false));
+        let joined = join(sender, true)?;
+        Ok::<_, Error>((joined, others.join().map_err(|_| Error::Stack("joining".into()))??))
+    })?;
+    let op = |group: &Group, mine, sum| {
+        let op = CollectiveOp::new(CollectiveKind::Allreduce, group.addr(), Context(1));
+        CollectiveOp { op: FiOp::Sum, ..op.data(Datatype::Uint64, 1, mine, sum) }
+    };
+    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    let lent = |piece| unsafe { Lent::new(piece, &[]) };
+    let ops = [op(&joined, lent(&mine), lent(&sum)), op(&others, lent(&other), lent(&other_sum))];
+    (0..count).try_for_each(|_| all_reduce_and_complete([sender, receiver], &ops))
+}
+
 /// Registers library memory for everything.
 fn remote_region(owner: &Node, arena: &Arena) -> Result<Arc<dyn MemoryRegion>> {
     let target = [Piece::new(arena.base, arena.len)];
@@ -295,6 +328,9 @@ fn stack(error: ofi::raw::Error) -> Error {
 pub fn run(name: &str, count: u64) -> Result<()> {
     if name.contains("write") {
         return run_writes(name.starts_with("triggered"), count);
+    }
+    if name.starts_with("all-reduce") {
+        return run_all_reduces(count);
     }
     if name.starts_with("fetch-add") {
         return run_fetch_adds(count);

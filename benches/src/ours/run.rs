@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{
     AtomicOp, AvSetAttr, Call, Caps, CollectiveKind, CollectiveOp, CompletionQueue, Context, CqBuffer,
-    CqTaggedEntry, Datatype, EventKind, FiOp, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp,
-    WaitObj,
+    CqTaggedEntry, Datatype, EventKind, FiOp, Group, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece,
+    RmaOp, WaitObj,
 };
 
 use super::node::{Arena, Node};
@@ -293,7 +293,8 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     Ok(Figures::from_latency(8, each))
 }
 
-fn all_reduce(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+/// The group of both sides.
+pub(super) fn join(node: &Node, client: bool) -> Result<Group> {
     let own = node.av.insert(&[node.endpoint.name().map_err(stack)?]).remove(0).map_err(stack)?;
     let set = Arc::clone(&node.av).set(&AvSetAttr::default()).map_err(stack)?;
     for member in if client { [node.peer, own] } else { [own, node.peer] } {
@@ -301,6 +302,11 @@ fn all_reduce(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<F
     }
     let group = node.endpoint.join_collective(set.addr(), &*set, Context(1)).map_err(stack)?;
     node.wait_event(EventKind::JoinComplete)?;
+    Ok(group)
+}
+
+fn all_reduce(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
+    let group = join(node, client)?;
     let arena = node.memory(job, 128)?;
     let (mine, sum) = ([Piece::new(arena.base, 8)], [Piece::new(arena.base.wrapping_add(64), 8)]);
     // SAFETY: as in `Node::send`.

@@ -11,6 +11,4 @@ pub mod schedule;
 pub mod set;
 
 #[cfg(test)]
-mod engine_tests;
-#[cfg(test)]
 mod tests;

@@ -90,7 +90,7 @@ pub struct Schedule {
 }
 
 /// A collective, as one rank sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Which.
     pub kind: Kind,

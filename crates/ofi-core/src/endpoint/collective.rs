@@ -28,6 +28,10 @@ const SMALL: usize = 16 << 10;
 /// What an endpoint with `FI_COLLECTIVE` has.
 pub struct CollectiveSide {
     engine: Collectives,
+    /// The last operation's shape and schedule: programs mostly repeat one.
+    planned: Option<(Shape, Arc<Schedule>)>,
+    /// Empty, but for its memory: see `move_collectives`.
+    finished: Vec<(Report, Result<(), Errno>)>,
     /// Groups by the application's number.
     joined: FxHashMap<FiAddr, Joined>,
     eq: Option<Arc<EqCore>>,
@@ -44,7 +48,16 @@ impl CollectiveSide {
     pub fn new<T: Transport>(caps: Caps) -> Option<Box<Self>> {
         let has = caps.contains(Caps::COLLECTIVE) && T::note_size() > 0;
         let engine = Collectives::new(T::note_size());
-        has.then(|| Box::new(Self { engine, joined: FxHashMap::default(), eq: None }))
+        let joined = FxHashMap::default();
+        has.then(|| Box::new(Self { engine, planned: None, finished: Vec::new(), joined, eq: None }))
+    }
+
+    /// What this rank does in an operation of that shape.
+    fn schedule(&mut self, shape: Shape) -> Arc<Schedule> {
+        match &self.planned {
+            Some((known, schedule)) if *known == shape => Arc::clone(schedule),
+            _ => Arc::clone(&self.planned.insert((shape, Arc::new(plan(&shape)))).1),
+        }
     }
 
     /// Binds an event queue, for joins.
@@ -97,8 +110,9 @@ impl<T: Transport> State<T> {
         if !side.engine.is_active() {
             return;
         }
-        let finished = side.engine.advance(&mut OnLanes::<T>(lanes));
-        for (report, result) in finished {
+        let mut finished = std::mem::take(&mut side.finished);
+        side.engine.advance(&mut OnLanes::<T>(lanes), &mut finished);
+        for (report, result) in finished.drain(..) {
             match (report, result) {
                 (Report::Completion(ticket), Ok(())) if ticket.signal => {
                     self.ends.boxes.transmitted(success(&ticket));
@@ -123,6 +137,7 @@ impl<T: Transport> State<T> {
                 }
             }
         }
+        side.finished = finished;
     }
 }
 
@@ -262,7 +277,7 @@ impl<T: Transport> EpCore<T> {
             size: 1,
             small: SMALL,
         };
-        let schedule = if local { Schedule::default() } else { plan(&shape) };
+        let schedule = Arc::new(if local { Schedule::default() } else { plan(&shape) });
         side.joined.insert(addr, Joined { group, members });
         let nothing = [Piece::new(std::ptr::null_mut(), 0); 2];
         // SAFETY: a barrier uses no memory.
@@ -344,9 +359,10 @@ impl<T: Transport> EpCore<T> {
         let flags = CompletionFlags::COLLECTIVE;
         let ticket =
             Ticket { context: op.context, flags, signal, len: lengths[0], route: Route::ENDPOINT, at: 0 };
+        let schedule = side.schedule(shape);
         // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
         unsafe {
-            side.engine.start(group, plan(&shape), [buf, result], executor, Report::Completion(ticket))?;
+            side.engine.start(group, schedule, [buf, result], executor, Report::Completion(ticket))?;
         }
         state.ends.boxes.credits[Credit::Transmit as usize] -= 1;
         state.move_collectives();

@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use ofi_api::{AtomicKind, CollectiveKind, Datatype, Error, FiOp, Piece, Result};
 use proptest::prelude::*;
 
-use super::engine::{CREDITS, Collectives, Report, SELF, Wire};
-use super::note::{Kind, Note};
-use super::schedule::{Shape, plan};
+use super::super::note::{Kind, Note};
+use super::super::schedule::{Shape, plan};
+use super::{CREDITS, Collectives, Report, SELF, Wire};
 use crate::atomic::Executor;
 use crate::copy;
 use crate::transport::{OutNote, Peer, Route, Ticket};
@@ -86,8 +87,10 @@ fn run(ranks: usize, counts: &[usize], small: usize, seed: u64) {
             let from = Piece::new(input[me][at].as_mut_ptr().cast(), 4 * count);
             let to = Piece::new(output[me][at].as_mut_ptr().cast(), 4 * count);
             // SAFETY: the vectors live until all has ended, and are not touched before.
-            unsafe { engines[me].start(groups[me], plan(&shape), [from, to], Some(executor), report(at)) }
-                .unwrap();
+            unsafe {
+                engines[me].start(groups[me], Arc::new(plan(&shape)), [from, to], Some(executor), report(at))
+            }
+            .unwrap();
             posted[me] += 1;
         }
         // A rank takes what one other has sent it, in order.
@@ -101,7 +104,9 @@ fn run(ranks: usize, counts: &[usize], small: usize, seed: u64) {
             // SAFETY: the payload is the test's.
             unsafe { engines[me].noted(other as Peer, words, payload.as_ptr(), payload.len()) }.unwrap();
         }
-        for (_, result) in engines[me].advance(&mut Full { sent: &wires[me], state: &state }) {
+        let mut finished = Vec::new();
+        engines[me].advance(&mut Full { sent: &wires[me], state: &state }, &mut finished);
+        for (_, result) in finished {
             result.unwrap();
             ended[me] += 1;
         }
@@ -148,7 +153,7 @@ proptest! {
             };
             let pieces = [input, output].map(|memory| Piece::new(memory.as_mut_ptr().cast(), 4 * count));
             // SAFETY: the vectors live until the engine is dropped, and are not touched before.
-            unsafe { engine.start(group, plan(&shape), pieces, Some(executor), report(at)) }.unwrap();
+            unsafe { engine.start(group, Arc::new(plan(&shape)), pieces, Some(executor), report(at)) }.unwrap();
         }
         let payload = [0xABu8; 140];
         for (kind, operation, round, value, len) in said {
@@ -160,14 +165,14 @@ proptest! {
             ];
             // SAFETY: the array has `len` bytes.
             let taken = unsafe { engine.noted(1 + (len % 2) as Peer, words, payload.as_ptr(), len) };
-            engine.advance(&mut Full { sent: &wire, state: &state });
+            engine.advance(&mut Full { sent: &wire, state: &state }, &mut Vec::new());
             if taken.is_err() {
                 engine.peer_gone(1 + (len % 2) as Peer, Errno::EIO);
             }
         }
         engine.leave(group);
         while engine.is_active() {
-            engine.advance(&mut Full { sent: &wire, state: &state });
+            engine.advance(&mut Full { sent: &wire, state: &state }, &mut Vec::new());
         }
         drop(engine);
     }

@@ -1,0 +1,393 @@
+//! Runs collectives: which groups an endpoint has joined, what runs in them, and what came too early.
+//!
+//! A transfer that fits a note goes at once. A longer one is asked for by its receiver when it has come to that round,
+//! and then streamed. What comes before its operation was posted here is kept: at most [`CREDITS`] notes of each peer,
+//! as a sender waits for credit beyond that; so a rank that runs ahead is slowed down, and memory stays bounded.
+//!
+//! A group fails as a whole: when a member is gone of which something is wanted, leaves while something runs, or says something else than the others.
+//! Whoever notices tells the others. Nothing here waits or locks; [`Collectives::advance`] is called after each poll
+//! while there is something to do.
+
+mod arriving;
+mod running;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error, Piece, Result};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::note::{Kind, Note};
+use super::schedule::Schedule;
+use crate::atomic::Executor;
+use crate::transport::{OutNote, Peer};
+use arriving::Early;
+pub use running::Report;
+use running::{Running, State};
+
+/// Eager notes and questions that a sender may have on their way to one peer.
+pub const CREDITS: u32 = 64;
+/// Failures of groups that this end has not joined yet, which are remembered. More than that, a join waits until the
+/// member that failed is gone.
+const EARLY_ABORTS: usize = 1024;
+/// Operations that are kept to be used again.
+const SPARES: usize = 4;
+/// This end, among the members of a group.
+pub const SELF: Peer = Peer::MAX;
+
+/// What carries notes.
+pub trait Wire {
+    /// Sends a note.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` for lack of room.
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()>;
+}
+
+/// What a note belongs to: group, operation, round, and who sent it.
+type Key = (u64, u64, u32, Peer);
+
+/// A group that this end has joined, or is joining.
+struct Group {
+    /// Peers by rank; [`SELF`] is this end.
+    members: Vec<Peer>,
+    next: u64,
+    failed: Option<Errno>,
+    /// Members that are gone, and why. What they sent before still counts, so only an operation that wants more of one
+    /// fails: a member may end when its part in the last operation is done, though others still have theirs to do.
+    gone: Vec<(Peer, Errno)>,
+}
+
+/// An operation goes from list to list at each step, so it goes as a pointer.
+type OneRunning = Box<Running>;
+
+/// Notes between this end and one peer.
+struct Flow {
+    /// How many eager notes and questions may be sent.
+    credits: u32,
+    /// How many of the peer's are kept here.
+    held: u32,
+    /// How many were done with since the peer was told.
+    taken: u32,
+    /// Tells this peer from one that had its number before.
+    epoch: u64,
+}
+
+/// The collectives of one endpoint.
+pub struct Collectives {
+    /// Most payload of a note: a multiple of every element's size.
+    chunk: usize,
+    groups: FxHashMap<u64, Group>,
+    closed: FxHashSet<u64>,
+    aborted: FxHashMap<u64, Errno>,
+    running: Vec<OneRunning>,
+    /// Empty, but for its memory: see [`Collectives::advance`].
+    moved: Vec<OneRunning>,
+    /// Operations that have ended, to be used again.
+    spare: Vec<OneRunning>,
+    early: FxHashMap<Key, Early>,
+    flows: FxHashMap<Peer, Flow>,
+    epochs: u64,
+    outbox: VecDeque<(Peer, Note)>,
+    /// How often each list of members was joined.
+    joins: FxHashMap<u64, u64>,
+}
+
+impl Collectives {
+    /// For a transport whose notes have up to `size` bytes of payload.
+    pub fn new(size: usize) -> Self {
+        Self {
+            chunk: (size / 32 * 32).max(32),
+            groups: FxHashMap::default(),
+            closed: FxHashSet::default(),
+            aborted: FxHashMap::default(),
+            running: Vec::new(),
+            moved: Vec::new(),
+            spare: Vec::new(),
+            early: FxHashMap::default(),
+            flows: FxHashMap::default(),
+            epochs: 0,
+            outbox: VecDeque::new(),
+            joins: FxHashMap::default(),
+        }
+    }
+
+    /// Whether [`Collectives::advance`] may have something to do.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        !self.running.is_empty() || !self.outbox.is_empty()
+    }
+
+    /// Opens a group of `members`, by rank. `names` says the same to all members: two endpoints with the same list join
+    /// the same group, the first time, the second time, and so on. Answers the group's number.
+    pub fn open(&mut self, members: Vec<Peer>, names: u64) -> u64 {
+        let times = self.joins.entry(names).or_insert(0);
+        *times += 1;
+        let id = hash(names, &times.to_le_bytes());
+        let failed = self.aborted.remove(&id);
+        self.groups.insert(id, Group { members, next: 0, failed, gone: Vec::new() });
+        id
+    }
+
+    /// The ranks of a group that lives, this end's rank among them.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for one that this end is not in; otherwise why it failed.
+    pub fn shape(&self, group: u64) -> Result<(usize, usize)> {
+        let found = self.groups.get(&group).ok_or_else(no_group)?;
+        if let Some(errno) = found.failed {
+            return Err(Error::wanted(
+                errno,
+                "a collective",
+                "a group whose members all take part",
+                "one that has failed: a member is gone, has left, or posted something else",
+                "join a new group",
+            ));
+        }
+        let me = found.members.iter().position(|&peer| peer == SELF).unwrap_or(0);
+        Ok((found.members.len(), me))
+    }
+
+    /// Starts an operation.
+    ///
+    /// # Errors
+    /// As [`Collectives::shape`]; `FI_ENOMEM` for the operation's own memory.
+    ///
+    /// # Safety
+    /// Input and result are lent for as much as `schedule` uses of them until the operation ends.
+    pub unsafe fn start(
+        &mut self,
+        group: u64,
+        schedule: Arc<Schedule>,
+        memory: [Piece; 2],
+        executor: Option<Executor>,
+        report: Report,
+    ) -> Result<()> {
+        self.shape(group)?;
+        let mut running = self.spare.pop().unwrap_or_else(|| Box::new(Running::new(report)));
+        running.begin(schedule, memory, executor, report)?;
+        let found = self.groups.get_mut(&group).ok_or_else(no_group)?;
+        (running.group, running.operation) = (group, found.next);
+        found.next += 1;
+        running.do_first();
+        self.running.push(running);
+        Ok(())
+    }
+
+    /// Leaves a group. What runs in it fails, here at the next [`Collectives::advance`] and at the other members.
+    pub fn leave(&mut self, group: u64) {
+        if self.running.iter().any(|running| running.group == group) {
+            self.fail(group, Errno::ECANCELED);
+        }
+        self.forget_early(group);
+        self.groups.remove(&group);
+        self.closed.insert(group);
+    }
+
+    /// A group has failed: tells the other members, unless they said so.
+    fn fail(&mut self, group: u64, errno: Errno) {
+        let Some(found) = self.groups.get_mut(&group) else { return };
+        if found.failed.replace(errno).is_some() {
+            return;
+        }
+        let value = errno.get() as u64;
+        let note = Note { kind: Kind::Abort, group, operation: 0, round: 0, value };
+        let others = found.members.iter().filter(|&&peer| peer != SELF);
+        self.outbox.extend(others.map(|&peer| (peer, note)));
+        self.forget_early(group);
+    }
+
+    /// Drops what is kept for a group.
+    fn forget_early(&mut self, group: u64) {
+        let keys: Vec<Key> = self.early.keys().filter(|key| key.0 == group).copied().collect();
+        for key in keys {
+            if let Some(early) = self.early.remove(&key) {
+                self.taken(key.3, early.epoch);
+            }
+        }
+    }
+
+    fn flow(&mut self, peer: Peer) -> &mut Flow {
+        let epochs = &mut self.epochs;
+        self.flows.entry(peer).or_insert_with(|| {
+            *epochs += 1;
+            Flow { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
+        })
+    }
+
+    /// An eager note or a question of a peer is done with.
+    fn taken(&mut self, peer: Peer, epoch: u64) {
+        let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
+        flow.held = flow.held.saturating_sub(1);
+        flow.taken += 1;
+        if flow.taken >= CREDITS / 2 {
+            let value = u64::from(std::mem::take(&mut flow.taken));
+            let note = Note { kind: Kind::Credit, group: 0, operation: 0, round: 0, value };
+            self.outbox.push_back((peer, note));
+        }
+    }
+
+    /// A peer is gone, after all that it sent was taken. Operations that want more of it fail at the next
+    /// [`Collectives::advance`].
+    pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
+        for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
+            if group.gone.iter().all(|&(gone, _)| gone != peer) {
+                group.gone.push((peer, errno));
+            }
+        }
+        let groups = &self.groups;
+        self.early.retain(|key, _| key.3 != peer || groups.contains_key(&key.0));
+        self.outbox.retain(|(to, _)| *to != peer);
+        self.flows.remove(&peer);
+    }
+
+    /// Why an operation cannot go on: it wants something of a member that is gone.
+    fn lost(&self, running: &Running) -> Option<Errno> {
+        let gone = &self.groups.get(&running.group)?.gone;
+        gone.iter().find(|&&(peer, _)| running.wants(peer)).map(|&(_, errno)| errno)
+    }
+
+    /// Whether notes about a group are of no interest any more.
+    fn is_over(&self, group: u64) -> bool {
+        self.closed.contains(&group) || self.groups.get(&group).is_some_and(|group| group.failed.is_some())
+    }
+
+    /// Moves everything on as far as it goes; what has ended goes behind `finished`.
+    pub fn advance(&mut self, wire: &mut impl Wire, finished: &mut Vec<(Report, Result<(), Errno>)>) {
+        self.send_outbox(wire);
+        // An operation is out of the list while it moves, as that takes all of the engine.
+        let mut moved = std::mem::take(&mut self.moved);
+        std::mem::swap(&mut moved, &mut self.running);
+        for mut running in moved.drain(..) {
+            match self.step(&mut running, wire) {
+                Some(result) => {
+                    finished.push((running.report, result));
+                    running.end();
+                    if self.spare.len() < SPARES {
+                        self.spare.push(running);
+                    }
+                }
+                None => self.running.push(running),
+            }
+        }
+        self.moved = moved;
+        self.send_outbox(wire);
+    }
+
+    fn send_outbox(&mut self, wire: &mut impl Wire) {
+        for _ in 0..self.outbox.len() {
+            let Some((peer, note)) = self.outbox.pop_front() else { return };
+            let out = OutNote { peer, words: note.to_words(), pieces: &[], skip: 0, len: 0 };
+            match wire.note(&out) {
+                Err(error) if error.is_again() => self.outbox.push_back((peer, note)),
+                // Told, or nobody is there: then the peer's end is told to this end, too.
+                _ => {}
+            }
+        }
+    }
+
+    /// Moves one operation on. Its end, if it has come to it.
+    fn step(&mut self, running: &mut Running, wire: &mut impl Wire) -> Option<Result<(), Errno>> {
+        loop {
+            match self.groups.get(&running.group) {
+                None => return Some(Err(Errno::ECANCELED)),
+                Some(Group { failed: Some(errno), .. }) => return Some(Err(*errno)),
+                Some(_) => {}
+            }
+            if running.round == running.schedule.rounds.len() {
+                return Some(Ok(()));
+            }
+            if !running.has_entered {
+                if let Some(group) = self.groups.get(&running.group) {
+                    running.enter(&group.members);
+                }
+                self.match_early(running);
+                continue; // what came early may have failed the group
+            }
+            if let Some(errno) = self.lost(running) {
+                self.fail(running.group, errno);
+                return Some(Err(errno));
+            }
+            for index in 0..running.sends.len() {
+                if let Err(errno) = self.push(running, index, wire) {
+                    self.fail(running.group, errno);
+                    return Some(Err(errno));
+                }
+            }
+            if running.waits() {
+                return None;
+            }
+            running.leave_round();
+        }
+    }
+
+    /// Moves one send on.
+    fn push(&mut self, running: &mut Running, index: usize, wire: &mut impl Wire) -> Result<(), Errno> {
+        let chunk = self.chunk;
+        let (group, operation, round) = (running.group, running.operation, running.round as u32);
+        let note = |kind, value| Note { kind, group, operation, round, value }.to_words();
+        let send = &mut running.sends[index];
+        let pieces = &running.pieces[send.pieces.clone()];
+        let mut post = |words, pieces: &[Piece], skip, len| match wire.note(&OutNote {
+            peer: send.peer,
+            words,
+            pieces,
+            skip,
+            len,
+        }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_again() => Ok(false),
+            Err(error) => Err(error.errno()),
+        };
+        match send.state {
+            State::Begin => {
+                let flow = self.flow(send.peer);
+                if flow.credits == 0 {
+                    return Ok(());
+                }
+                let posted = if send.len <= chunk {
+                    post(note(Kind::Eager, 0), pieces, 0, send.len)?
+                } else {
+                    post(note(Kind::Ask, send.len as u64), &[], 0, 0)?
+                };
+                if posted {
+                    flow.credits -= 1;
+                    send.state = if send.len <= chunk { State::Done } else { State::Asked };
+                }
+            }
+            State::Going => {
+                while send.sent < send.len {
+                    let part = chunk.min(send.len - send.sent);
+                    if !post(note(Kind::Chunk, send.sent as u64), pieces, send.sent, part)? {
+                        return Ok(());
+                    }
+                    send.sent += part;
+                }
+                send.state = State::Done;
+            }
+            State::Asked | State::Done => {}
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, from a state on: a number that all members of a group find alike.
+pub fn hash(state: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(state, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
+}
+
+/// The state to begin with.
+pub const HASH: u64 = 0xCBF2_9CE4_8422_2325;
+
+#[cold]
+fn no_group() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "the address of a group",
+        "one that this endpoint has joined",
+        "another number",
+        "give what fi_mc_addr answers for a group that is open",
+    )
+}

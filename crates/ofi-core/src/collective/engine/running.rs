@@ -1,0 +1,264 @@
+//! One operation under way: its memory, and the transfers of the round that it is in.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ofi_api::{Context, Errno, Error, Fid, Piece, Result};
+
+use super::super::schedule::{Local, Part, Place, Schedule, Transfer};
+use crate::atomic::Executor;
+use crate::copy;
+use crate::transport::{Peer, Ticket};
+
+/// Scratch memory that is kept for the next operation, in bytes.
+const KEPT_SCRATCH: usize = 4096;
+
+/// How the end of an operation is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Report {
+    /// By a completion.
+    Completion(Ticket),
+    /// By an event.
+    Join(Fid, Context),
+}
+
+/// The caller's memory and this end's.
+struct Memory {
+    input: Piece,
+    result: Piece,
+    scratch: Vec<u8>,
+}
+
+// SAFETY: the caller's memory is lent until the operation ends, whichever thread moves it on; the rest is owned.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Where a part lies.
+    fn piece(&mut self, part: &Part) -> Piece {
+        let Piece { addr, len } = match part.place {
+            Place::Input => self.input,
+            Place::Result => self.result,
+            Place::Scratch => Piece::new(self.scratch.as_mut_ptr(), self.scratch.len()),
+        };
+        debug_assert!(part.at + part.len <= len);
+        let len = part.len.min(len.saturating_sub(part.at));
+        Piece::new(addr.wrapping_add(part.at), len)
+    }
+}
+
+/// A send of a round.
+pub struct Sending {
+    /// To whom.
+    pub peer: Peer,
+    /// Which of the round's pieces.
+    pub pieces: Range<usize>,
+    /// Their bytes.
+    pub len: usize,
+    /// How many have gone.
+    pub sent: usize,
+    /// How far it is.
+    pub state: State,
+}
+
+/// How far a send is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Nothing has gone.
+    Begin,
+    /// Its receiver was told of it, and will ask.
+    Asked,
+    /// Its receiver has asked.
+    Going,
+    /// All has gone.
+    Done,
+}
+
+/// A receive of a round.
+pub struct Receiving {
+    /// From whom.
+    pub peer: Peer,
+    /// Which of the round's pieces.
+    pub pieces: Range<usize>,
+    /// Their bytes.
+    pub len: usize,
+    /// How many have come.
+    pub got: usize,
+    /// Whether they are combined with what is there.
+    pub combine: bool,
+    /// Whether its sender was asked to go on.
+    pub is_asked: bool,
+    /// Whether all has come.
+    pub is_done: bool,
+}
+
+/// See the module. One that has ended is used again, with what it has allocated.
+pub struct Running {
+    /// The engine's number of its group.
+    pub group: u64,
+    /// Which of the group's operations.
+    pub operation: u64,
+    /// What there is to do.
+    pub schedule: Arc<Schedule>,
+    memory: Memory,
+    /// How to combine.
+    pub executor: Option<Executor>,
+    /// Which round it is in.
+    pub round: usize,
+    /// Whether the round's transfers are there.
+    pub has_entered: bool,
+    /// The memory of the round's transfers.
+    pub pieces: Vec<Piece>,
+    /// The round's sends.
+    pub sends: Vec<Sending>,
+    /// The round's receives.
+    pub receives: Vec<Receiving>,
+    /// How its end is told.
+    pub report: Report,
+}
+
+impl Running {
+    /// One that has not begun.
+    pub fn new(report: Report) -> Self {
+        let nothing = Piece::new(std::ptr::null_mut(), 0);
+        Self {
+            group: 0,
+            operation: 0,
+            schedule: Arc::default(),
+            memory: Memory { input: nothing, result: nothing, scratch: Vec::new() },
+            executor: None,
+            round: 0,
+            has_entered: false,
+            pieces: Vec::new(),
+            sends: Vec::new(),
+            receives: Vec::new(),
+            report,
+        }
+    }
+
+    /// Makes it the operation that `schedule` says.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM` for scratch memory.
+    pub fn begin(
+        &mut self,
+        schedule: Arc<Schedule>,
+        [input, result]: [Piece; 2],
+        executor: Option<Executor>,
+        report: Report,
+    ) -> Result<()> {
+        let scratch = &mut self.memory.scratch;
+        scratch.clear();
+        scratch.try_reserve_exact(schedule.scratch).map_err(|_| Error::new(Errno::ENOMEM))?;
+        scratch.resize(schedule.scratch, 0);
+        (self.memory.input, self.memory.result) = (input, result);
+        (self.schedule, self.executor, self.report) = (schedule, executor, report);
+        (self.round, self.has_entered) = (0, false);
+        Ok(())
+    }
+
+    /// Lets go of what only this operation needed.
+    pub fn end(&mut self) {
+        if self.memory.scratch.capacity() > KEPT_SCRATCH {
+            self.memory.scratch = Vec::new();
+        }
+    }
+
+    /// Whether it is this operation of this group, and its transfers are those of `round`.
+    #[inline]
+    pub fn is_in(&self, group: u64, operation: u64, round: u32) -> bool {
+        (self.group, self.operation) == (group, operation) && self.round == round as usize && self.has_entered
+    }
+
+    /// Makes the round's transfers. Peers by rank are `members`.
+    pub fn enter(&mut self, members: &[Peer]) {
+        self.pieces.clear();
+        self.sends.clear();
+        self.receives.clear();
+        let (memory, all) = (&mut self.memory, &mut self.pieces);
+        let mut pieces = |transfer: &Transfer| {
+            let first = all.len();
+            all.extend(transfer.parts.iter().map(|part| memory.piece(part)));
+            first..all.len()
+        };
+        let round = &self.schedule.rounds[self.round];
+        self.sends.extend(round.sends.iter().map(|send| Sending {
+            peer: members[send.rank],
+            pieces: pieces(send),
+            len: send.bytes(),
+            sent: 0,
+            state: State::Begin,
+        }));
+        self.receives.extend(round.receives.iter().map(|receive| Receiving {
+            peer: members[receive.rank],
+            pieces: pieces(receive),
+            len: receive.bytes(),
+            got: 0,
+            combine: receive.combine,
+            is_asked: false,
+            is_done: false,
+        }));
+        self.has_entered = true;
+    }
+
+    /// Takes `len` bytes at `body` for a receive of the round.
+    ///
+    /// # Safety
+    /// `body` may be read for `len` bytes, which are left of the receive, and the operation's memory is lent.
+    pub unsafe fn take(&mut self, receive: usize, body: *const u8, len: usize) {
+        let receive = &mut self.receives[receive];
+        let executor = self.executor.filter(|_| receive.combine);
+        let mut done = 0;
+        for (addr, run) in copy::runs(&self.pieces[receive.pieces.clone()], receive.got, len) {
+            // SAFETY: `run` bytes lie in a piece, and as many are left of the body.
+            unsafe { place(body.wrapping_add(done), Piece::new(addr, run), run, executor) };
+            done += run;
+        }
+        receive.got += len;
+        receive.is_done = receive.got == receive.len;
+    }
+
+    /// Does what comes before the first round.
+    pub fn do_first(&mut self) {
+        let schedule = Arc::clone(&self.schedule);
+        schedule.first.iter().for_each(|local| self.do_local(local));
+    }
+
+    /// Does what comes after the round, and goes on to the next.
+    pub fn leave_round(&mut self) {
+        let schedule = Arc::clone(&self.schedule);
+        schedule.rounds[self.round].then.iter().for_each(|local| self.do_local(local));
+        (self.round, self.has_entered) = (self.round + 1, false);
+    }
+
+    fn do_local(&mut self, local: &Local) {
+        let (from, to) = (self.memory.piece(&local.from), self.memory.piece(&local.to));
+        // SAFETY: both are equally long and lie in memory that is lent or owned by this operation; a schedule does not
+        // combine overlapping ranges.
+        unsafe { place(from.addr, to, from.len.min(to.len), self.executor.filter(|_| local.combine)) };
+    }
+
+    /// Whether something of the round is left to do.
+    pub fn waits(&self) -> bool {
+        self.sends.iter().any(|send| send.state != State::Done)
+            || self.receives.iter().any(|receive| !receive.is_done)
+    }
+
+    /// Whether something of the round is left to do with `peer`.
+    pub fn wants(&self, peer: Peer) -> bool {
+        self.sends.iter().any(|send| send.peer == peer && send.state != State::Done)
+            || self.receives.iter().any(|receive| receive.peer == peer && !receive.is_done)
+    }
+}
+
+/// Copies `len` bytes to the front of a piece, or combines them with it.
+///
+/// # Safety
+/// `from` may be read, and the piece written, for `len` bytes.
+unsafe fn place(from: *const u8, to: Piece, len: usize, executor: Option<Executor>) {
+    match executor {
+        // SAFETY: the caller's promise; elements are not split, as schedules and notes cut between them.
+        Some(executor) => unsafe { executor.execute_alone(to.addr, from, len / executor.size()) },
+        // SAFETY: the caller's promise.
+        None => unsafe { copy::overlapping(from, to.addr, len) },
+    }
+}
