@@ -50,6 +50,8 @@ const WIRE: usize = 64;
 /// See the module.
 pub fn protocol(input: &[u8]) {
     let mut input = Input(input);
+    // Of an even length: sessions at rest are put away at once.
+    let warm = input.0.len() % 2 == 1;
     let address = |number: u8| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), 9);
     let params = Params { window: 1 << 16, in_flight: 1 << 16, max_packet: 4000, liveness_port: 7, flags: 0 };
     let config = Config {
@@ -58,6 +60,7 @@ pub fn protocol(input: &[u8]) {
         patience: Duration::from_secs(5),
         ack_delay: Duration::from_micros(50),
         max_peers: 4,
+        warm_peers: usize::from(warm),
     };
     let mut ends: Vec<(Endpoint, Application)> =
         (1..3u64).map(|number| (Endpoint::new(config, [number, number]), Application::default())).collect();

@@ -8,6 +8,11 @@ use core::ops::Range;
 pub struct RangeSet(VecDeque<Range<u64>>);
 
 impl RangeSet {
+    /// An empty set.
+    pub const fn new() -> Self {
+        Self(VecDeque::new())
+    }
+
     /// The runs, lowest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Range<u64>> + ExactSizeIterator {
         self.0.iter()

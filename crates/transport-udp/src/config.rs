@@ -13,6 +13,9 @@ use crate::settings;
 /// Peers that strangers may make an endpoint remember.
 const MAX_PEERS: usize = 1 << 20;
 
+/// Peers at rest whose next message finds everything ready.
+const WARM_PEERS: usize = 64;
+
 /// For an endpoint whose socket may hold `granted` bytes, and that is answered for on `liveness_port`.
 pub fn config(granted: usize, liveness_port: u16) -> Config {
     // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
@@ -29,6 +32,7 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
         patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
         ack_delay: Duration::from_micros(50),
         max_peers: MAX_PEERS,
+        warm_peers: WARM_PEERS,
     }
 }
 

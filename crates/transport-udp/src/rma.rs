@@ -143,7 +143,7 @@ impl Lane {
             return Err(Broken);
         }
         let failed = Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
-        self.write = Some(ServedWrite { op, remote, got: 0, len, data, failed });
+        self.write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
         Ok(Flow::Next)
     }
 

@@ -1,10 +1,11 @@
 //! One peer: its session, if there is one, and what survives sessions.
 //!
 //! `transmit.rs` makes packets, `acks.rs` reacts to acknowledgements and finds losses, `timers.rs` to the passing of
-//! time, `packet_size.rs` finds what the path carries. This file is about sessions: how they begin, take packets, and end.
+//! time, `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about sessions: how they begin, take packets, and end.
 
 mod acks;
 mod packet_size;
+mod resting;
 mod timers;
 mod transmit;
 
@@ -18,13 +19,14 @@ use crate::congestion::{Congestion, Controller};
 use crate::endpoint::Driver;
 use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
-use crate::stream::{Flow, ReceiveStream, Sender, Stream};
+use crate::stream::{Flow, ReceiveStream, Senders, Stream};
 use crate::time::Instant;
 use crate::wire::handshake::param;
 use crate::wire::{Accept, Frame, Header, Init, Params, header};
 
 use packet_size::PacketSize;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
+use resting::Resting;
 
 /// How an endpoint behaves.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,8 @@ pub struct Config {
     pub ack_delay: Duration,
     /// Peers that strangers may make this end remember, at most.
     pub max_peers: usize,
+    /// Peers at rest whose sessions stay as they are, for the next message to them; others are put into less memory.
+    pub warm_peers: usize,
 }
 
 /// Why a session ended.
@@ -150,7 +154,9 @@ pub struct Connection {
     pub local: u64,
     state: State,
     session: Option<Box<Session>>,
-    pub sender: Sender,
+    /// The session, while nothing happens in it.
+    asleep: Option<Box<Resting>>,
+    pub sender: Senders,
     /// Whether the driver waits for something of the peer.
     pub expecting: bool,
     /// Its place among those that the endpoint looks at.
@@ -202,7 +208,8 @@ impl Connection {
             local: 0,
             state: State::Idle,
             session: None,
-            sender: Sender::new(),
+            asleep: None,
+            sender: Senders::new(),
             expecting: false,
             place: None,
             queued: false,
@@ -240,24 +247,32 @@ impl Connection {
 
     /// The peer's name for the session.
     pub fn remote(&self) -> Option<u64> {
-        self.session.as_ref().map(|session| session.remote)
+        let asleep = self.asleep.as_ref().map(|session| session.remote);
+        self.session.as_ref().map(|session| session.remote).or(asleep)
     }
 
     /// Where its process answers for it, and its epoch.
     pub fn liveness(&self) -> Option<(SocketAddr, u64)> {
-        let port = self.session.as_ref()?.peer.liveness_port;
+        let port = self.params()?.liveness_port;
         (port != 0).then_some((SocketAddr::new(self.address.ip(), port), self.peer_epoch?))
+    }
+
+    /// What the peer said of itself.
+    fn params(&self) -> Option<&Params> {
+        let asleep = self.asleep.as_ref().map(|session| &session.peer);
+        self.session.as_ref().map(|session| &session.peer).or(asleep)
     }
 
     /// The longest record that the peer takes.
     pub fn longest_record(&self) -> u64 {
-        self.session.as_ref().map_or(crate::wire::handshake::LEAST_WINDOW, |session| session.peer.window) / 2
+        self.params().map_or(crate::wire::handshake::LEAST_WINDOW, |peer| peer.window) / 2
             - crate::wire::record::HEAD as u64
     }
 
     /// The peer is being looked at again after a while.
     pub fn wake(&mut self, now: Instant) {
         self.last_tick = now;
+        self.thaw();
     }
 
     /// Begins to ask for a session, under the name `local`.
@@ -337,6 +352,7 @@ impl Connection {
             self.sender.stream(stream).set_limit(peer.window);
         }
         let longest = config.params.max_packet.min(peer.max_packet) as u64;
+        self.asleep = None;
         self.session = Some(Box::new(Session {
             remote,
             peer,
@@ -379,15 +395,15 @@ impl Connection {
 
     /// Whether all packets must carry a checksum.
     pub fn is_checked(&self, config: &Config) -> bool {
-        let peer = self.session.as_ref().map_or(0, |session| session.peer.flags);
+        let peer = self.params().map_or(0, |peer| peer.flags);
         (peer | config.params.flags) & param::CHECKED != 0
     }
 
     /// Forgets the session and everything that was to be sent.
     pub fn reset(&mut self) {
         self.state = State::Idle;
-        self.session = None;
-        self.sender = Sender::new();
+        (self.session, self.asleep) = (None, None);
+        self.sender = Senders::new();
         (self.expecting, self.closed) = (false, false);
         self.silent = Duration::ZERO;
         self.local = 0;
@@ -419,6 +435,7 @@ impl Connection {
         body: &[u8],
         driver: &mut D,
     ) -> Result<Arrival, Lost> {
+        self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
         if head.number < session.floor || session.received.contains(head.number) {
             self.stats.duplicates += 1;
@@ -515,19 +532,6 @@ impl Connection {
         session.ack_now
     }
 
-    /// Gives back what a session at rest does not need.
-    pub fn shrink(&mut self) {
-        self.sender.commands.shrink();
-        self.sender.bulk.shrink();
-        if let Some(session) = self.session.as_deref_mut() {
-            session.forget();
-            if session.sent.is_empty() {
-                session.sent = VecDeque::new();
-            }
-            session.received.shrink();
-        }
-    }
-
     /// Counters.
     pub fn statistics(&self) -> Stats {
         let mut stats = self.stats;
@@ -535,6 +539,8 @@ impl Connection {
             stats.rtt_ns = session.rtt.smoothed().as_nanos() as u64;
             stats.window = session.controller.window();
             stats.packet_size = session.size.packet();
+        } else if let Some(session) = &self.asleep {
+            session.describe(&mut stats);
         }
         stats
     }

@@ -51,17 +51,17 @@ impl Connection {
         waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
     }
 
-    /// The network says that the peer cannot be reached. Whether that is asked after: once in a probe timeout at most.
-    pub fn on_unreachable(&mut self, now: Instant) -> bool {
-        let Some(session) = self.session.as_deref_mut() else { return false };
+    /// The network says that the peer cannot be reached. That is asked after, once in a probe timeout at most.
+    pub fn on_unreachable(&mut self, now: Instant) {
+        self.thaw();
+        let Some(session) = self.session.as_deref_mut() else { return };
         let wait = session.rtt.probe_timeout().max(LEAST_HINT_GAP);
         if session.last_hint.is_some_and(|last| now < last + wait) {
-            return false;
+            return;
         }
         session.last_hint = Some(now);
         session.probes = session.probes.max(1);
         session.ask |= session.peer.liveness_port != 0;
-        true
     }
 
     /// Whether time means nothing to it.

@@ -200,6 +200,7 @@ impl Connection {
 
     /// Writes a packet that ends the session. What has come is acknowledged first: it has arrived, whatever follows.
     pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        self.thaw();
         let checked = self.is_checked(config);
         let session = self.session.as_deref_mut()?;
         let room = (session.size.packet() as usize).min(buf.len()).checked_sub(frame::CLOSE_LEN)?;

@@ -234,7 +234,7 @@ impl Endpoint {
     /// The streams to a peer, to be written to.
     pub fn sender(&mut self, now: Instant, peer: u32) -> Option<&mut Sender> {
         self.activate(now, peer);
-        self.peers.get_mut(peer as usize).map(|connection| &mut connection.sender)
+        self.peers.get_mut(peer as usize).map(|connection| &mut *connection.sender)
     }
 
     /// Whether there is a session with the peer.
@@ -390,9 +390,8 @@ impl Endpoint {
     /// The network says that nobody is at `address`. Anybody can say that, so it only makes this end ask.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
         let Some(&peer) = self.by_address.get(&address) else { return };
-        if self.peers[peer as usize].on_unreachable(now) {
-            self.activate(now, peer);
-        }
+        self.peers[peer as usize].on_unreachable(now);
+        self.activate(now, peer);
     }
 
     /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to

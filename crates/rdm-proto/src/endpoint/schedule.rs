@@ -6,8 +6,6 @@ use core::cmp::Reverse;
 use super::{Driver, Endpoint};
 use crate::time::Instant;
 
-/// Peers at rest that keep their buffers.
-const WARM: usize = 64;
 impl Endpoint {
     /// Something has happened with a peer: it may have something to send, and time means something to it.
     pub(super) fn activate(&mut self, now: Instant, peer: u32) {
@@ -74,19 +72,19 @@ impl Endpoint {
         }
     }
 
-    /// Peers that have been at rest longer than [`WARM`] others give back the memory that they do not need for it.
+    /// Peers that have been at rest longer than so many others give back the memory that they do not need for it.
     fn keep_few_warm(&mut self, peer: u32) {
         if core::mem::replace(&mut self.peers[peer as usize].resting, true) {
             return;
         }
         self.resting.push_back(peer);
-        if self.resting.len() > WARM
+        if self.resting.len() > self.config.warm_peers
             && let Some(longest) = self.resting.pop_front()
         {
             let connection = &mut self.peers[longest as usize];
             connection.resting = false;
             if connection.place.is_none() {
-                connection.shrink();
+                connection.freeze();
             }
         }
     }

@@ -1,11 +1,13 @@
 //! A session's two streams of records in each direction.
 
 mod receive;
+mod resting;
 mod send;
 
 use crate::wire::Malformed;
 
 pub use receive::ReceiveStream;
+pub(crate) use resting::Senders;
 pub use send::SendStream;
 
 /// Which of a session's streams.
@@ -52,7 +54,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { commands: SendStream::new(Stream::Commands), bulk: SendStream::new(Stream::Bulk) }
     }
 

@@ -43,6 +43,22 @@ impl ReceiveStream {
         }
     }
 
+    /// As it was, of a stream that was at rest.
+    pub fn at(next: u64, limit: u64, window: u64) -> Self {
+        Self { next, taken: next, limit, ..Self::new(window) }
+    }
+
+    /// Where it goes on, and how far its peer may send, if nothing of it is held.
+    pub fn position(&self) -> Option<(u64, u64)> {
+        let empty = self.taken == self.next && self.late.is_empty() && !self.stopped;
+        empty.then_some((self.next, self.limit))
+    }
+
+    /// How far its peer may send ahead of what was taken.
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
     /// Whether the driver has stopped it.
     pub fn is_stopped(&self) -> bool {
         self.stopped

@@ -69,16 +69,24 @@ pub struct SendStream {
 }
 
 impl SendStream {
-    pub(crate) fn new(stream: Stream) -> Self {
+    /// Where a stream begins, and how far it may go at first.
+    pub(crate) const BEGIN: (u64, u64) = (0, FIRST_LIMIT);
+
+    pub(crate) const fn new(stream: Stream) -> Self {
+        Self::at(stream, Self::BEGIN)
+    }
+
+    /// A stream that goes on at a number, and may go up to a limit.
+    pub(crate) const fn at(stream: Stream, (base, limit): (u64, u64)) -> Self {
         Self {
             stream,
-            base: 0,
-            next: 0,
-            end: 0,
-            limit: FIRST_LIMIT,
+            base,
+            next: base,
+            end: base,
+            limit,
             segments: VecDeque::new(),
-            acked: RangeSet::default(),
-            lost: RangeSet::default(),
+            acked: RangeSet::new(),
+            lost: RangeSet::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
             marks: VecDeque::new(),
@@ -155,16 +163,9 @@ impl SendStream {
             && self.pending.iter().all(|pending| matches!(pending, Pending::Record { .. }))
     }
 
-    /// Gives back memory that is not used, if everything has arrived.
-    pub(crate) fn shrink(&mut self) {
-        if self.is_drained() {
-            self.segments = VecDeque::new();
-            self.pending = VecDeque::new();
-            self.spare = Vec::new();
-            self.marks.shrink_to_fit();
-            self.acked.shrink();
-            self.lost.shrink();
-        }
+    /// Where it goes on, and how far it may.
+    pub(crate) fn position(&self) -> (u64, u64) {
+        (self.end, self.limit)
     }
 
     /// Bytes that are kept here: what the driver should bound.

@@ -1,0 +1,125 @@
+//! A session that nothing happens in: what is needed to go on with it, in little room.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::ops::Range;
+
+use super::packet_size::PacketSize;
+use super::{Connection, Session, Stats};
+use crate::congestion::Controller;
+use crate::ranges::RangeSet;
+use crate::rtt::Rtt;
+use crate::stream::ReceiveStream;
+use crate::time::Instant;
+use crate::wire::Params;
+
+/// See the module. Everything that was sent has been acknowledged, and everything that came taken.
+#[derive(Debug)]
+pub struct Resting {
+    pub remote: u64,
+    pub peer: Params,
+    window: u64,
+    receive: [(u64, u64); 2],
+    next_number: u64,
+    largest_acked: Option<u64>,
+    rtt: Rtt,
+    controller: Box<dyn Controller>,
+    size: PacketSize,
+    received: Range<u64>,
+    last_heard: Instant,
+    last_hint: Option<Instant>,
+}
+
+impl Resting {
+    /// What people may read.
+    pub fn describe(&self, stats: &mut Stats) {
+        stats.rtt_ns = self.rtt.smoothed().as_nanos() as u64;
+        stats.window = self.controller.window();
+        stats.packet_size = self.size.packet();
+    }
+
+    /// Of the packets that came only the highest run is kept: the contents of lower ones that are still missing have come in
+    /// others, or come again.
+    fn of(session: &Session) -> Option<([(u64, u64); 2], Range<u64>)> {
+        let [commands, bulk] = &session.receive;
+        let received = session.received.iter().next_back().cloned().unwrap_or(session.floor..session.floor);
+        Some(([commands.position()?, bulk.position()?], received))
+    }
+
+    fn wake(self) -> Session {
+        let mut received = RangeSet::new();
+        received.insert(self.received.clone());
+        Session {
+            remote: self.remote,
+            peer: self.peer,
+            receive: self.receive.map(|(next, limit)| ReceiveStream::at(next, limit, self.window)),
+            next_number: self.next_number,
+            sent: VecDeque::new(),
+            first_sent: self.next_number,
+            in_flight: 0,
+            in_flight_packets: 0,
+            largest_acked: self.largest_acked,
+            last_eliciting: self.last_heard,
+            loss_time: None,
+            probe_count: 0,
+            silent_from: self.last_heard,
+            changed: false,
+            probes: 0,
+            rtt: self.rtt,
+            controller: self.controller,
+            size: self.size,
+            received,
+            floor: self.received.start,
+            largest_at: self.last_heard,
+            unacked: 0,
+            ack_by: None,
+            ack_now: false,
+            quick: true,
+            tell_credit: false,
+            bulk_first: false,
+            ask: false,
+            asks: 0,
+            last_heard: self.last_heard,
+            last_hint: self.last_hint,
+        }
+    }
+}
+
+impl Connection {
+    /// Gives back what a session at rest does not need.
+    pub fn freeze(&mut self) {
+        if !self.is_quiet() {
+            return;
+        }
+        self.sender.rest();
+        let Some(session) = self.session.as_deref_mut() else { return };
+        session.forget();
+        if let Some((receive, received)) = Resting::of(session).filter(|_| session.sent.is_empty())
+            && let Some(session) = self.session.take()
+        {
+            let session = *session;
+            self.asleep = Some(Box::new(Resting {
+                remote: session.remote,
+                peer: session.peer,
+                window: session.receive[0].window(),
+                receive,
+                next_number: session.next_number,
+                largest_acked: session.largest_acked,
+                rtt: session.rtt,
+                controller: session.controller,
+                size: session.size,
+                received,
+                last_heard: session.last_heard,
+                last_hint: session.last_hint,
+            }));
+        }
+    }
+
+    /// The session, where it rests, is needed again.
+    #[inline]
+    pub(super) fn thaw(&mut self) {
+        if let Some(resting) = self.asleep.take() {
+            self.session = Some(Box::new(resting.wake()));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The sending ends of a session that is at rest: two numbers each.
+
+use alloc::boxed::Box;
+use core::ops::{Deref, DerefMut};
+
+use super::{SendStream, Sender, Stream};
+
+/// [`Sender`], which takes no room while everything has arrived and nobody writes. Reading it is the same then; writing wakes it.
+#[derive(Debug)]
+pub struct Senders(State);
+
+#[derive(Debug)]
+enum State {
+    Awake(Box<Sender>),
+    /// Where each stream goes on, and how far it may.
+    Resting([(u64, u64); 2]),
+}
+
+/// What a sender at rest looks like.
+static AT_REST: Sender = Sender::new();
+
+impl Senders {
+    /// Streams that begin.
+    pub const fn new() -> Self {
+        Self(State::Resting([SendStream::BEGIN; 2]))
+    }
+
+    /// Gives back what is not needed, if everything has arrived.
+    pub fn rest(&mut self) {
+        if let State::Awake(sender) = &mut self.0
+            && sender.is_drained()
+        {
+            self.0 = State::Resting([sender.commands.position(), sender.bulk.position()]);
+        }
+    }
+}
+
+impl Deref for Senders {
+    type Target = Sender;
+
+    #[inline]
+    fn deref(&self) -> &Sender {
+        match &self.0 {
+            State::Awake(sender) => sender,
+            State::Resting(_) => &AT_REST,
+        }
+    }
+}
+
+impl DerefMut for Senders {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Sender {
+        if let State::Resting([commands, bulk]) = self.0 {
+            self.0 = State::Awake(Box::new(Sender {
+                commands: SendStream::at(Stream::Commands, commands),
+                bulk: SendStream::at(Stream::Bulk, bulk),
+            }));
+        }
+        match &mut self.0 {
+            State::Awake(sender) => sender,
+            State::Resting(_) => unreachable!("it was just woken"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_goes_on_where_it_was() {
+        let mut senders = Senders::new();
+        assert!(senders.is_drained() && !senders.has_output());
+        let mut packet = [0u8; 100];
+        let mut send = |senders: &mut Senders| {
+            senders.commands.record(1, 0, &[7; 10], 0, Some(5));
+            senders.rest();
+            assert!(senders.has_output(), "it has work");
+            senders.commands.write(&mut packet, &mut |_, _, _| {}).unwrap().0
+        };
+        let first = send(&mut senders);
+        assert_eq!(first, 0..18);
+        senders.commands.set_limit(100_000);
+        senders.commands.ack(first);
+        assert_eq!(senders.commands.pop_acked(), Some(5));
+        senders.rest();
+        assert!(matches!(senders.0, State::Resting(_)));
+        assert_eq!(send(&mut senders), 18..36);
+        assert_eq!(senders.commands.position(), (36, 100_000));
+    }
+}
