@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::{Params, Record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
+use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Security, Sender, Stream, suites};
 
 use super::Input;
 
@@ -52,6 +52,13 @@ pub fn protocol(input: &[u8]) {
     let mut input = Input(input);
     // Of an even length: sessions at rest are put away at once.
     let warm = input.0.len() % 2 == 1;
+    // And of every third length, encrypted.
+    let security = |number: u8| Security {
+        suites: if input.0.len() % 3 == 0 { suites::ENCRYPTED } else { suites::CLEAR },
+        key: Vec::new(),
+        private: [number; 32],
+    };
+    let security = [security(1), security(2)];
     let address = |number: u8| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), 9);
     let params = Params { window: 1 << 16, in_flight: 1 << 16, max_packet: 4000, liveness_port: 7, flags: 0 };
     let config = Config {
@@ -64,6 +71,7 @@ pub fn protocol(input: &[u8]) {
     };
     let mut ends: Vec<(Endpoint, Application)> =
         (1..3u64).map(|number| (Endpoint::new(config, [number, number]), Application::default())).collect();
+    ends.iter_mut().zip(&security).for_each(|((endpoint, _), security)| endpoint.secure(security));
     let mut wire: Vec<(usize, SocketAddr, Vec<u8>)> = Vec::new();
     let mut now = Instant::from_nanos(1_000_000_000);
     let mut buffer = vec![0u8; 65_536];
@@ -99,7 +107,7 @@ pub fn protocol(input: &[u8]) {
                     bytes[place] = input.byte();
                 }
                 let (endpoint, application) = &mut ends[to];
-                endpoint.handle(now, from, &bytes, application);
+                endpoint.handle(now, from, &mut bytes, application);
             }
             8 if !wire.is_empty() => drop(wire.swap_remove(usize::from(input.byte()) % wire.len())),
             9 => {
@@ -110,7 +118,7 @@ pub fn protocol(input: &[u8]) {
                     bytes[..8].copy_from_slice(&head);
                 }
                 let (endpoint, application) = &mut ends[who];
-                endpoint.handle(now, address(input.byte() % 4), &bytes, application);
+                endpoint.handle(now, address(input.byte() % 4), &mut bytes, application);
             }
             10 => now = now + Duration::from_micros(input.short() as u64 * 50),
             11 => ends[who].1.stop = what & 16 != 0,
@@ -118,7 +126,7 @@ pub fn protocol(input: &[u8]) {
                 let (endpoint, application) = &mut ends[who];
                 endpoint.resume(now, application);
             }
-            13 => endpoint_restarts(&mut ends[who], config, input.byte()),
+            13 => endpoint_restarts(&mut ends[who], config, &security[who], input.byte()),
             14 => ends[who].0.too_long(0, input.short()),
             _ => {
                 let (endpoint, application) = &mut ends[who];
@@ -138,6 +146,7 @@ pub fn protocol(input: &[u8]) {
     }
 }
 
-fn endpoint_restarts(end: &mut (Endpoint, Application), config: Config, seed: u8) {
+fn endpoint_restarts(end: &mut (Endpoint, Application), config: Config, security: &Security, seed: u8) {
     *end = (Endpoint::new(config, [u64::from(seed) + 10, 3]), Application::default());
+    end.0.secure(security);
 }

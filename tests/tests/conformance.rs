@@ -77,28 +77,52 @@ impl Kit for UdpConnected {
     }
 }
 
+/// UDP sockets on loopback, with packets that are encrypted, and a key.
+struct UdpSealed;
+
+impl Kit for UdpSealed {
+    fn hints(&self) -> Hints {
+        UdpPair.hints().auth_key(*b"the conformance suite")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
 testkit::conformance!(shm: ShmPair);
 testkit::conformance!(shm_ports: ShmPorts);
 testkit::conformance!(shm_direct: ShmDirect);
 testkit::conformance!(udp: UdpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
-    endpoints_of_one_key_talk: "udp checks no keys yet",
-    a_peer_with_another_key_is_refused: "udp checks no keys yet",
-    no_key_fits_only_no_key: "udp checks no keys yet",
-    both_may_begin_and_both_are_refused: "udp checks no keys yet",
-    a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
-    a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
-    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
-    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
-    a_connection_of_one_key_comes_about: "udp checks no keys yet",
-    a_request_with_another_key_is_refused: "udp checks no keys yet",
+]);
+testkit::conformance!(udp_sealed: UdpSealed, skip = [
+    authorization_keys_are_granted_or_refused_by_name: "has a key to begin with",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "has a key to begin with",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "has a key to begin with",
+    a_datagram_has_a_bounded_size: "datagrams show no authorization key",
+    a_datagram_longer_than_its_receive_is_an_error: "datagrams show no authorization key",
+    a_datagram_to_nobody_completes: "datagrams show no authorization key",
+    datagrams_carry_messages_and_their_source: "datagrams show no authorization key",
+    a_sender_of_datagrams_never_waits_for_its_receiver: "datagrams show no authorization key",
+    datagrams_that_nobody_receives_are_dropped_and_counted: "datagrams show no authorization key",
+    another_endpoint_type_is_refused_by_name: "the key is refused along with the type",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
 ]);
 /// The suite over connected endpoints: without the cases that need a peer chosen by address, and those that are named.
 macro_rules! connected {
     ($name:ident: $kit:expr, skip = [$($case:ident: $reason:literal),* $(,)?]) => {
         testkit::conformance!($name: $kit, skip = [
             $($case: $reason,)*
+            a_vector_s_key_is_that_of_its_endpoints_and_addresses: "no address vector",
+            a_key_stays_in_its_vector_while_anything_is_of_it: "no address vector",
+            a_peer_with_another_key_is_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
+            no_key_fits_only_no_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
+            both_may_begin_and_both_are_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
+            a_domain_s_key_is_that_of_its_endpoints: "no connection, so nothing to post: a_request_with_another_key_is_refused",
+            a_registration_is_accessed_through_endpoints_of_its_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
             an_endpoint_with_one_context_is_reached_by_its_name_too: "no address vector",
             a_message_for_a_context_that_is_not_there_is_dropped_and_counted: "no address vector",
             a_vector_has_room_for_peers_beside_the_bits_of_contexts: "no address vector",
@@ -166,26 +190,8 @@ macro_rules! connected {
     };
 }
 
-connected!(shm_msg: ShmConnected, skip = [
-    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "no address vector",
-    a_key_stays_in_its_vector_while_anything_is_of_it: "no address vector",
-    a_peer_with_another_key_is_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
-    no_key_fits_only_no_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
-    both_may_begin_and_both_are_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
-    a_domain_s_key_is_that_of_its_endpoints: "no connection, so nothing to post: a_request_with_another_key_is_refused",
-    a_registration_is_accessed_through_endpoints_of_its_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
-]);
+connected!(shm_msg: ShmConnected, skip = []);
 connected!(udp_msg: UdpConnected, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
-    endpoints_of_one_key_talk: "udp checks no keys yet",
-    a_peer_with_another_key_is_refused: "udp checks no keys yet",
-    no_key_fits_only_no_key: "udp checks no keys yet",
-    both_may_begin_and_both_are_refused: "udp checks no keys yet",
-    a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
-    a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
-    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
-    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
-    a_connection_of_one_key_comes_about: "udp checks no keys yet",
-    a_request_with_another_key_is_refused: "udp checks no keys yet",
 ]);

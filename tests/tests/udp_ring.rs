@@ -43,16 +43,6 @@ impl Kit for UdpRing {
 testkit::conformance!(udp_ring: UdpRing, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
-    endpoints_of_one_key_talk: "udp checks no keys yet",
-    a_peer_with_another_key_is_refused: "udp checks no keys yet",
-    no_key_fits_only_no_key: "udp checks no keys yet",
-    both_may_begin_and_both_are_refused: "udp checks no keys yet",
-    a_domain_s_key_is_that_of_its_endpoints: "udp checks no keys yet",
-    a_registration_is_accessed_through_endpoints_of_its_key: "udp checks no keys yet",
-    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "udp checks no keys yet",
-    a_key_stays_in_its_vector_while_anything_is_of_it: "udp checks no keys yet",
-    a_connection_of_one_key_comes_about: "udp checks no keys yet",
-    a_request_with_another_key_is_refused: "udp checks no keys yet",
 ]);
 
 /// Whether this kernel lets this process have io_uring as the driver needs it.

@@ -48,7 +48,7 @@ fn data() -> Vec<u8> {
 fn init() -> Vec<u8> {
     let params = Params { window: 65_536, in_flight: 1, max_packet: 9000, liveness_port: 0, flags: 0 };
     let mut packet = vec![0u8; 1200];
-    Init { session: 5, epoch: 6, attempt: 7, cookie: 0, params }.write(&mut packet[header::LEN..]);
+    Init::plain(5, 6, 7, params).write(&mut packet[header::LEN..]);
     Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(&mut packet);
     packet
 }

@@ -16,6 +16,7 @@ extern crate std;
 
 pub mod congestion;
 mod connection;
+mod crypto;
 mod endpoint;
 mod hash;
 mod ranges;
@@ -25,6 +26,7 @@ mod time;
 pub mod wire;
 
 pub use connection::{Config, LONGEST_PACKET, Lost, Stats};
+pub use crypto::{Refusal, Security, suites};
 pub use endpoint::{Driver, Endpoint, EndpointStats, Transmit, answer_liveness};
 pub use stream::{Flow, SendStream, Sender, Stream};
 pub use time::Instant;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::handshake::param;
 use rdm_proto::wire::{Params, Record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
+use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Security, Sender, Stream, suites};
 
 /// Random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
@@ -249,10 +249,20 @@ pub struct Net {
     queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
     sequence: u64,
     burst: u32,
+    /// What hosts take when they start, and the key that they have.
+    pub security: Vec<(u8, &'static [u8])>,
     buffer: Vec<u8>,
     /// Datagrams put on the wire.
     pub datagrams: u64,
 }
+
+/// What all hosts of a network want, one network after another.
+const WISHES: [(u8, &[u8]); 4] = [
+    (suites::CLEAR, b""),
+    (suites::ALL, b""),
+    (suites::AES_256_GCM, b"job 7"),
+    (suites::CHACHA20_POLY1305, b""),
+];
 
 /// Port on which all processes answer for themselves.
 const LIVENESS: u16 = 9;
@@ -287,6 +297,7 @@ impl Net {
             queue: BinaryHeap::new(),
             sequence: 0,
             burst: 0,
+            security: vec![WISHES[(seed / 2 % 4) as usize]; hosts],
             buffer: Vec::new(),
             datagrams: 0,
         };
@@ -318,7 +329,11 @@ impl Net {
     pub fn start(&mut self, host: usize) {
         let secret = [self.random.bits(), self.random.bits()];
         let stops = self.hosts[host].application.stops;
-        let endpoint = Endpoint::new(self.config, secret);
+        let mut endpoint = Endpoint::new(self.config, secret);
+        let (suites, key) = self.security[host];
+        let mut private = [0u8; 32];
+        private.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
+        endpoint.secure(&Security { suites, key: key.to_vec(), private });
         let here = &mut self.hosts[host];
         here.incarnation += 1;
         here.endpoint = Some(endpoint);
@@ -512,8 +527,8 @@ impl Net {
         }
         let inbox = std::mem::take(&mut here.inbox);
         let Some(endpoint) = &mut here.endpoint else { return };
-        for (from, bytes) in inbox {
-            endpoint.handle(now, from, &bytes, &mut here.application);
+        for (from, mut bytes) in inbox {
+            endpoint.handle(now, from, &mut bytes, &mut here.application);
         }
         endpoint.resume(now, &mut here.application);
         endpoint.handle_time(now, &mut here.application);

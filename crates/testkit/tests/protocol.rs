@@ -353,6 +353,16 @@ fn a_question_damaged_into_another_version_is_asked_again() {
 }
 
 #[test]
+fn a_network_that_repeats_everything_comes_to_rest() {
+    let mut net = Net::new(12, 2, Link { duplicate: 1000, ..Link::default() }, Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 10);
+    net.payload(0, 1, Stream::Bulk, 100_000);
+    net.run(Duration::from_secs(1));
+    assert!(all_acked(net.model(0, 1)) && arrived(&net, 0, 1));
+    assert!(net.datagrams < 200, "{}", net.datagrams);
+}
+
+#[test]
 fn many_senders_share_a_receiver_s_link() {
     // 1 GB/s, 1,500-byte packets, a queue of 200 KB.
     let link = Link { byte_time: 1, queue: 200_000, longest: 1472, ..Link::default() };
@@ -396,7 +406,7 @@ fn a_flood_of_strangers_leaves_nothing_behind() {
     let params = Params { window: 1 << 20, in_flight: 1 << 20, max_packet: 9000, liveness_port: 0, flags: 0 };
     for number in 0..5000u64 {
         let mut packet = vec![0u8; 1200];
-        let init = Init { session: number + 1, epoch: number + 9, attempt: 1, cookie: number, params };
+        let init = Init { cookie: number, ..Init::plain(number + 1, number + 9, 1, params) };
         init.write(&mut packet[header::LEN..]);
         Header { flags: header::flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(&mut packet);
         let to = net.address(1);

@@ -88,7 +88,7 @@ fn carry(
     one.0.handle_time(now, &mut one.1);
     while let Some(transmit) = one.0.poll_transmit(now, buffer, &mut one.1) {
         any = true;
-        other.0.handle(now, from, &buffer[..transmit.len], &mut other.1);
+        other.0.handle(now, from, &mut buffer[..transmit.len], &mut other.1);
     }
     any
 }

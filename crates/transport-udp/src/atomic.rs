@@ -3,7 +3,6 @@
 
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::Executor;
-use ofi_core::auth::AuthKey;
 use ofi_core::copy;
 use ofi_core::transport::{Host, OutAtomic, Posted};
 use rdm_proto::{Flow, Sender};
@@ -92,7 +91,7 @@ impl Lane {
         let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
         // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
         let executed =
-            unsafe { executor.execute_at(regions, &AuthKey::NONE, &remote, operands, comparands, results) };
+            unsafe { executor.execute_at(regions, &common.auth, &remote, operands, comparands, results) };
         if executed.is_ok() {
             host.accessed(regions, executor.rights(), &remote);
         }

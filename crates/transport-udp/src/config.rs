@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use ofi_api::{Errno, Error, Result};
+use ofi_core::auth::AuthKey;
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::Params;
 use rdm_proto::wire::handshake::param;
-use rdm_proto::{Config, LONGEST_PACKET};
+use rdm_proto::{Config, LONGEST_PACKET, Security, suites};
 
 use crate::settings;
 
@@ -34,6 +35,22 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
         max_peers: MAX_PEERS,
         warm_peers: WARM_PEERS,
     }
+}
+
+/// With whom an endpoint talks, and how its packets are protected. Without an authorization key nobody knows who the peer is: packets
+/// that only hide from those who listen are not worth their price unless somebody asks for them.
+///
+/// # Errors
+/// `FI_EIO` on a system without random numbers.
+pub fn security(key: &AuthKey) -> Result<Security> {
+    let suites = match (settings::ENCRYPTION.get().as_str(), key.is_none()) {
+        ("off", _) => suites::CLEAR,
+        ("required", _) | (_, false) => suites::ENCRYPTED,
+        _ => suites::ALL,
+    };
+    let mut private = [0u8; 32];
+    getrandom::fill(&mut private).map_err(|_| Error::new(Errno::EIO))?;
+    Ok(Security { suites, key: key.bytes().to_vec(), private })
 }
 
 /// The secret of an endpoint.

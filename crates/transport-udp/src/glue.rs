@@ -22,7 +22,8 @@ pub fn errno_of(reason: Lost) -> Errno {
         Lost::Silent => Errno::ETIMEDOUT,
         Lost::Closed | Lost::Reset => Errno::ECONNRESET,
         Lost::Broken => Errno::EIO,
-        Lost::Version => Errno::ENOPROTOOPT,
+        Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
+        Lost::Key => Errno::EKEYREJECTED,
     }
 }
 
@@ -127,6 +128,9 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         if reason == Lost::Broken {
             tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
         }
+        if matches!(reason, Lost::Key | Lost::Suites) {
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has another authorization key, or FI_UDP_ENCRYPTION");
+        }
         if let Some(connection) = &mut self.common.connection {
             return connection.lost(peer, reason);
         }
@@ -148,7 +152,12 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             return connection.arrived(peer);
         }
         let id = SlotId::from_wire(mark);
-        if let Some(Op::Sent | Op::Message { confirm: false, .. }) = self.host.op(peer, id) {
+        let op = self.host.op(peer, id);
+        if let Some(Op::Injected) = op {
+            lane.detached = lane.detached.saturating_sub(1);
+            self.common.detached = self.common.detached.saturating_sub(1);
+        }
+        if let Some(Op::Sent | Op::Injected | Op::Message { confirm: false, .. }) = op {
             lane.finish(self.common, self.host, peer, id, Ok(()));
         }
     }

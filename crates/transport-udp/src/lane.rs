@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ofi_api::{Caps, Errno, MrAccess};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
@@ -20,6 +21,10 @@ use crate::rma::{ServedRead, ServedWrite};
 pub struct Common {
     pub domain: Arc<DomainPart<Udp>>,
     pub caps: Caps,
+    /// The endpoint's authorization key.
+    pub auth: AuthKey,
+    /// There is no session yet with the peer of the message being sent: what is injected may still fail.
+    pub greets: bool,
     /// Longest payload that travels inside a command.
     pub eager: usize,
     /// Bytes kept for receivers that are out of room, and how many may be.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
@@ -16,7 +17,7 @@ use rdm_proto::{Endpoint, Instant};
 
 use crate::Udp;
 use crate::address;
-use crate::config::{config, secret};
+use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
 use crate::datagram::{self, Datagrams};
 use crate::glue::{Closing, Glue};
@@ -92,10 +93,13 @@ impl UdpLanes {
         socket.mark(crate::class::of(info))?;
         let mut alive = Alive::new(wanted.ip())?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
+        endpoint.secure(&security(&AuthKey::of(info))?);
         alive.set_epoch(endpoint.epoch());
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
+            auth: AuthKey::of(info),
+            greets: false,
             eager: EAGER,
             kept: 0,
             kept_limit: KEPT_LIMIT,
@@ -406,6 +410,7 @@ impl Lanes<Udp> for State {
         }
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
+        lanes.common.greets = out.flags.contains(OpFlags::INJECT) && !lanes.endpoint.is_open(out.peer);
         let time = now();
         let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
         let posted = lane.send(&mut lanes.common, sender, host, out)?;
@@ -586,6 +591,12 @@ impl Lanes<Udp> for State {
         add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
         add("udp_stale", proto.stale, "handshakes dropped: echoes and forgeries");
         add("udp_retries", proto.retries, "handshakes sent back for a cookie");
+        add(
+            "udp_other_key",
+            proto.rejected,
+            "handshakes refused: another authorization key, or no suite in common",
+        );
+        add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
         add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
         add("udp_receive_buffer", lanes.socket.granted as u64, "bytes that the kernel lets the socket hold");
     }

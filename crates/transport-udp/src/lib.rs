@@ -53,6 +53,7 @@ impl Transport for Udp {
 
     const MATCHES: bool = true;
     const KEEPS: bool = true;
+    const AUTH_KEY_SIZE: usize = ofi_core::auth::MAX_SIZE;
 
     fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         Ok(())

@@ -15,6 +15,8 @@ use crate::socket::Gaps;
 pub enum Op {
     /// A short message that waits for its arrival.
     Sent,
+    /// A message that was injected before there was a session with its peer.
+    Injected,
     /// A short message or write that waits for word from the peer.
     Confirm,
     /// An announced message.
@@ -130,7 +132,12 @@ impl Lane {
             && !out.flags.intersects(ENDS_LATER);
         let mut fields = Fields::new();
         let mut flags = 0;
-        let mark = if detached {
+        let mark = if detached && common.greets {
+            // Who the peer is turns out when it answers: until then this one may fail, and is told of if it does.
+            (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
+            self.begin(common, out.peer);
+            Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
+        } else if detached {
             (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
             Some(DETACHED)
         } else {
@@ -147,7 +154,7 @@ impl Lane {
         // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
         unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
         common.counts.eager += 1;
-        Ok(if detached { Posted::Done } else { Posted::Pending })
+        Ok(if detached && !common.greets { Posted::Done } else { Posted::Pending })
     }
 
     /// Tells the peer of a message whose payload stays here for now.

@@ -7,13 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ofi_api::{AddrFormat, Address, Error, Info, Result};
+use ofi_core::auth::AuthKey;
 use ofi_core::transport::{MAX_PACKET, Port};
 use rdm_proto::wire::Record;
 use rdm_proto::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
 
 use crate::address;
 use crate::command::kind;
-use crate::config::{config, secret};
+use crate::config::{config, secret, security};
 use crate::liveness::Alive;
 use crate::settings;
 use crate::socket::{Choice, Sent, Socket, now};
@@ -93,7 +94,8 @@ impl UdpPort {
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
         let mut alive = Alive::new(wanted.ip())?;
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
-        let endpoint = Endpoint::new(config, secret()?);
+        let mut endpoint = Endpoint::new(config, secret()?);
+        endpoint.secure(&security(&AuthKey::of(info))?);
         alive.set_epoch(endpoint.epoch());
         let address = Address::from(address::canonical(socket.address));
         let (fd, desk) = (socket.fd(), Desk::default());

@@ -7,6 +7,7 @@ use ofi_api::{
     OpFlags, Progress, Protocol, Provider, Refusal, Request, ResourceMgmt, Result, Threading, TrafficClass,
     Version,
 };
+use ofi_core::auth;
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::negotiate::negotiate_any;
@@ -129,6 +130,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
         mem_tag_format: u64::MAX,
         tx_ctx_cnt: 1,
         rx_ctx_cnt: 1,
+        auth_key_size: auth::MAX_SIZE,
         ..EpAttr::default()
     };
     let tx = &mut info.tx_attr;
@@ -158,6 +160,7 @@ fn offer(format: AddrFormat, variant: Variant) -> Info {
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (CONTEXTS, CONTEXTS);
     (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (MANY, MANY);
     domain.max_err_data = 128;
+    (domain.auth_key_size, domain.max_ep_auth_key) = (auth::MAX_SIZE, 1);
     domain.caps = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
     info.fabric_attr.name = NAME.into();
     info.fabric_attr.prov_name = NAME.into();
@@ -175,6 +178,9 @@ const TYPES: [(EpType, Narrow); 4] =
 /// Unreliable datagrams: what all of them have.
 fn datagrams(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
+    // Nobody could check a key, datagram by datagram.
+    (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
+    info.domain_attr.max_ep_auth_key = 0;
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV | Caps::MULTICAST;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
     info.caps |= Caps::MULTICAST;

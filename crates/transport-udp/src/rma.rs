@@ -91,7 +91,8 @@ impl Lane {
         }
         let mut total = 0usize;
         for piece in remote {
-            let checked = common.domain.regions.check(piece.key, piece.addr, piece.len as u64, access);
+            let checked =
+                common.domain.regions.check_as(&common.auth, piece.key, piece.addr, piece.len as u64, access);
             checked.map_err(|violation| violation.errno())?;
             total = total.checked_add(piece.len).ok_or(Errno::EINVAL)?;
         }
@@ -294,7 +295,8 @@ fn runs(
 fn write_here(common: &Common, remote: &[RemotePiece], skip: usize, bytes: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in runs(remote, skip, bytes.len()) {
-        let checked = common.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let checked =
+            common.domain.regions.check_as(&common.auth, key, addr, run as u64, MrAccess::REMOTE_WRITE);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             let part = &bytes[done..done + piece.len];
@@ -310,7 +312,8 @@ fn write_here(common: &Common, remote: &[RemotePiece], skip: usize, bytes: &[u8]
 fn read_here(common: &Common, remote: &[RemotePiece], skip: usize, to: &mut [u8]) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in runs(remote, skip, to.len()) {
-        let checked = common.domain.regions.check(key, addr, run as u64, MrAccess::REMOTE_READ);
+        let checked =
+            common.domain.regions.check_as(&common.auth, key, addr, run as u64, MrAccess::REMOTE_READ);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             let part = &mut to[done..done + piece.len];

@@ -31,6 +31,15 @@ pub static CHECKSUM: Setting<bool> = Setting::new(
     "Protect every packet with a CRC-32C besides the 16 bits of UDP; either end of a session may ask for it",
 );
 
+/// Whether packets are encrypted.
+pub static ENCRYPTION: Setting<&'static str> = Setting::new(
+    "udp",
+    "encryption",
+    "auto",
+    "Encrypt and authenticate packets: required, off, or auto: where there is an authorization key, or the peer requires it",
+)
+.one_of(&["auto", "off", "required"]);
+
 /// Whether a share of the link is enough.
 pub static CONGESTION: Setting<bool> = Setting::new(
     "udp",
@@ -109,6 +118,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &PEER_TIMEOUT_MS,
     &SOCKET_BUFFER,
     &CHECKSUM,
+    &ENCRYPTION,
     &CONGESTION,
     &DATAGRAM_SIZE,
     &PORT_RANGE,

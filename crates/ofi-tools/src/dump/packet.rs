@@ -13,7 +13,12 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
         Err(why) => return Some(format!("damaged: {why}")),
     };
     let mut text = format!("{:?} session {:016x}", head.kind, head.session);
-    for (bit, name) in [(flag::CHECKED, "checked"), (flag::URGENT, "urgent"), (flag::ALIVE, "alive")] {
+    for (bit, name) in [
+        (flag::CHECKED, "checked"),
+        (flag::URGENT, "urgent"),
+        (flag::ALIVE, "alive"),
+        (flag::SEALED, "sealed"),
+    ] {
         if head.flags & bit != 0 {
             let _ = write!(text, " {name}");
         }
@@ -21,7 +26,11 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
     let _ = match head.kind {
         Kind::Data => {
             let _ = write!(text, " number {}", head.number);
-            frames(&mut text, body)
+            if head.flags & flag::SEALED == 0 {
+                frames(&mut text, body)
+            } else {
+                write!(text, " {} bytes", body.len())
+            }
         }
         Kind::Init => match Init::parse(body) {
             Ok(init) => write!(
@@ -50,6 +59,7 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
         },
         Kind::Versions => write!(text, " {body:?}"),
         Kind::Ask | Kind::Answer => write!(text, " from {:016x}", head.number),
+        Kind::Refused => write!(text, " for {}", if head.number == 1 { "its key" } else { "its suites" }),
         Kind::Reset => Ok(()),
     };
     Some(text)

@@ -16,6 +16,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::congestion::{Congestion, Controller};
+use crate::crypto::{Identity, Protection, Refusal, suites};
 use crate::endpoint::Driver;
 use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
@@ -58,6 +59,10 @@ pub enum Lost {
     Broken,
     /// The peer speaks other versions of the protocol.
     Version,
+    /// The peer has another authorization key.
+    Key,
+    /// The peer protects packets in no way that this end takes.
+    Suites,
 }
 
 /// Counters of one peer.
@@ -156,6 +161,8 @@ pub struct Connection {
     session: Option<Box<Session>>,
     /// The session, while nothing happens in it.
     asleep: Option<Box<Resting>>,
+    /// What protects the session's packets, if something does.
+    protection: Option<Box<Protection>>,
     pub sender: Senders,
     /// Whether the driver waits for something of the peer.
     pub expecting: bool,
@@ -209,6 +216,7 @@ impl Connection {
             state: State::Idle,
             session: None,
             asleep: None,
+            protection: None,
             sender: Senders::new(),
             expecting: false,
             place: None,
@@ -326,15 +334,35 @@ impl Connection {
         self.peer_attempt = self.peer_attempt.max(attempt);
     }
 
-    /// Begins a session that the peer has asked for, under the name `local`.
-    pub fn begin_server(&mut self, now: Instant, config: &Config, local: u64, init: &Init) {
+    /// Begins a session that the peer has asked for with a question, under the name `local`. Answers what answers it.
+    ///
+    /// # Errors
+    /// It is not to be begun; the connection is to be reset.
+    pub fn begin_server(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        identity: &Identity,
+        local: u64,
+        (init, question, suite): (&Init, &[u8], u8),
+    ) -> Result<Accept, Refusal> {
         self.meet(init.epoch, init.attempt);
         self.local = local;
         self.open(now, config, init.session, init.params);
+        let mut accept = self.accept(identity, config.params);
+        self.protection = identity.answer(init, question, suite, &mut accept)?.map(Box::new);
+        Ok(accept)
     }
 
     /// Begins the session that was asked for.
-    pub fn begin_client(&mut self, now: Instant, config: &Config, accept: &Accept) {
+    pub fn begin_client(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        accept: &Accept,
+        protection: Option<Protection>,
+    ) {
+        self.protection = protection.map(Box::new);
         self.meet(accept.epoch, accept.attempt);
         self.open(now, config, accept.session, accept.params);
     }
@@ -388,13 +416,43 @@ impl Connection {
         }));
     }
 
-    /// What answers an `Init`.
-    pub fn accept(&self, epoch: u64, params: Params) -> Accept {
-        Accept { session: self.local, epoch, attempt: self.attempts, params }
+    /// What asks for the session that this end wants.
+    pub fn question(&self, identity: &Identity, params: Params, cookie: u64) -> Init {
+        let plain = Init::plain(self.local, identity.epoch, self.attempts, params);
+        let mut init = Init { cookie, ..plain };
+        identity.offer(&mut init);
+        init
+    }
+
+    /// What answers an `Init`, the first time and again.
+    pub fn accept(&self, identity: &Identity, params: Params) -> Accept {
+        let (suite, proof) =
+            self.protection.as_ref().map_or((suites::CLEAR, [0; 16]), |made| (made.suite, made.proof));
+        let (session, epoch, attempt, public) =
+            (self.local, identity.epoch, self.attempts, identity.public());
+        Accept { session, epoch, attempt, params, suite, public, proof }
+    }
+
+    /// Opens the body of a packet in place. `None` if the peer did not send it so.
+    pub fn open_packet<'a>(&self, head: &Header, bytes: &[u8], body: &'a mut [u8]) -> Option<&'a [u8]> {
+        let sealed = head.flags & header::flag::SEALED != 0;
+        match self.protection.as_deref().filter(|protection| protection.trailer() > 0) {
+            Some(protection) if sealed => protection.open(head.number, bytes, body),
+            None if !sealed => Some(body),
+            _ => None,
+        }
+    }
+
+    /// Bytes behind the frames of each packet.
+    fn trailer(&self) -> usize {
+        self.protection.as_deref().map_or(0, Protection::trailer)
     }
 
     /// Whether all packets must carry a checksum.
     pub fn is_checked(&self, config: &Config) -> bool {
+        if self.trailer() > 0 {
+            return false; // a seal does more
+        }
         let peer = self.params().map_or(0, |peer| peer.flags);
         (peer | config.params.flags) & param::CHECKED != 0
     }
@@ -402,7 +460,7 @@ impl Connection {
     /// Forgets the session and everything that was to be sent.
     pub fn reset(&mut self) {
         self.state = State::Idle;
-        (self.session, self.asleep) = (None, None);
+        (self.session, self.asleep, self.protection) = (None, None, None);
         self.sender = Senders::new();
         (self.expecting, self.closed) = (false, false);
         self.silent = Duration::ZERO;
@@ -439,8 +497,9 @@ impl Connection {
         let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
         if head.number < session.floor || session.received.contains(head.number) {
             self.stats.duplicates += 1;
-            // Its sender may not know that it came: say so again.
-            session.ack_now = true;
+            // Its sender may not know that it came: say so again, unless that is all that it said. A network that repeats
+            // everything would keep two ends at it for good.
+            session.ack_now |= asks_for_acknowledgement(body);
             return Ok(Arrival::Duplicate);
         }
         if head.number >= u64::MAX / 2 {
@@ -456,7 +515,7 @@ impl Connection {
                 Err(_) => return Ok(Arrival::Malformed), // not acknowledged either
             };
             rest = after;
-            eliciting |= !matches!(frame, Frame::Ack(_) | Frame::Close { .. });
+            eliciting |= frame.asks();
             match frame {
                 Frame::Ping => {}
                 Frame::Ack(ack) => {
@@ -544,6 +603,17 @@ impl Connection {
         }
         stats
     }
+}
+
+/// Whether a packet has frames whose sender wants to know that they came.
+fn asks_for_acknowledgement(mut frames: &[u8]) -> bool {
+    while let Ok(Some((frame, rest))) = Frame::parse(frames) {
+        if frame.asks() {
+            return true;
+        }
+        frames = rest;
+    }
+    false
 }
 
 /// What became of a data packet.

@@ -13,13 +13,16 @@ use crate::stream::ReceiveStream;
 use crate::time::Instant;
 use crate::wire::Params;
 
+/// Where a stream goes on, and how far its peer may send.
+type Position = (u64, u64);
+
 /// See the module. Everything that was sent has been acknowledged, and everything that came taken.
 #[derive(Debug)]
 pub struct Resting {
     pub remote: u64,
     pub peer: Params,
     window: u64,
-    receive: [(u64, u64); 2],
+    receive: [Position; 2],
     next_number: u64,
     largest_acked: Option<u64>,
     rtt: Rtt,
@@ -40,7 +43,7 @@ impl Resting {
 
     /// Of the packets that came only the highest run is kept: the contents of lower ones that are still missing have come in
     /// others, or come again.
-    fn of(session: &Session) -> Option<([(u64, u64); 2], Range<u64>)> {
+    fn of(session: &Session) -> Option<([Position; 2], Range<u64>)> {
         let [commands, bulk] = &session.receive;
         let received = session.received.iter().next_back().cloned().unwrap_or(session.floor..session.floor);
         Some(([commands.position()?, bulk.position()?], received))

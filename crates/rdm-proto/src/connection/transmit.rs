@@ -4,12 +4,13 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::{Config, Connection, Sent, State};
+use crate::crypto::Identity;
 use crate::endpoint::Driver;
 use crate::stream::Stream;
 use crate::time::Instant;
 use crate::wire::handshake::{INIT_LEN, PACKET_COST};
 use crate::wire::header::{self, flag};
-use crate::wire::{Frame, Header, Init, Kind, frame};
+use crate::wire::{Frame, Header, Kind, frame};
 
 /// The first wait before an `Init` is sent again; it doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
@@ -22,7 +23,7 @@ impl Connection {
         &mut self,
         now: Instant,
         config: &Config,
-        epoch: u64,
+        identity: &Identity,
         peer: u32,
         buf: &mut [u8],
         driver: &mut D,
@@ -36,11 +37,10 @@ impl Connection {
             }
             *next = now + (FIRST_RETRY * (1 << (*tries).min(8))).min(LAST_RETRY);
             *tries += 1;
-            let (cookie, session) = (*cookie, self.local);
+            let cookie = *cookie;
             let packet = buf.get_mut(..INIT_LEN)?;
             packet.fill(0);
-            let init = Init { session, epoch, attempt: self.attempts, cookie, params: config.params };
-            init.write(&mut packet[header::LEN..]);
+            self.question(identity, config.params, cookie).write(&mut packet[header::LEN..]);
             Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(packet);
             return Some((self.address, INIT_LEN));
         }
@@ -67,10 +67,10 @@ impl Connection {
         buf: &mut [u8],
         driver: &mut D,
     ) -> Option<usize> {
-        let checked = self.is_checked(config);
+        let (checked, trailer) = (self.is_checked(config), self.trailer());
         let session = self.session.as_deref_mut()?;
         let probe = session.size.probe().filter(|&size| size as usize <= buf.len());
-        let room = (session.size.packet() as usize).min(buf.len());
+        let room = (session.size.packet() as usize).min(buf.len()).checked_sub(trailer)?;
         let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
         let wants = self.sender.has_output();
         // One packet may always be under way, whatever the peer says.
@@ -121,7 +121,11 @@ impl Connection {
             session.bulk_first = !session.bulk_first;
             for stream in order {
                 let fill = &mut |token, at, to: &mut [u8]| {
-                    if checked { driver.fill(peer, token, at, to) } else { driver.refer(peer, token, at, to) }
+                    if checked || trailer > 0 {
+                        driver.fill(peer, token, at, to);
+                    } else {
+                        driver.refer(peer, token, at, to);
+                    }
                 };
                 if let Some((range, len)) = self.sender.stream(stream).write(&mut buf[at..room], fill) {
                     at += len;
@@ -144,7 +148,7 @@ impl Connection {
         {
             Frame::Ping.write(&mut buf[at..])?;
             buf[at + 1..size as usize].fill(0);
-            at = size as usize;
+            at = (size as usize).checked_sub(trailer)?;
             (eliciting, is_probe) = (true, true);
             session.size.on_probe_sent();
         }
@@ -154,12 +158,19 @@ impl Connection {
         let number = session.next_number;
         session.next_number += 1;
         let mut flags = if checked { flag::CHECKED } else { 0 };
+        if trailer > 0 {
+            flags |= flag::SEALED;
+            at += trailer;
+        }
         // After a payload's end the peer's program has what it waited for, and may not look again to let a delayed
         // acknowledgement out.
         if session.probe_count > 0 || is_probe || awaited {
             flags |= flag::URGENT;
         }
         Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..at]);
+        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+            protection.seal(number, &mut buf[..at]);
+        }
         if session.sent.is_empty() {
             session.first_sent = number;
         }
@@ -201,16 +212,22 @@ impl Connection {
     /// Writes a packet that ends the session. What has come is acknowledged first: it has arrived, whatever follows.
     pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         self.thaw();
-        let checked = self.is_checked(config);
+        let (checked, trailer) = (self.is_checked(config), self.trailer());
         let session = self.session.as_deref_mut()?;
-        let room = (session.size.packet() as usize).min(buf.len()).checked_sub(frame::CLOSE_LEN)?;
+        let room = (session.size.packet() as usize).min(buf.len()).checked_sub(frame::CLOSE_LEN + trailer)?;
         let mut len = header::LEN;
         len += frame::write_ack(buf.get_mut(len..room)?, &session.received, 0).unwrap_or(0);
         len += Frame::Close { reason: 0 }.write(&mut buf[len..])?;
         let number = session.next_number;
         session.next_number += 1;
-        let flags = if checked { flag::CHECKED } else { 0 };
-        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..len]);
+        len += trailer;
+        let sealed = if trailer > 0 { flag::SEALED } else { 0 };
+        let flags = if checked { flag::CHECKED } else { sealed };
+        let packet = buf.get_mut(..len)?;
+        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
+        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+            protection.seal(number, packet);
+        }
         Some((self.address, len))
     }
 }

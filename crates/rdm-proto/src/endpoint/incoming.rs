@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::{Driver, Endpoint};
 use crate::connection::{Answer, Arrival, Lost};
+use crate::crypto::Refusal;
 use crate::hash;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
@@ -39,9 +40,13 @@ impl Endpoint {
         self.answers.push_back((to, header, body.to_vec()));
     }
 
-    /// Takes a datagram.
-    pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &[u8], driver: &mut D) {
+    /// Takes a datagram. Its bytes are changed where they are encrypted.
+    pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8], driver: &mut D) {
         let (head, body) = match Header::parse(datagram) {
+            Ok((head, _)) if head.kind == Kind::Data => {
+                let Some((bytes, body)) = datagram.split_first_chunk_mut() else { return };
+                return self.on_data(now, from, &head, bytes, body, driver);
+            }
             Ok(parsed) => parsed,
             Err(Malformed::Version(_)) => {
                 self.stats.versions += 1;
@@ -60,18 +65,18 @@ impl Endpoint {
                 return;
             }
         };
-        if head.kind != Kind::Data && head.flags & flag::CHECKED == 0 {
+        if head.flags & flag::CHECKED == 0 {
             self.stats.malformed += 1;
             return;
         }
         match head.kind {
-            Kind::Data => self.on_data(now, from, &head, body, driver),
+            Kind::Data => {} // see above
             Kind::Init => match Init::parse(body) {
-                Ok(init) => self.on_init(now, from, &init, driver),
+                Ok(init) => self.on_init(now, from, &init, body, driver),
                 Err(_) => self.stats.malformed += 1,
             },
             Kind::Accept => match Accept::parse(body) {
-                Ok(accept) => self.on_accept(now, from, head.session, &accept),
+                Ok(accept) => self.on_accept(now, from, head.session, &accept, body),
                 Err(_) => self.stats.malformed += 1,
             },
             Kind::Retry => match body.first_chunk::<8>() {
@@ -90,6 +95,13 @@ impl Endpoint {
                     self.lose(peer, Lost::Version, driver);
                 }
             }
+            Kind::Refused => match (self.asked(from, head.session), head.number) {
+                (Some(peer), number) if number == Refusal::Key as u64 => self.lose(peer, Lost::Key, driver),
+                (Some(peer), number) if number == Refusal::Suites as u64 => {
+                    self.lose(peer, Lost::Suites, driver)
+                }
+                _ => self.stats.stale += 1,
+            },
             Kind::Reset => {
                 let known = self.by_address.get(&from).copied();
                 match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
@@ -98,7 +110,7 @@ impl Endpoint {
                 }
             }
             Kind::Ask => {
-                let flags = if head.session == self.epoch { flag::ALIVE } else { 0 };
+                let flags = if head.session == self.identity.epoch { flag::ALIVE } else { 0 };
                 let header = Header { flags, ..Header::new(Kind::Answer, head.session, head.number) };
                 self.answer(from, header, &[]);
             }
@@ -121,7 +133,8 @@ impl Endpoint {
         now: Instant,
         from: SocketAddr,
         head: &Header,
-        body: &[u8],
+        bytes: &[u8; header::LEN],
+        body: &mut [u8],
         driver: &mut D,
     ) {
         let known = self.by_session.get(&head.session).copied();
@@ -136,6 +149,10 @@ impl Endpoint {
         if !connection.is_open() {
             return; // the answer that opens it is late: this comes again
         }
+        let Some(body) = connection.open_packet(head, bytes, body) else {
+            self.stats.forged += 1;
+            return;
+        };
         if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
             self.stats.malformed += 1;
             return;
@@ -153,8 +170,15 @@ impl Endpoint {
         self.activate(now, peer);
     }
 
-    fn on_init<D: Driver>(&mut self, now: Instant, from: SocketAddr, init: &Init, driver: &mut D) {
-        if init.epoch == self.epoch {
+    fn on_init<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        init: &Init,
+        question: &[u8],
+        driver: &mut D,
+    ) {
+        if init.epoch == self.identity.epoch {
             // From this endpoint itself, or from nobody who knows anything.
             match self.asked(from, init.session) {
                 Some(peer) => {
@@ -177,6 +201,10 @@ impl Endpoint {
             self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
             return;
         }
+        let suite = match self.identity.choose(init, question) {
+            Ok(suite) => suite,
+            Err(refusal) => return self.refuse(from, init, refusal),
+        };
         let full = self.peers.len() - self.free.len() >= self.config.max_peers;
         if full && !self.by_address.contains_key(&from) {
             self.stats.unanswered += 1;
@@ -186,12 +214,12 @@ impl Endpoint {
         if new {
             driver.introduce(peer, from);
         }
-        match self.peers[peer as usize].on_init(self.epoch, init) {
+        let accept = match self.peers[peer as usize].on_init(self.identity.epoch, init) {
             Answer::Nothing => {
                 self.stats.stale += 1;
                 return;
             }
-            Answer::Again => {}
+            Answer::Again => self.peers[peer as usize].accept(&self.identity, self.config.params),
             Answer::Begin { .. } if !self.admits => {
                 self.stats.stale += 1;
                 return;
@@ -202,15 +230,30 @@ impl Endpoint {
                 }
                 let name = self.fresh_name();
                 self.rename(peer, name);
-                self.peers[peer as usize].begin_server(now, &self.config, name, init);
-                self.stats.sessions += 1;
-                self.activate(now, peer);
+                let question = (init, question, suite);
+                let connection = &mut self.peers[peer as usize];
+                match connection.begin_server(now, &self.config, &self.identity, name, question) {
+                    Ok(accept) => {
+                        self.stats.sessions += 1;
+                        self.activate(now, peer);
+                        accept
+                    }
+                    Err(refusal) => {
+                        self.lose(peer, Lost::Key, driver);
+                        return self.refuse(from, init, refusal);
+                    }
+                }
             }
-        }
-        let accept = self.peers[peer as usize].accept(self.epoch, self.config.params);
+        };
         let mut body = [0u8; Accept::LEN];
         accept.write(&mut body);
         self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
+    }
+
+    /// Tells who asked for a session that there is none to be had.
+    fn refuse(&mut self, from: SocketAddr, init: &Init, refusal: Refusal) {
+        self.stats.rejected += 1;
+        self.answer(from, Header::new(Kind::Refused, init.session, refusal as u64), &[]);
     }
 
     /// The peer at `from` whom this end has asked for a session of this name.
@@ -220,12 +263,19 @@ impl Endpoint {
         (connection.is_connecting() && connection.address == from).then_some(peer)
     }
 
-    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept) {
+    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept, answer: &[u8]) {
         let Some(peer) = self.asked(from, name) else {
             self.stats.stale += 1;
             return;
         };
-        self.peers[peer as usize].begin_client(now, &self.config, accept);
+        let connection = &mut self.peers[peer as usize];
+        let mut question = [0u8; Init::LEN];
+        connection.question(&self.identity, self.config.params, 0).write(&mut question);
+        let Ok(protection) = self.identity.check(&question, accept, answer) else {
+            self.stats.forged += 1; // the true one may come yet
+            return;
+        };
+        connection.begin_client(now, &self.config, accept, protection);
         self.stats.sessions += 1;
         self.activate(now, peer);
     }

@@ -15,6 +15,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 use crate::connection::{Config, Connection, Lost, Stats};
+use crate::crypto::{Identity, Security};
 use crate::hash::{self, Key};
 use crate::stream::{Flow, Sender, Stream};
 use crate::time::Instant;
@@ -76,13 +77,17 @@ pub struct EndpointStats {
     pub lost: u64,
     /// Answers to strangers that were not given as there were too many.
     pub unanswered: u64,
+    /// Sessions that were not begun: another authorization key, or no suite in common.
+    pub rejected: u64,
+    /// Packets and answers that were not what the peer had sent.
+    pub forged: u64,
 }
 
 /// See the module. `now` never goes backwards from one call to the next.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
-    epoch: u64,
+    identity: Identity,
     secret: KeyBox,
     counter: u64,
     peers: Vec<Connection>,
@@ -122,7 +127,7 @@ impl Endpoint {
         let key = Key(secret[0], secret[1]);
         Self {
             config,
-            epoch: hash::sip(key, b"epoch").max(1),
+            identity: Identity::clear(hash::sip(key, b"epoch").max(1)),
             secret: KeyBox(key),
             counter: 0,
             peers: Vec::new(),
@@ -143,7 +148,13 @@ impl Endpoint {
 
     /// Names this incarnation of the endpoint.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.identity.epoch
+    }
+
+    /// Says with whom it talks, and how packets are protected. To be called before anything else: an endpoint that is not told has no
+    /// authorization key and sends in the clear.
+    pub fn secure(&mut self, security: &Security) {
+        self.identity = Identity::new(self.identity.epoch, security);
     }
 
     /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.
@@ -372,7 +383,7 @@ impl Endpoint {
             self.peers[peer as usize].connect(now, name);
         }
         let connection = &mut self.peers[peer as usize];
-        let written = connection.transmit(now, &self.config, self.epoch, peer, buf, driver);
+        let written = connection.transmit(now, &self.config, &self.identity, peer, buf, driver);
         self.set_timer(peer);
         let (to, len) = written?;
         Some(Transmit { to, len, peer: Some(peer) })

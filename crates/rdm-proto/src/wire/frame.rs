@@ -83,6 +83,11 @@ pub enum Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    /// Whether its sender wants to know that it came.
+    pub fn asks(&self) -> bool {
+        !matches!(self, Self::Ack(_) | Self::Close { .. })
+    }
+
     /// Takes one frame off the front of `input`; `None` when only padding is left.
     ///
     /// # Errors

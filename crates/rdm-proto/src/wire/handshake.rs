@@ -60,6 +60,17 @@ impl Params {
     }
 }
 
+/// Bytes of a handshake about its protection: suites, zeros, public key, proof.
+const SECURITY_LEN: usize = 8 + 32 + 16;
+
+impl Reader<'_> {
+    /// A set of suites, and zeros that later versions may use.
+    fn suites(&mut self) -> Result<u8, Malformed> {
+        let suites = self.u8()?;
+        self.bytes(7).map(|_| suites)
+    }
+}
+
 /// The body of `Init`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Init {
@@ -73,17 +84,30 @@ pub struct Init {
     pub cookie: u64,
     /// What the client is.
     pub params: Params,
+    /// [`crate::suites`] that it takes.
+    pub suites: u8,
+    /// Its public key (X25519), if it takes more than packets in the clear.
+    pub public: [u8; 32],
+    /// Shows that it has an authorization key; zeros if it has none.
+    pub proof: [u8; 16],
 }
 
 impl Init {
     /// Bytes of the body, without padding.
-    pub const LEN: usize = 32 + Params::LEN;
+    pub const LEN: usize = 32 + Params::LEN + SECURITY_LEN;
+
+    /// Of a client that knows no keys, and has no cookie yet.
+    pub fn plain(session: u64, epoch: u64, attempt: u64, params: Params) -> Self {
+        let (suites, public, proof) = (crate::suites::CLEAR, [0; 32], [0; 16]);
+        Self { session, epoch, attempt, cookie: 0, params, suites, public, proof }
+    }
 
     /// Writes the body to the front of `to`.
     pub fn write(&self, to: &mut [u8]) {
         let mut writer = Writer::new(to);
         writer.u64(self.session).u64(self.epoch).u64(self.attempt).u64(self.cookie);
         self.params.write(&mut writer);
+        writer.u8(self.suites).put(&[0; 7]).put(&self.public).put(&self.proof);
     }
 
     /// Reads a body; what follows it is padding.
@@ -101,6 +125,9 @@ impl Init {
             attempt: reader.u64()?,
             cookie: reader.u64()?,
             params: Params::parse(&mut reader)?,
+            suites: reader.suites()?,
+            public: reader.array()?,
+            proof: reader.array()?,
         })
     }
 }
@@ -116,17 +143,24 @@ pub struct Accept {
     pub attempt: u64,
     /// What the server is.
     pub params: Params,
+    /// The suite of the session.
+    pub suite: u8,
+    /// The server's public key, as in [`Init::public`].
+    pub public: [u8; 32],
+    /// Shows that both have heard the same and have the same keys; zeros for packets in the clear without a key.
+    pub proof: [u8; 16],
 }
 
 impl Accept {
     /// Bytes of the body.
-    pub const LEN: usize = 24 + Params::LEN;
+    pub const LEN: usize = 24 + Params::LEN + SECURITY_LEN;
 
     /// Writes the body to the front of `to`.
     pub fn write(&self, to: &mut [u8]) {
         let mut writer = Writer::new(to);
         writer.u64(self.session).u64(self.epoch).u64(self.attempt);
         self.params.write(&mut writer);
+        writer.u8(self.suite).put(&[0; 7]).put(&self.public).put(&self.proof);
     }
 
     /// Reads a body.
@@ -136,7 +170,15 @@ impl Accept {
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         let (session, epoch, attempt) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        Ok(Self { session, epoch, attempt, params: Params::parse(&mut reader)? })
+        Ok(Self {
+            session,
+            epoch,
+            attempt,
+            params: Params::parse(&mut reader)?,
+            suite: reader.suites()?,
+            public: reader.array()?,
+            proof: reader.array()?,
+        })
     }
 }
 
@@ -149,12 +191,14 @@ mod tests {
 
     #[test]
     fn bodies_come_back_and_short_ones_are_refused() {
-        let init = Init { session: 1, epoch: u64::MAX, attempt: 3, cookie: 4, params: PARAMS };
+        let mut init = Init { cookie: 4, ..Init::plain(1, u64::MAX, 3, PARAMS) };
+        (init.public, init.proof) = (core::array::from_fn(|at| at as u8), [9; 16]);
         let mut bytes = [0u8; INIT_LEN - super::super::header::LEN];
         init.write(&mut bytes);
         assert_eq!(Init::parse(&bytes), Ok(init));
         assert_eq!(Init::parse(&bytes[1..]), Err(Malformed::Truncated));
-        let accept = Accept { session: 1, epoch: 2, attempt: 3, params: PARAMS };
+        let (public, proof) = ([7; 32], [8; 16]);
+        let accept = Accept { session: 1, epoch: 2, attempt: 3, params: PARAMS, suite: 4, public, proof };
         let mut bytes = [0u8; Accept::LEN];
         accept.write(&mut bytes);
         assert_eq!(Accept::parse(&bytes), Ok(accept));
@@ -170,7 +214,8 @@ mod tests {
             (Params { flags: 2, ..PARAMS }, "params.flags"),
         ] {
             let mut bytes = [0u8; Accept::LEN];
-            Accept { session: 1, epoch: 2, attempt: 3, params }.write(&mut bytes);
+            let (public, proof) = ([0; 32], [0; 16]);
+            Accept { session: 1, epoch: 2, attempt: 3, params, suite: 1, public, proof }.write(&mut bytes);
             assert_eq!(Accept::parse(&bytes), Err(Malformed::Field(field)));
         }
     }

@@ -14,8 +14,10 @@ pub mod flag {
     pub const URGENT: u16 = 2;
     /// In [`super::Kind::Answer`]: the endpoint lives.
     pub const ALIVE: u16 = 4;
+    /// The body is encrypted, and ends with what shows that it is as it was sent.
+    pub const SEALED: u16 = 8;
     /// All of them.
-    pub const ALL: u16 = 7;
+    pub const ALL: u16 = 15;
 }
 
 /// What a datagram is.
@@ -38,6 +40,8 @@ pub enum Kind {
     Answer = 6,
     /// The versions that a server speaks.
     Versions = 7,
+    /// A server refuses a session: the number is a [`crate::Refusal`].
+    Refused = 8,
 }
 
 impl Kind {
@@ -51,6 +55,7 @@ impl Kind {
             5 => Self::Ask,
             6 => Self::Answer,
             7 => Self::Versions,
+            8 => Self::Refused,
             other => return Err(Malformed::Kind(other)),
         })
     }

@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
         self.0 = rest;
         Ok(*head)

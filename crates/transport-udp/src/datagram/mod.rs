@@ -80,6 +80,9 @@ impl Datagrams {
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
     pub fn new(info: &Info, name: Option<&Address>) -> Result<Self> {
+        if !info.ep_attr.auth_key.is_empty() {
+            return Err(Error::with(Errno::EINVAL, "datagrams show no authorization key"));
+        }
         let mut wanted: SocketAddr = match name {
             Some(name) => address::socket(name)?,
             None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
