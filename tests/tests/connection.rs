@@ -12,7 +12,7 @@ use testkit::process::{Child, Line};
 use transport_shm::Shm;
 use transport_shm::fuzz::Hostile;
 
-testkit::roles!(server, silent_server, caller, silent_caller);
+testkit::roles!(server, silent_server, caller, silent_caller, slow_hearer);
 
 /// How long it may take until a death is noticed, and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);
@@ -140,6 +140,140 @@ fn a_peer_killed_right_after_its_shutdown_is_one_shutdown() {
     event_of(&side, EventKind::Shutdown, &[]);
     wait::drive_through(Duration::from_millis(600), &[&side]);
     assert!(try_outcome(side.eq()).is_none());
+}
+
+/// Connections of [`what_was_sent_before_an_end_comes_before_it`], and how often they are made.
+const FEW: usize = 8;
+const ROUNDS: usize = 40;
+
+/// Slows the helper thread of this process down: it runs on one processor with a thread that never rests, and the calling
+/// thread on another.
+fn slow_helper() {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let helper = tasks
+        .filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "ofi-shm-helper")
+        })
+        .find_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok())
+        .expect("a helper thread");
+    let processors = processors();
+    let (own, other) = (processors[0], processors[processors.len() - 1]);
+    pin(0, own);
+    pin(helper, other);
+    // SAFETY: all zero is a value of the plain structure, and the call only reads it.
+    let set = unsafe {
+        let parameter: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(helper, libc::SCHED_IDLE, &raw const parameter)
+    };
+    assert_eq!(set, 0);
+    std::thread::spawn(move || {
+        pin(0, other);
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+}
+
+/// The processors that this process may run on.
+fn processors() -> Vec<usize> {
+    // SAFETY: all zero is a value of the plain structure, which the call fills.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+        set
+    };
+    // SAFETY: the numbers are below the set's size.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+/// Binds a thread (0: the calling one) to a processor.
+fn pin(thread: libc::pid_t, processor: usize) {
+    // SAFETY: all zero is a value of the plain structure, which the call reads; the processor is one of the set's.
+    unsafe {
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut one);
+        assert_eq!(libc::sched_setaffinity(thread, size_of_val(&one), &raw const one), 0);
+    }
+}
+
+/// As [`wait::drive`], without leaving the processor to others in between.
+fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        side.poll();
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(start.elapsed() < wait::BOUND, "{}", side.report());
+    }
+}
+
+/// Connects a few endpoints on one queue, sends something on each, and reads the answers, while its helper thread hardly runs.
+fn slow_hearer(line: &mut Line, _arguments: &[String]) {
+    let listener = parse(&line.hear());
+    for round in 0..ROUNDS {
+        let mut sides: Vec<Side> = Vec::new();
+        for _ in 0..FEW {
+            let opening = match sides.first() {
+                Some(first) => opening().beside(first).queue(&first.rx),
+                None => opening(),
+            };
+            let side = opening.open_disabled().unwrap();
+            side.ep.connect(&listener, &[]).unwrap();
+            event_of(&side, EventKind::Connected, &[]);
+            if round == 0 && sides.is_empty() {
+                slow_helper();
+            }
+            side.receive(()).context(1).post().unwrap();
+            sides.push(side);
+        }
+        // One receive that no message comes for: it ends with its connection.
+        sides[0].receive(()).context(2).post().unwrap();
+        for side in &sides {
+            wait::drive(&[&sides[0]], "room", || side.out(ANY, ()).inject().context(3).send().ok());
+        }
+        for left in (0..FEW).rev() {
+            let event = spin(&sides[0], || match sides[0].next() {
+                Some(event) if event.context() == 3 => None,
+                other => other,
+            });
+            assert_eq!(event.context(), 1, "round {round}, {left} more messages: {event:?}");
+            event.done();
+        }
+        let error = wait::drive(&[&sides[0]], "the end", || sides[0].next_of(2)).failed();
+        assert_eq!(error.err, Errno::ECANCELED);
+    }
+    line.say("heard");
+}
+
+/// Endpoints that share a queue: a program that has read the last message of each does not look further.
+#[test]
+fn what_was_sent_before_an_end_comes_before_it() {
+    let listener = listen();
+    let mut child = Child::start("slow_hearer", &[]);
+    child.line.say(listener.pep.name().unwrap());
+    for _ in 0..ROUNDS {
+        let mut sides: Vec<Side> = Vec::new();
+        for _ in 0..FEW {
+            let mut opening = opening().info(*listener.request(&[]).info.unwrap());
+            if let Some(first) = sides.first() {
+                opening = opening.beside(first).queue(&first.rx);
+            }
+            let side = opening.open_disabled().unwrap();
+            side.ep.accept(&[]).unwrap();
+            event_of(&side, EventKind::Connected, &[]);
+            side.receive(()).context(1).post().unwrap();
+            sides.push(side);
+        }
+        for _ in &sides {
+            wait::drive(&[&sides[0]], "a message", || sides[0].next_of(1)).done();
+        }
+        for side in &sides {
+            wait::drive(&[&sides[0]], "room", || side.out(ANY, ()).context(2).send().ok());
+        }
+    } // here they are closed, the first one first
+    child.line.expect("heard");
+    child.finish();
 }
 
 #[test]

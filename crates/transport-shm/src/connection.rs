@@ -3,7 +3,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
@@ -12,6 +12,7 @@ use ofi_core::transport::{Host, Peer, Port, Reaction};
 
 use crate::Shm;
 use crate::control::{self, Message};
+use crate::farewell::{End, Farewell};
 use crate::lanes::ShmLanes;
 use crate::name;
 use crate::shared::{Event, Shared};
@@ -90,20 +91,19 @@ impl Shared {
     }
 
     /// Notices if the watched socket is gone.
-    pub fn look_after(&self) {
-        let Some(connection) = &self.connection else { return };
-        let Some(watched) = connection.inner().watched.clone() else { return };
+    pub fn look_after(self: &Arc<Self>) -> Option<Farewell> {
+        let connection = self.connection.as_ref()?;
+        let watched = connection.inner().watched.clone()?;
         let met = self.incarnation_of(&watched).is_some(); // its process is watched, then
-        if met || !sys::is_bound(&watched) {
-            let mut inner = connection.inner();
-            if inner.watched.as_ref() == Some(&watched) {
-                inner.watched = None;
-            }
-            drop(inner);
-            if !met {
-                self.tell(Event::PacketLost { peer: watched, errno: Errno::ECONNREFUSED });
-            }
+        if !met && sys::is_bound(&watched) {
+            return None;
         }
+        let mut inner = connection.inner();
+        if inner.watched.as_ref() == Some(&watched) {
+            inner.watched = None;
+        }
+        drop(inner);
+        (!met).then(|| Farewell::new(self, watched, End::Unreached(Errno::ECONNREFUSED)))
     }
 }
 
@@ -163,8 +163,13 @@ impl ShmLanes {
         }
     }
 
-    /// A packet did not arrive, or whoever it went to is gone.
+    /// A packet did not arrive, or whoever it went to is gone. What a peer has sent before is still taken.
     pub fn packet_lost<H: Host<Shm>>(&mut self, host: &mut H, peer: &[u8], errno: Errno) {
+        if let Some(&lane) = self.by_socket.get(peer)
+            && self.lanes[lane as usize].up().is_some()
+        {
+            return self.bury(lane);
+        }
         if let Some(to) = name::address_of(peer, self.format) {
             host.packet_lost(&to, errno);
         }

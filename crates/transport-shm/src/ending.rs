@@ -8,6 +8,11 @@ use crate::Shm;
 use crate::bulk::BulkIn;
 use crate::command::flag;
 use crate::lane::{Common, Lane, Link};
+use crate::layout::wish;
+
+/// Rounds of the helper after which a whole one lies in between: the first was perhaps under way, and the last has been
+/// counted before it reads.
+const WHOLE_ROUND: u64 = 3;
 
 impl Lane {
     /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
@@ -29,6 +34,27 @@ impl Lane {
             self.writes = Slots::default();
             self.serving = 0;
         }
+    }
+
+    /// Whether the peer says in its memory that it has closed.
+    pub fn is_closed(&self) -> bool {
+        self.up().is_some_and(|up| up.wish() == wish::CLOSED)
+    }
+
+    /// Whether the end that was seen in the peer's memory may be told. That memory is faster than the helper, which may not
+    /// have attached other peers of the process that sent something before: the end of a connection waits until it
+    /// has gone once through all sockets. Its goodbye does too.
+    pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
+        if common.shared.connection.is_none() {
+            return true;
+        }
+        let round = common.helper.rounds();
+        let since = *self.closed_at.get_or_insert(round);
+        if round.wrapping_sub(since) >= WHOLE_ROUND {
+            return true;
+        }
+        common.helper.poke();
+        false
     }
 
     /// Whether everything that an ended peer sent has been taken.

@@ -15,6 +15,7 @@ use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
 use crate::control::{self, Message};
+use crate::farewell::{self, End, Farewell};
 use crate::grants;
 use crate::pair::OwnPair;
 use crate::shared::{Event, Shared};
@@ -66,6 +67,8 @@ struct State {
     /// Greetings that were sent, until they are answered.
     unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
+    /// Ends to be told when the next round has read all sockets.
+    ends: Vec<Farewell>,
 }
 
 /// See the module.
@@ -168,7 +171,7 @@ impl Helper {
         } else {
             state.attempt(late);
         }
-        let waits = !state.late.is_empty() || !state.unanswered.is_empty();
+        let waits = !state.late.is_empty() || !state.unanswered.is_empty() || !state.ends.is_empty();
         drop(state);
         if waits {
             self.poke();
@@ -183,6 +186,7 @@ impl State {
             Tried::Over => {}
             Tried::Later(late) => self.late.push(late),
             Tried::Greeted(late) => self.unanswered.push((late, Instant::now())),
+            Tried::Failed(end) => self.ends.push(end),
         }
     }
 
@@ -207,6 +211,7 @@ enum Tried {
     Over,
     Later(Late),
     Greeted(Late),
+    Failed(Farewell),
 }
 
 impl Drop for Helper {
@@ -239,16 +244,18 @@ fn attempt(late: Late) -> Tried {
     if error.is_again() {
         return Tried::Later(late);
     }
-    if let Outgoing::Introduce { welcome: false, since, .. } = &late.what {
-        if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING {
-            return Tried::Later(late);
+    match &late.what {
+        Outgoing::Introduce { welcome: false, since, .. } => {
+            if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING {
+                return Tried::Later(late);
+            }
+            Tried::Failed(Farewell::new(&endpoint, late.to, End::Ungreeted(error.errno())))
         }
-        endpoint.forget(&late.to, None);
-        endpoint.tell(Event::Refused { peer: late.to, errno: error.errno() });
-    } else if let Outgoing::Packet(_) = &late.what {
-        endpoint.tell(Event::PacketLost { peer: late.to, errno: error.errno() });
+        Outgoing::Packet(_) => {
+            Tried::Failed(Farewell::new(&endpoint, late.to, End::Unreached(error.errno())))
+        }
+        Outgoing::Introduce { .. } | Outgoing::Plain(..) => Tried::Over,
     }
-    Tried::Over
 }
 
 fn run(helper: &Weak<Helper>, wake: OwnedFd) {
@@ -256,9 +263,10 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut next_sweep = Instant::now() + SWEEP;
     loop {
         // Everything is asked anew each time: this thread runs when peers come and go, not for messages.
-        let (mut polls, endpoints, timeout) = {
+        let (mut polls, endpoints, ends, timeout) = {
             let Some(helper) = helper.upgrade() else { return };
-            let state = helper.state();
+            let mut state = helper.state();
+            let ends = std::mem::take(&mut state.ends);
             let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut polls = vec![readable(wake.as_raw_fd())];
             polls.extend(state.endpoints.keys().map(|&fd| readable(fd)));
@@ -267,7 +275,9 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
             let swept = state.processes.values().any(|process| process.watch.is_none())
                 || state.endpoints.values().filter_map(Weak::upgrade).any(|endpoint| endpoint.watches());
-            let timeout = if !state.late.is_empty() {
+            let timeout = if !ends.is_empty() {
+                0
+            } else if !state.late.is_empty() {
                 RETRY.as_millis() as i32
             } else if !state.unanswered.is_empty() {
                 REPEAT.as_millis() as i32 / 4
@@ -276,7 +286,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             } else {
                 -1
             };
-            (polls, endpoints, timeout)
+            (polls, endpoints, ends, timeout)
         };
         // SAFETY: the array is as long as said.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
@@ -285,15 +295,20 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         helper.rounds.fetch_add(1, Ordering::AcqRel);
         for (endpoint, poll) in endpoints.iter().zip(&polls[1..]) {
             if poll.revents != 0
+                && !ends.iter().any(|end| end.holds_up(endpoint))
                 && helper.serves(endpoint)
                 && let Some(endpoint) = &endpoint.upgrade()
             {
                 while let Some(datagram) = endpoint.socket.receive(&mut buffer) {
                     let bytes = &buffer[..datagram.len.min(buffer.len())];
-                    helper.handle(endpoint, bytes, datagram);
+                    if let Some(end) = helper.handle(endpoint, bytes, datagram) {
+                        helper.state().ends.push(end);
+                        break;
+                    }
                 }
             }
         }
+        ends.into_iter().for_each(Farewell::tell);
         if polls[1 + endpoints.len()..].iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
             next_sweep = Instant::now() + SWEEP;
             helper.bury();
@@ -316,17 +331,23 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
 }
 
 impl Helper {
-    fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) {
+    /// Takes a datagram. Answers the end that it says something of.
+    fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) -> Option<Farewell> {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
             && (user == sys::user() || user == 0)
             && let Some((packet, ours)) = endpoint.unwrap(&datagram.from, bytes)
         {
-            if ours {
-                return endpoint.take_packet(datagram.from, packet);
+            if !ours {
+                endpoint.counts.other_key.fetch_add(1, Ordering::Relaxed);
+                self.post(endpoint, &datagram.from, Message::Rejected { incarnation: 0 }, None);
+                return None;
             }
-            endpoint.counts.other_key.fetch_add(1, Ordering::Relaxed);
-            return self.post(endpoint, &datagram.from, Message::Rejected { incarnation: 0 }, None);
+            if farewell::is_shutdown(packet) {
+                return Some(Farewell::new(endpoint, datagram.from, End::Shutdown(packet.to_vec())));
+            }
+            endpoint.take_packet(datagram.from, packet);
+            return None;
         }
         let message = match Message::parse(bytes) {
             Some(message) if user == sys::user() || user == 0 => message,
@@ -334,7 +355,7 @@ impl Helper {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 let from = String::from_utf8_lossy(&datagram.from);
                 debug!(target: "ofi::shm::ep_ctrl", %from, user, understood = other.is_some(), "dropped a datagram");
-                return;
+                return None;
             }
         };
         let peer = std::mem::take(&mut datagram.from);
@@ -379,12 +400,10 @@ impl Helper {
             Message::Bye { incarnation } => {
                 crash_point!("bye.taken");
                 if known(incarnation) {
-                    endpoint.forget(&peer, Some(incarnation));
-                    endpoint.tell(Event::Gone { peer, incarnation });
-                } else {
-                    // Most often the word in the peer's memory was seen before its datagram.
-                    endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                    return Some(Farewell::new(endpoint, peer, End::Goodbye { incarnation }));
                 }
+                // Most often the word in the peer's memory was seen before its datagram.
+                endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
             Message::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
                 endpoint.tell(Event::PacketLost { peer, errno: Errno::EKEYREJECTED });
@@ -395,7 +414,7 @@ impl Helper {
             Message::Wake => ofi_core::sys::signal_eventfd(endpoint.event.as_raw_fd()),
             Message::Bulk { incarnation, lines } if known(incarnation) => {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
-                let Some(fd) = datagram.fds.pop() else { return };
+                let fd = datagram.fds.pop()?;
                 crash_point!("bulk.taken");
                 match sys::check_sealed(fd.as_fd(), len).and_then(|()| Mapping::new(fd.as_fd(), len, false)) {
                     Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
@@ -429,6 +448,7 @@ impl Helper {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
+        None
     }
 
     /// Gives up the greeting of a peer with another authorization key, unless one with the same key had its name before: that is
@@ -465,10 +485,15 @@ impl Helper {
         process.peers.push((Arc::downgrade(endpoint), peer.to_vec(), incarnation));
     }
 
+    /// How often the thread has gone round.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Acquire)
+    }
+
     /// Reports the peers whose process has ended, and sockets that are gone.
     fn bury(&self) {
         let endpoints: Vec<_> = self.state().endpoints.values().filter_map(Weak::upgrade).collect();
-        endpoints.iter().for_each(|endpoint| endpoint.look_after());
+        let mut ends: Vec<_> = endpoints.iter().filter_map(Shared::look_after).collect();
         let mut gone = Vec::new();
         self.state().processes.retain(|&pid, process| {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
@@ -485,9 +510,9 @@ impl Helper {
         });
         for (endpoint, peer, incarnation) in gone {
             if let Some(endpoint) = endpoint.upgrade() {
-                endpoint.forget(&peer, Some(incarnation));
-                endpoint.tell(Event::Gone { peer, incarnation });
+                ends.push(Farewell::new(&endpoint, peer, End::Death { incarnation }));
             }
         }
+        self.state().ends.append(&mut ends);
     }
 }

@@ -112,6 +112,8 @@ pub struct Lane {
     pub link: Option<Link>,
     /// The peer has ended. What it sent is still taken; then the lane is given up.
     pub gone: bool,
+    /// The helper's round in which its end was seen in its memory, of a connected endpoint.
+    pub closed_at: Option<u64>,
     /// A post found the ring of commands full.
     pub starved: bool,
     /// Something is under way: set when it begins, reset by the poll that finds nothing left.
@@ -171,6 +173,7 @@ impl Lane {
             socket,
             link: None,
             gone: false,
+            closed_at: None,
             starved: false,
             busy: false,
             outstanding: 0,

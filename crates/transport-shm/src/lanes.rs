@@ -42,7 +42,7 @@ pub struct ShmLanes {
     /// Events that wait for a lane to be drained.
     postponed: Vec<Event>,
     pub(crate) format: AddrFormat,
-    by_socket: FxHashMap<Vec<u8>, Peer>,
+    pub(crate) by_socket: FxHashMap<Vec<u8>, Peer>,
     pub(crate) lanes: Vec<Lane>,
     hot: Vec<Peer>,
     cold: Vec<Peer>,
@@ -260,7 +260,7 @@ impl ShmLanes {
     #[cold]
     fn break_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
         let lane = &self.lanes[peer as usize];
-        let closed = lane.gone || lane.up().is_some_and(|up| up.wish() == wish::CLOSED);
+        let closed = lane.gone || lane.is_closed();
         if !closed {
             self.common.counts.corrupt += 1;
             tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");

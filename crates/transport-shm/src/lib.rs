@@ -13,6 +13,7 @@ mod command;
 mod connection;
 mod control;
 mod ending;
+mod farewell;
 #[doc(hidden)]
 pub mod fuzz;
 mod grants;

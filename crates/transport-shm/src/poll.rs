@@ -173,7 +173,7 @@ impl Lane {
     #[inline(never)]
     fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         // Looked at before the replies are taken: what the peer answered before it closed still counts.
-        let closed = self.gone || self.up().is_some_and(|up| up.wish() == wish::CLOSED);
+        let closed = self.gone || (self.is_closed() && self.may_tell_of_end(common));
         std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
         self.take_replies(common, host)?;
         self.take_parts(common, host)?;
