@@ -99,7 +99,7 @@ static inline void pair_open_flags(struct pair *pair, uint64_t caps, enum fi_wai
 
 static inline void pair_open(struct pair *pair, uint64_t caps) { pair_open_flags(pair, caps, FI_WAIT_NONE, 0); }
 
-static inline void pair_close(struct pair *pair)
+static inline void pair_close_but_fabric(struct pair *pair)
 {
 	for (int at = 0; at < 2; at++)
 		OK(fi_close(&pair->ep[at]->fid));
@@ -107,6 +107,11 @@ static inline void pair_close(struct pair *pair)
 		OK(fi_close(&pair->cq[at]->fid));
 	OK(fi_close(&pair->av->fid));
 	OK(fi_close(&pair->domain->fid));
+}
+
+static inline void pair_close(struct pair *pair)
+{
+	pair_close_but_fabric(pair);
 	OK(fi_close(&pair->fabric->fid));
 	fi_freeinfo(pair->info);
 }

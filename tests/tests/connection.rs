@@ -152,7 +152,8 @@ fn slow_helper() {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let helper = tasks
         .filter(|task| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "ofi-shm-helper")
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.trim() == "ofi-shm-helper")
         })
         .find_map(|task| task.file_name().to_str()?.parse::<libc::pid_t>().ok())
         .expect("a helper thread");

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
-    CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue, FiOp, Info,
-    MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit, Threading,
-    Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
+    CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue,
+    FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit,
+    Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -74,6 +74,14 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_EINVAL` if `info` is not this domain's; what opening its resources answers.
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>>;
+
+    /// Binds the event queue of the domain's endpoints that have none of their own (`fi_domain_bind`), and with
+    /// [`BindFlags::REG_MR`] of its registrations: `FI_MR_COMPLETE` follows each that succeeds. One that fails is no event,
+    /// but the call's answer.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if it has one; `FI_EBADFLAGS` for other flags; `FI_EINVAL` for a queue of another library's making.
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>, flags: BindFlags) -> Result<()>;
 
     /// Opens a scalable endpoint (`fi_scalable_ep`): one address for the transmit and receive contexts that are opened from
     /// it ([`Endpoint::transmit_context`], [`Endpoint::receive_context`]), as many as [`crate::EpAttr`] says. It is bound to an

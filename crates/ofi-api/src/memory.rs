@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BindFlags, Counter, Endpoint, FiAddr, MrAccess, Result};
+use crate::{BindFlags, Context, Counter, Endpoint, FiAddr, Fid, MrAccess, Result};
 
 /// One contiguous piece of memory. Laid out like C's `struct iovec`.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +120,8 @@ pub struct MrAttr<'a> {
     /// Only endpoints with this authorization key have it accessed by their peers; empty for the domain's key, and all
     /// endpoints where that has none.
     pub auth_key: &'a [u8],
+    /// What the event that reports the registration carries (`FI_REG_MR`).
+    pub context: Context,
 }
 
 impl<'a> MrAttr<'a> {
@@ -138,6 +140,7 @@ impl<'a> MrAttr<'a> {
             device: 0,
             disabled: false,
             auth_key: &[],
+            context: Context(0),
         }
     }
 
@@ -154,6 +157,8 @@ impl<'a> MrAttr<'a> {
 
 /// A registration (`fid_mr`). Closed when the last handle is dropped, or by [`MemoryRegion::close`].
 pub trait MemoryRegion: Send + Sync {
+    /// What events name it by.
+    fn fid(&self) -> Fid;
     /// The key that peers name it by; `FI_KEY_NOTAVAIL` until it is enabled.
     fn key(&self) -> u64;
     /// The descriptor that local operations name it by.

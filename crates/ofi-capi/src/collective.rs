@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{CollectiveKind, CollectiveOp, Datatype, Errno, Error, FiAddr, FiOp, Group, OpFlags, Result};
+use ofi_api::{
+    BindFlags, CollectiveKind, CollectiveOp, Datatype, Errno, Error, FiAddr, FiOp, Fid as FidNumber, Group,
+    Multicast, OpFlags, Result,
+};
 
 use crate::abi::{
     class, fi_collective_addr, fi_collective_attr, fi_ioc, fi_msg_collective, fi_ops, fi_ops_collective, fid,
@@ -13,22 +16,32 @@ use crate::abi::{
 use crate::border::{self, invalid, null, transfer};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{One, context, descriptors, of, vector};
-use crate::{av_set, directory, domain};
+use crate::{av, av_set, directory, domain};
 
 /// Groups by their address: how many ranks each has, which C's calls leave out.
 pub(crate) type Groups = Mutex<HashMap<u64, usize>>;
 
+/// Which kind of group it is.
+enum Joined {
+    Collective(Group, Arc<Groups>),
+    /// Kept until it is left.
+    Multicast {
+        _group: Multicast,
+    },
+}
+
 /// What is behind a group. The endpoint stays open.
 pub(crate) struct McBody {
-    group: Group,
-    groups: Arc<Groups>,
+    joined: Joined,
     _ep: Hold,
     entry: Mutex<Option<directory::Entry>>,
 }
 
 impl Drop for McBody {
     fn drop(&mut self) {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.group.addr().0);
+        if let Joined::Collective(group, groups) = &self.joined {
+            groups.lock().unwrap_or_else(PoisonError::into_inner).remove(&group.addr().0);
+        }
     }
 }
 
@@ -67,7 +80,7 @@ pub(crate) static OPS: fi_ops_collective = fi_ops_collective {
     barrier2,
 };
 
-/// `fi_join_collective`, and `fi_join` of anything else, which no transport has.
+/// `fi_join_collective`, and `fi_join` of a multicast group by its raw address.
 pub(crate) unsafe extern "C" fn join(
     handle: *mut fid_ep,
     addr: *const c_void,
@@ -78,13 +91,24 @@ pub(crate) unsafe extern "C" fn join(
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { of(handle)? };
-        if flags & flag::COLLECTIVE == 0 {
-            return Err(Error::with(Errno::ENOSYS, "fi_join of a multicast group"));
-        }
-        domain::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
         if place.is_null() {
             return Err(null("the place of the group"));
         }
+        if flags & flag::COLLECTIVE == 0 {
+            // SAFETY: as above.
+            let address = unsafe { av::one_address(ep.addr_format, addr)? };
+            let flags = BindFlags::from_bits_retain(flags);
+            // SAFETY: not null, and the caller's.
+            return unsafe {
+                enter(place, || {
+                    let group = ep.endpoint.join_multicast(&address, flags, context(op_context))?;
+                    let (number, address) = (group.fid(), group.addr().0);
+                    let body = (Joined::Multicast { _group: group }, ep.users.hold());
+                    Ok((number, address, op_context, body))
+                })
+            };
+        }
+        domain::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
         // SAFETY: as above: with the flag, the address is this structure.
         let addr = unsafe { addr.cast::<fi_collective_addr>().as_ref() };
         let addr = addr.ok_or_else(|| null("struct fi_collective_addr"))?;
@@ -94,18 +118,33 @@ pub(crate) unsafe extern "C" fn join(
             let group = ep.endpoint.join_collective(FiAddr(addr.coll_addr), set, context(op_context))?;
             let (number, address, ranks) = (group.fid(), group.addr().0, group.ranks());
             ep.groups.lock().unwrap_or_else(PoisonError::into_inner).insert(address, ranks);
-            let fid = fid_mc { fid: object::header::<fid_mc>(op_context, &FID_OPS), fi_addr: address };
-            let (groups, entry) = (Arc::clone(&ep.groups), Mutex::default());
-            Ok((number, object::open(fid, McBody { group, groups, _ep: ep.users.hold(), entry })))
+            let joined = Joined::Collective(group, Arc::clone(&ep.groups));
+            Ok((number, address, op_context, (joined, ep.users.hold())))
         };
-        let (entry, mc) = directory::enter_new(make)?;
-        // SAFETY: just opened.
-        let body = unsafe { object::body(mc)? };
-        *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(mc) };
-        Ok(())
+        unsafe { enter(place, make) }
     })
+}
+
+/// A group's number, address and context, and what is behind it.
+type New = (FidNumber, u64, *mut c_void, (Joined, Hold));
+
+/// Hands out the group that `make` joins.
+///
+/// # Safety
+/// `place` may be written.
+unsafe fn enter(place: *mut *mut fid_mc, make: impl FnOnce() -> Result<New>) -> Result<()> {
+    let (entry, mc) = directory::enter_new(|| {
+        let (number, fi_addr, op_context, (joined, hold)) = make()?;
+        let fid = fid_mc { fid: object::header::<fid_mc>(op_context, &FID_OPS), fi_addr };
+        Ok((number, object::open(fid, McBody { joined, _ep: hold, entry: Mutex::default() })))
+    })?;
+    // SAFETY: just opened.
+    let body = unsafe { object::body(mc)? };
+    *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+    // SAFETY: the caller's promise.
+    unsafe { place.write(mc) };
+    Ok(())
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {

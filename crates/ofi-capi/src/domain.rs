@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{Domain, Errno, Error, Handle, Info, Result, Serialization, Threading};
+use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result, Serialization, Threading};
 
 use crate::abi::{
-    Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric,
+    Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
 };
 use crate::border;
 use crate::info::opened::Open;
@@ -22,7 +22,9 @@ pub(crate) struct DomainBody {
     pub users: Users,
     /// getinfo tells of it.
     told: Mutex<Option<Open>>,
-    /// The fabric stays open.
+    /// The event queue that is bound to it stays open.
+    eq: Mutex<Option<Hold>>,
+    /// So does the fabric.
     _fabric: Hold,
 }
 
@@ -45,7 +47,7 @@ unsafe impl Fid for fid_domain {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::NOSYS };
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
 static OPS: fi_ops_domain = fi_ops_domain {
     av_open: av::open,
     cq_open: cq::open,
@@ -133,6 +135,7 @@ unsafe fn open_domain(
         abi: fabric.abi(),
         users: Users::default(),
         told: Mutex::default(),
+        eq: Mutex::default(),
         _fabric: fabric.users.hold(),
     };
     let handle = object::open(fid, body);
@@ -150,6 +153,26 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
         unsafe { object::of_fid::<fid_domain>(handle)? }.users.none("a domain")?;
         // SAFETY: as above.
         unsafe { object::close::<fid_domain>(handle) }.map(drop)
+    })
+}
+
+/// `fi_domain_bind`.
+unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
+        // SAFETY: as above.
+        match unsafe { other.as_ref() }.map(|fid| fid.fclass) {
+            Some(class::EQ) => {
+                // SAFETY: the class says so.
+                let eq = unsafe { object::of_fid::<fid_eq>(other)? };
+                domain.domain.bind_eq(&eq.eq, BindFlags::from_bits_retain(flags))?;
+                *domain.eq.lock().unwrap_or_else(PoisonError::into_inner) = Some(eq.users.hold());
+                Ok(())
+            }
+            Some(_) => Err(Error::new(Errno::ENOSYS)),
+            None => Err(border::null("the object to bind")),
+        }
     })
 }
 

@@ -13,15 +13,17 @@ use crate::abi::{
 };
 use crate::av_keys;
 use crate::border::{self, invalid, null};
+use crate::directory;
 use crate::info;
 use crate::object::{self, Fid, Graveyard, Hold};
-use crate::posting::vector;
+use crate::posting::{context, vector};
 
 /// What is behind a registration.
 pub(crate) struct MrBody {
     region: Arc<dyn MemoryRegion>,
     /// The domain and the counters, which stay open.
     holds: Mutex<Vec<Hold>>,
+    entry: Mutex<Option<directory::Entry>>,
 }
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -93,15 +95,26 @@ unsafe fn register(
         // SAFETY: as above.
         _ => unsafe { vector::<u8>("auth_key", attr.auth_key, attr.auth_key_size)? },
     };
-    let region = domain.domain.register(&wanted)?;
-    let fid = fid_mr {
-        fid: object::header::<fid_mr>(attr.context, &FID_OPS),
-        mem_desc: std::ptr::with_exposed_provenance_mut(region.desc().0),
-        key: region.key(),
+    wanted.context = context(attr.context);
+    let make = || {
+        let region = domain.domain.register(&wanted)?;
+        let fid = fid_mr {
+            fid: object::header::<fid_mr>(attr.context, &FID_OPS),
+            mem_desc: std::ptr::with_exposed_provenance_mut(region.desc().0),
+            key: region.key(),
+        };
+        let number = region.fid();
+        let holds = Mutex::new(vec![domain.users.hold()]);
+        let handle = object::open(fid, MrBody { region, holds, entry: Mutex::default() });
+        // Here, since nobody may read the event before (fi_mr(3)).
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(handle) };
+        Ok((number, handle))
     };
-    let body = MrBody { region, holds: Mutex::new(vec![domain.users.hold()]) };
-    // SAFETY: not null, and the caller's.
-    unsafe { place.write(object::open(fid, body)) };
+    let (entry, handle) = directory::enter_new(make)?;
+    // SAFETY: just opened.
+    let body = unsafe { object::body(handle)? };
+    *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
     Ok(())
 }
 

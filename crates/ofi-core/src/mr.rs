@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, KEY_NOTAVAIL, MemoryRegion, MrAttr,
+    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, KEY_NOTAVAIL, MemoryRegion, MrAttr,
     MrMode, Piece, Result,
 };
 
@@ -22,6 +22,7 @@ const BOUND: Duration = Duration::from_secs(1);
 /// The core's registration.
 pub struct Mr<T: Transport> {
     domain: Arc<DomainCore<T>>,
+    fid: Fid,
     desc: Desc,
     base: u64,
     len: usize,
@@ -49,7 +50,11 @@ impl<T: Transport> Mr<T> {
         let region = granted.region();
         let (base, len) = (region.base_address(), region.len());
         drop(granted);
-        Ok(Arc::new(Self { domain: Arc::clone(domain), desc, base, len, closed: AtomicBool::new(false) }))
+        let fid = Fid::next();
+        let closed = AtomicBool::new(false);
+        let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, closed });
+        domain.events.registered(fid, attr.context);
+        Ok(region)
     }
 
     /// Has the transport stop what goes past this end.
@@ -84,6 +89,10 @@ fn closed() -> Error {
 }
 
 impl<T: Transport> MemoryRegion for Mr<T> {
+    fn fid(&self) -> Fid {
+        self.fid
+    }
+
     fn key(&self) -> u64 {
         if !self.domain.born.is_here() {
             return KEY_NOTAVAIL;

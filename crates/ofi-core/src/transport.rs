@@ -5,7 +5,7 @@
 //! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ofi_api::{
     Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, OpFlags, Piece, Placement,
@@ -14,6 +14,7 @@ use ofi_api::{
 
 use crate::atomic::Executor;
 use crate::domain::{DomainPart, Regions, Registered};
+use crate::eq::Driven;
 use crate::slots::SlotId;
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
@@ -569,6 +570,10 @@ pub trait Lanes<T: Transport>: Send {
     /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), which it may otherwise. Only asked where [`Transport::needs_shared_memory`]
     /// does not say that there is no other way.
     fn permit_shared_memory(&mut self, _permitted: bool) {}
+
+    /// Who moves the endpoint on when a peer asks after it and the application does not look. It may be called from any
+    /// thread. Endpoints whose calls the application serialises have nobody.
+    fn attend(&mut self, _attendant: Weak<dyn Driven>) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
     fn arm(&mut self) -> Arm;

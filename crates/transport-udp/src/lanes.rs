@@ -5,12 +5,13 @@
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
+use ofi_core::eq::Driven;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use rdm_proto::{Endpoint, Instant};
@@ -45,7 +46,7 @@ pub struct UdpLanes {
     pub(crate) socket: Socket,
     /// Something waits to be sent that no poll has looked at.
     pub(crate) dirty: bool,
-    _alive: Alive,
+    alive: Alive,
 }
 
 /// An endpoint's lanes before and after it is enabled.
@@ -113,7 +114,7 @@ impl UdpLanes {
         if common.connection.is_some() {
             endpoint.admit(false);
         }
-        Ok(Self { common, endpoint, lanes: Vec::new(), socket, dirty: false, _alive: alive })
+        Ok(Self { common, endpoint, lanes: Vec::new(), socket, dirty: false, alive })
     }
 
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
@@ -468,6 +469,12 @@ impl Lanes<Udp> for State {
             Self::Open(lanes) => lanes.poll(host),
             Self::Datagrams(lanes) => lanes.poll(host),
             Self::Closed { .. } => {}
+        }
+    }
+
+    fn attend(&mut self, attendant: Weak<dyn Driven>) {
+        if let Self::Open(lanes) = self {
+            lanes.alive.set_attendant(attendant);
         }
     }
 

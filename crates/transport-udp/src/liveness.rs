@@ -1,19 +1,26 @@
 //! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
-//! answers questions after endpoints (`docs/protocol.md`, "Liveness").
+//! answers questions after endpoints (`docs/protocol.md`, "Liveness"). An endpoint that is asked after is looked at in
+//! the application's stead, where its calls may come from any thread: who asks has waited for something, and be it for
+//! the acknowledgement of the last message, after which the application does not look again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ofi_api::{Errno, Error, Result};
+use ofi_core::eq::Driven;
 use ofi_core::sys::{WaitSet, os_error, wait_readable};
+use ofi_core::transport::Arm;
+
+/// Looks at an endpoint that is asked after, at most: one takes in what has come, the next sends what that made due.
+const LOOKS: usize = 4;
 
 /// What endpoints and the thread share.
 #[derive(Default)]
 struct Known {
-    /// Epochs of the endpoints that are open.
-    live: HashSet<u64>,
+    /// Epochs of the endpoints that are open, and who moves them on.
+    live: HashMap<u64, Option<Weak<dyn Driven>>>,
     /// A socket for each address that endpoints have, so that answers come from where questions went.
     sockets: HashMap<IpAddr, (Arc<UdpSocket>, u16)>,
     /// Doors of endpoints ([`crate::door`]), whose callers are sent away.
@@ -66,16 +73,21 @@ impl Helper {
             let sockets: Vec<Arc<UdpSocket>> =
                 self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
             for socket in sockets {
+                let mut asked = Vec::new();
                 // A few of each: a flood at one does not keep the others waiting.
                 for _ in 0..64 {
                     let Ok((len, from)) = socket.recv_from(&mut buffer) else { break };
                     let answer = rdm_proto::answer_liveness(&buffer[..len], |epoch| {
-                        self.known().live.contains(&epoch)
+                        asked.push(epoch);
+                        self.known().live.contains_key(&epoch)
                     });
                     if let Some(answer) = answer {
                         let _ = socket.send_to(&answer, from);
                     }
                 }
+                asked.sort_unstable();
+                asked.dedup();
+                asked.into_iter().for_each(|epoch| self.look_at(epoch));
             }
             let doors: Vec<Arc<OwnedFd>> = self.known().doors.values().cloned().collect();
             for door in doors {
@@ -83,6 +95,20 @@ impl Helper {
                 while let Some(caller) = accept(&door) {
                     drop(caller);
                 }
+            }
+        }
+    }
+}
+
+impl Helper {
+    /// Moves an endpoint on.
+    fn look_at(&self, epoch: u64) {
+        let attendant = self.known().live.get(&epoch).cloned().flatten();
+        let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) else { return };
+        for _ in 0..LOOKS {
+            endpoint.drive();
+            if endpoint.arm() != Arm::Ready {
+                break;
             }
         }
     }
@@ -153,9 +179,14 @@ impl Alive {
     /// Answers for this endpoint from now on.
     pub fn set_epoch(&mut self, epoch: u64) {
         let mut known = self.helper.known();
-        known.live.remove(&self.epoch);
-        known.live.insert(epoch);
+        let attendant = known.live.remove(&self.epoch).flatten();
+        known.live.insert(epoch, attendant);
         self.epoch = epoch;
+    }
+
+    /// Who moves the endpoint on when it is asked after.
+    pub fn set_attendant(&mut self, attendant: Weak<dyn Driven>) {
+        self.helper.known().live.insert(self.epoch, Some(attendant));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The lanes of an endpoint over two transports.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
 
@@ -10,6 +10,7 @@ use super::routes::{FAR, NEAR, Route, Routes};
 use super::side::{self, SideHost};
 use super::{Both, Either, Pairing, TokenOf};
 use crate::domain::DomainPart;
+use crate::eq::Driven;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport};
@@ -347,6 +348,10 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     fn part<H: Host<Both<P>>>(&mut self, host: &mut H, drain: bool) {
         let mut heard = false;
         self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+    }
+
+    fn attend(&mut self, attendant: Weak<dyn Driven>) {
+        self.far.attend(attendant);
     }
 
     fn is_settled(&self) -> bool {

@@ -1,15 +1,16 @@
 //! Fabrics and domains: what endpoints, queues, vectors and registrations are opened in.
 
+mod events;
 mod part;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{
-    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, CntrAttr, CollectiveAttr, CollectiveKind,
-    CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno, Error, EventQueue,
-    Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet, Result, RxAttr,
-    Serialization, SharedTransmit, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
+    CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno,
+    Error, EventQueue, Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet,
+    Result, RxAttr, Serialization, SharedTransmit, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 use crate::atomic::Executor;
@@ -29,6 +30,7 @@ use crate::transport::Transport;
 use crate::trigger::{Works, deed};
 use crate::wait::{Polls, Waits};
 
+pub use events::DomainEvents;
 pub use part::{DomainPart, RegionData, Regions, Registered};
 
 /// A domain, shared by everything that is open in it.
@@ -50,6 +52,8 @@ pub struct DomainCore<T: Transport> {
     pub works: Arc<Works>,
     /// What is enabled in it.
     pub roster: Roster,
+    /// Its event queue.
+    pub events: DomainEvents,
 }
 
 /// Tells domains of a process apart.
@@ -130,6 +134,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
             born: Born::here(),
             works: Arc::new(Works::new(serialization)),
             roster: Roster::default(),
+            events: DomainEvents::default(),
         })));
         opened::domain(&self.provider, &domain);
         Ok(domain)
@@ -171,6 +176,11 @@ impl<T: Transport> DomainHandle<T> {
 impl<T: Transport> Domain for DomainHandle<T> {
     fn name(&self) -> &str {
         &self.0.info.domain_attr.name
+    }
+
+    fn bind_eq(&self, eq: &Arc<dyn EventQueue>, flags: BindFlags) -> Result<()> {
+        self.0.born.check()?;
+        self.0.events.bind(EqCore::of(eq)?, flags)
     }
 
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {

@@ -187,13 +187,6 @@ impl<T: Transport> EpCore<T> {
                 "bind first",
             ));
         }
-        // Endpoints of other types have nothing to report (fi_endpoint(3)).
-        if let Some(side) = &mut guard.ends.collectives {
-            side.bind(Arc::clone(&eq))?;
-        }
-        if let Some(side) = &mut guard.ends.multicast {
-            side.bind(Arc::clone(&eq))?;
-        }
-        guard.ends.connection.as_mut().map_or(Ok(()), |connection| connection.bind(eq))
+        guard.ends.bind_queue(&eq).into_iter().flatten().collect()
     }
 }

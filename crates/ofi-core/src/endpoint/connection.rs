@@ -1,10 +1,10 @@
 //! The connection of an endpoint of `FI_EP_MSG`: how the state in [`crate::cm`] meets the endpoint and its lanes.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
+use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, Serialization, TagMatch};
 
 use super::ends::Ends;
 use super::queue::Posted;
@@ -177,6 +177,18 @@ impl<T: Transport> EpCore<T> {
         let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
         let driven: Arc<dyn Driven> = Arc::clone(self) as _;
         eq.map_or(Ok(()), |eq| eq.add(&driven))
+    }
+
+    /// Lets the transport have the endpoint moved on, where calls may come from any thread: what a peer waits for is sent
+    /// though the application does not look any more.
+    pub(super) fn attend(self: &Arc<Self>) {
+        let attendant: Weak<dyn Driven> = Arc::downgrade(self) as _;
+        let mut guard = self.state.lock();
+        let any_thread =
+            guard.ends.connection.is_some() || self.domain.serialization == Serialization::LIBRARY;
+        if let Some(lanes) = guard.lanes.as_mut().filter(|_| any_thread) {
+            lanes.attend(attendant);
+        }
     }
 
     /// Undoes [`EpCore::watch_connection`], when the endpoint is closed: what was reported of it and not read goes too.

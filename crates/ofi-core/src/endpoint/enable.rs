@@ -23,6 +23,9 @@ impl<T: Transport> EpCore<T> {
             return Ok(());
         }
         state.check_shared(&core.info)?;
+        if let Some(eq) = core.domain.events.queue() {
+            let _of_its_own = state.ends.bind_queue(eq); // comes before the domain's
+        }
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
         let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.boxes.counters.has(kind));
@@ -100,7 +103,9 @@ impl<T: Transport> EpCore<T> {
         core.domain.roster.enter(&source)?;
         core.domain.progress.add(&source);
         core.watch_joins()?;
-        core.watch_connection()
+        core.watch_connection()?;
+        core.attend();
+        Ok(())
     }
 }
 

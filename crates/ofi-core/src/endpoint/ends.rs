@@ -1,5 +1,7 @@
 //! What a transport calls: an arriving message finds its receive, an ending operation its completion.
 
+use std::sync::Arc;
+
 use ofi_api::{
     Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, MrAccess, RemotePiece, Result,
 };
@@ -19,6 +21,7 @@ use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
+use crate::eq::EqCore;
 use crate::slots::SlotId;
 use crate::transport::{
     Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
@@ -41,6 +44,16 @@ pub struct Ends<T: Transport> {
 }
 
 impl<T: Transport> Ends<T> {
+    /// Binds an event queue to all that reports to one: joins of groups, and the connection. What each answers.
+    #[cold]
+    pub fn bind_queue(&mut self, eq: &Arc<EqCore>) -> [Option<Result<()>>; 3] {
+        [
+            self.collectives.as_mut().map(|side| side.bind(Arc::clone(eq))),
+            self.multicast.as_mut().map(|side| side.bind(Arc::clone(eq))),
+            self.connection.as_mut().map(|connection| connection.bind(Arc::clone(eq))),
+        ]
+    }
+
     /// Whether transmit context `at` may post no operation, even after borrowing room where it is shared.
     #[inline]
     pub fn no_transmit_credit(&mut self, at: u16) -> bool {

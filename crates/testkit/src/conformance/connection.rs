@@ -361,6 +361,28 @@ pub fn a_connected_endpoint_needs_an_event_queue_and_no_address_vector(kit: &dyn
     assert_eq!(ep.accept(&[]).unwrap_err().errno(), Errno::EOPNOTSUPP);
 }
 
+pub fn a_connected_endpoint_without_an_event_queue_has_its_domain_s(kit: &dyn Kit) {
+    let listener = Listener::open(&info(kit)).expect("listening");
+    let info = info(kit);
+    let domain = listener.fabric.open_domain(&info, ofi::raw::Serialization::LIBRARY).expect("a domain");
+    let cq = domain.open_cq(&ofi::raw::CqAttr::default()).expect("a queue");
+    let (general, own) =
+        (open_eq(&listener.fabric).expect("a queue"), open_eq(&listener.fabric).expect("a queue"));
+    domain.bind_eq(&general, ofi::raw::BindFlags::empty()).expect("binding");
+    for eq in [&general, &own] {
+        let ep = domain.open_endpoint(&info).expect("an endpoint");
+        ep.bind_cq(&cq, ofi::raw::BindFlags::TRANSMIT | ofi::raw::BindFlags::RECV).expect("binding");
+        if std::ptr::eq(eq, &raw const own) {
+            ep.bind_eq(eq).expect("binding");
+        }
+        ep.connect(&listener.pep.name().expect("a name"), &[]).expect("connecting");
+        let request = listener.request(&[]).info.expect("an info");
+        listener.pep.reject(&request.handle.expect("a handle"), b"no").expect("refusing");
+        let error = outcome(eq, &[]).expect_err("refused");
+        assert_eq!((error.fid, error.err), (ep.fid(), Errno::ECONNREFUSED));
+    }
+}
+
 pub fn connection_calls_are_for_connected_endpoints(kit: &dyn Kit) {
     let hints = kit.hints().ep_type(EpType::Rdm).caps(Caps::MSG);
     let Ok(infos) = kit.getinfo(&hints) else { return };

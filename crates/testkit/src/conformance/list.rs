@@ -82,6 +82,7 @@ macro_rules! for_each_case {
                 one_listener_serves_many_callers_in_any_domain
                 a_passive_endpoint_needs_its_queue_and_has_its_name
                 a_connected_endpoint_needs_an_event_queue_and_no_address_vector
+                a_connected_endpoint_without_an_event_queue_has_its_domain_s
                 connection_calls_are_for_connected_endpoints
                 a_blocked_reader_of_events_wakes_for_a_connection
                 connections_come_and_go
@@ -306,6 +307,7 @@ macro_rules! for_each_case {
                 descriptors_may_be_given_where_none_is_needed
                 many_regions_at_once
                 many_library_regions_come_and_go
+                registrations_are_reported_to_the_queue_of_their_domain
             }
             av {
                 a_table_counts_from_zero_in_the_order_of_insertion
@@ -369,6 +371,7 @@ macro_rules! for_each_case {
                 automatic_progress_keeps_the_order_of_entries
                 automatic_progress_wakes_a_blocked_reader
                 manual_progress_needs_only_reads_of_a_queue
+                a_send_ends_though_its_receiver_looks_no_more
             }
             sets {
                 a_poll_set_reports_what_has_something

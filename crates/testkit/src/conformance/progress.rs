@@ -132,3 +132,17 @@ pub fn manual_progress_needs_only_reads_of_a_queue(kit: &dyn Kit) {
     });
     target.check(300_000, 5);
 }
+
+pub fn a_send_ends_though_its_receiver_looks_no_more(kit: &dyn Kit) {
+    let pair = kit.pair();
+    pair.warm_up();
+    for len in [0, 64, 5_000] {
+        let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
+        pair.b.receive(&into).context(2).post().unwrap();
+        wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, &from).context(1).send().ok());
+        // The one look that finds the message is the last.
+        wait::drive(&[&pair.b], "the message", || pair.b.next_of(2)).done();
+        into.check(len, 5);
+        wait::drive(&[&pair.a], "the end of the send", || pair.a.next_of(1)).done();
+    }
+}

@@ -1,5 +1,6 @@
 //! Registrations (fi_mr(3)): keys, modes, several pieces, and what cannot be registered.
 
+use crate::connect::{event, open_eq};
 use crate::prelude::*;
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
@@ -207,4 +208,22 @@ pub fn many_library_regions_come_and_go(kit: &dyn Kit) {
         write_at(&pair, &region, &memory.slice(..), 0, number as u8);
         region.close().unwrap();
     }
+}
+
+pub fn registrations_are_reported_to_the_queue_of_their_domain(kit: &dyn Kit) {
+    let side = kit.side();
+    let memory = Memory::new(64);
+    let eq = open_eq(&side.fabric).unwrap();
+    let before = side.register(&memory, RIGHTS).unwrap();
+    let wrong = side.domain.bind_eq(&eq, BindFlags::RECV).unwrap_err();
+    assert_eq!(wrong.errno(), Errno::EBADFLAGS);
+    side.domain.bind_eq(&eq, BindFlags::REG_MR).unwrap();
+    assert_eq!(side.domain.bind_eq(&eq, BindFlags::REG_MR).unwrap_err().errno(), Errno::EBUSY);
+    let region = side.register_with(&memory, RIGHTS, 1, 0).unwrap();
+    assert_ne!(region.fid(), before.fid());
+    let event = event(&eq, &[]);
+    assert_eq!((event.kind, event.fid, event.context), (EventKind::MrComplete, region.fid(), Context(0)));
+    // What fails is no event.
+    assert!(side.register(Memory::new(0), RIGHTS).is_err());
+    assert!(eq.read().unwrap_err().is_again());
 }
