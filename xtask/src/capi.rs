@@ -16,6 +16,7 @@ pub const PINGPONG: &str = "/usr/bin/fi_pingpong";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
 const INTERFACE: &str = "2.6.0";
 const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
+const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 pub const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
 /// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
 const CONTROL_PORT: &str = "47693";
@@ -131,6 +132,7 @@ pub fn test(report: &mut Report) {
     report.add("our providers in the system's libfabric", || plugins::ours(&folder));
     report.add("a provider of others in our library", || plugins::of_others(&folder));
     report.add("Open MPI of the system", || open_mpi(&folder));
+    report.add("Open MPI between two hosts", || two_hosts(&folder));
 }
 
 /// Compiles and runs each program of `tests/capi`. A program ends with 0, or says what is wrong.
@@ -254,14 +256,44 @@ fn pingpong(args: &[&str], serving: &dyn Fn(&mut Command), asking: &dyn Fn(&mut 
     outcome
 }
 
-/// Point-to-point, collectives, one-sided and many messages at once, on 2 to 8 ranks of the system's Open MPI.
-fn open_mpi(folder: &Path) -> StepResult {
-    if !answers("mpicc", &["--version"]) || !answers("mpirun", &["--version"]) {
-        return not_run("Open MPI", "apt-get install openmpi-bin libopenmpi-dev");
-    }
+fn has_open_mpi() -> bool {
+    answers("mpicc", &["--version"]) && answers("mpirun", &["--version"])
+}
+
+/// Compiles the program of the ranks.
+fn stress(folder: &Path) -> Result<PathBuf, String> {
     let program = folder.join("mpi");
     let mut cc = command("mpicc");
     run(cc.args(["-O1", "-o"]).arg(&program).arg(root().join("tests/capi/mpi/stress.c")))?;
+    Ok(program)
+}
+
+/// The same program on ranks of two network namespaces, over udp.
+fn two_hosts(folder: &Path) -> StepResult {
+    const NAME: &str = "Open MPI between two hosts";
+    const NAMESPACES: [&str; 4] = ["-Urnpu", "--fork", "--kill-child", "--mount-proc"];
+    if !has_open_mpi() {
+        return not_run(NAME, NO_OPEN_MPI);
+    }
+    if !answers("ip", &["-V"]) {
+        return not_run(NAME, "no ip (apt-get install iproute2)");
+    }
+    let veth = ["ip", "link", "add", "net0", "type", "veth", "peer", "name", "net1"];
+    if !answers("unshare", &[&NAMESPACES[..], &veth[..]].concat()) {
+        return not_run(NAME, "no namespaces without privileges, or no veth in them (unshare -Urnpu)");
+    }
+    let program = stress(folder)?;
+    let mut script = command("unshare");
+    script.args(NAMESPACES).arg(root().join("tests/capi/mpi/two_hosts.sh"));
+    patient(script.arg(folder).arg(folder).arg(program).stderr(Stdio::null()))
+}
+
+/// Point-to-point, collectives, one-sided and many messages at once, on 2 to 8 ranks of the system's Open MPI.
+fn open_mpi(folder: &Path) -> StepResult {
+    if !has_open_mpi() {
+        return not_run("Open MPI", NO_OPEN_MPI);
+    }
+    let program = stress(folder)?;
     for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "4")] {
         let mut mpirun = command("mpirun");
         mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", ranks, "-x", "LD_LIBRARY_PATH"]);

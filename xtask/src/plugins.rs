@@ -70,6 +70,11 @@ pub fn ours(folder: &Path) -> StepResult {
             return Err(format!("others answer for {name}:\n{named}"));
         }
         pingpong_pair(name, &environment)?;
+        // The user's choice among the host's providers is the host's to follow.
+        pingpong_pair(name, &|command| {
+            environment(command);
+            command.env("FI_PROVIDER", name);
+        })?;
     }
     // Who asks for one of the host's gets that, and where ours cannot serve, the host's do.
     for args in [&["-p", "tcp"][..], &["-p", "udp"], &["-t", "FI_EP_DGRAM", "-p", "udp"]] {

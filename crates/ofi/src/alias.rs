@@ -5,6 +5,7 @@ use ofi_api::{Hints, Info};
 use ofi_core::config::PROVIDER_ALIAS;
 
 /// The aliases of this process.
+#[derive(Default)]
 pub(crate) struct Aliases(Vec<(String, String)>);
 
 impl Aliases {

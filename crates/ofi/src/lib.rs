@@ -47,7 +47,9 @@ pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
 pub use node::{Group, Node, NodeBuilder};
 pub use operations::{Claim, Op};
 pub use registered::Registered;
-pub use registry::{explain, getinfo, getinfo_asking_least, open_fabric, provider_names, register_provider};
+pub use registry::{
+    explain, getinfo, getinfo_asking_least, getinfo_of, open_fabric, provider_names, register_provider,
+};
 pub use remote::RemoteWindow;
 pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};
 pub use window::Window;

@@ -62,20 +62,26 @@ pub fn provider_names() -> Vec<(String, Version)> {
 /// # Errors
 /// `FI_ENOSYS` for a version newer than this library's.
 pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
-    collect(request, &|provider, request| provider.offers(request))
+    collect(request, None, &|provider, request| provider.offers(request))
 }
 
 /// How a provider is asked.
 type Ask<'a> = &'a dyn Fn(&dyn Provider, &Request<'_>) -> ofi_api::Offers;
 
-fn collect(request: &Request<'_>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
+/// `only`: of one provider, whatever the settings say.
+fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
-    let filter = ProviderFilter::parse(&PROVIDER.get());
-    let aliases = Aliases::from_env();
+    let (filter, aliases) = match only {
+        Some(_) => Default::default(),
+        None => (ProviderFilter::parse(&PROVIDER.get()), Aliases::from_env()),
+    };
     let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
     let mut all = ofi_api::Offers::default();
     for provider in snapshot() {
         let own = provider.name();
+        if only.is_some_and(|only| only != own) {
+            continue;
+        }
         if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
             for name in std::iter::once(own).chain(aliases.of(own)) {
                 list(provider.as_ref(), name, wanted, &filter, &mut all);
@@ -160,6 +166,19 @@ pub fn getinfo(
 /// # Errors
 /// As [`getinfo`].
 pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
+    ask_least(request, None)
+}
+
+/// [`getinfo_asking_least`] of one provider, for a host that decides itself whom it asks: the settings of which providers
+/// there are, and by which names, are the host's.
+///
+/// # Errors
+/// As [`getinfo`].
+pub fn getinfo_of(provider: &str, request: &Request<'_>) -> Result<Vec<Info>> {
+    ask_least(request, Some(provider))
+}
+
+fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
     let needless = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let choice = request.hints.filter(|hints| {
         let allowed = hints.info.domain_attr.mr_mode;
@@ -171,7 +190,7 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     if let Some(hints) = &mut fewer {
         hints.info.domain_attr.mr_mode -= needless;
     }
-    found(collect(request, &|provider, request| {
+    found(collect(request, only, &|provider, request| {
         let least = fewer.as_ref().map(|fewer| {
             // The name is this request's: it may be translated.
             let mut hints = fewer.clone();

@@ -224,6 +224,6 @@ pub fn registrations_are_reported_to_the_queue_of_their_domain(kit: &dyn Kit) {
     let event = event(&eq, &[]);
     assert_eq!((event.kind, event.fid, event.context), (EventKind::MrComplete, region.fid(), Context(0)));
     // What fails is no event.
-    assert!(side.register(Memory::new(0), RIGHTS).is_err());
+    assert!(side.register(&Memory::new(0), RIGHTS).is_err());
     assert!(eq.read().unwrap_err().is_again());
 }
