@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AddrFormat, Address, BindFlags, Call, Context, Endpoint, EpOption, Errno, Error, Info, OpFlags, Result,
+    AddrFormat, Address, BindFlags, Call, Context, Counter, Endpoint, EpOption, Errno, Error, Info, OpFlags,
+    Result,
 };
 
 use crate::abi::{
@@ -243,7 +244,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
             class::CNTR => {
                 // SAFETY: the class says so.
                 let cntr = unsafe { object::of_fid::<fid_cntr>(other)? };
-                ep.endpoint.bind_counter(&cntr.counter, BindFlags::from_bits_retain(flags))?;
+                bind_counter(&ep.endpoint, &cntr.counter, BindFlags::from_bits_retain(flags))?;
                 cntr.users.hold()
             }
             class::EQ => {
@@ -269,6 +270,18 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
         ep.holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
         Ok(())
     })
+}
+
+/// Binds a counter. What peers do is counted by endpoints with `FI_RMA_EVENT` (fi_endpoint(3)); libfabric's own providers let
+/// others ask for it along with what they do count, and programs bind one counter for all that a side can do.
+fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+    let rest = flags - (BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE);
+    match endpoint.bind_counter(counter, flags) {
+        Err(error) if error.errno() == Errno::EOPNOTSUPP && rest != flags && !rest.is_empty() => {
+            endpoint.bind_counter(counter, rest)
+        }
+        other => other,
+    }
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
