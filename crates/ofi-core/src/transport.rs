@@ -14,7 +14,6 @@ use ofi_api::{
 
 use crate::atomic::Executor;
 use crate::domain::{DomainPart, Regions, Registered};
-use crate::eq::Driven;
 use crate::slots::SlotId;
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
@@ -481,6 +480,12 @@ pub trait Host<T: Transport> {
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }
 
+/// What a transport may call from a thread of its own. See [`Lanes::attend`].
+pub trait Attendant: Send + Sync {
+    /// Has [`Lanes::let_out`] called, under the endpoint's lock.
+    fn let_out(&self);
+}
+
 /// Whether the caller may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
@@ -571,9 +576,12 @@ pub trait Lanes<T: Transport>: Send {
     /// does not say that there is no other way.
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
-    /// Who moves the endpoint on when a peer asks after it and the application does not look. It may be called from any
-    /// thread. Endpoints whose calls the application serialises have nobody.
-    fn attend(&mut self, _attendant: Weak<dyn Driven>) {}
+    /// Who has the endpoint say what it owes when a peer asks after it and the application does not look. Endpoints whose calls
+    /// the application serialises have nobody.
+    fn attend(&mut self, _attendant: Weak<dyn Attendant>) {}
+
+    /// Lets out what waits for company, such as acknowledgements, and takes nothing in.
+    fn let_out<H: Host<T>>(&mut self, _host: &mut H) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
     fn arm(&mut self) -> Arm;

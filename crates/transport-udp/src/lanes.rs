@@ -11,9 +11,10 @@ use std::time::Duration;
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
-use ofi_core::eq::Driven;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{
+    Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+};
 use rdm_proto::{Endpoint, Instant};
 
 use crate::Udp;
@@ -472,9 +473,17 @@ impl Lanes<Udp> for State {
         }
     }
 
-    fn attend(&mut self, attendant: Weak<dyn Driven>) {
+    fn attend(&mut self, attendant: Weak<dyn Attendant>) {
         if let Self::Open(lanes) = self {
             lanes.alive.set_attendant(attendant);
+        }
+    }
+
+    fn let_out<H: Host<Udp>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self
+            && lanes.endpoint.hasten()
+        {
+            lanes.transmit(host, 1);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
-//! answers questions after endpoints (`docs/protocol.md`, "Liveness"). An endpoint that is asked after is looked at in
-//! the application's stead, where its calls may come from any thread: who asks has waited for something, and be it for
-//! the acknowledgement of the last message, after which the application does not look again.
+//! answers questions after endpoints (`docs/protocol.md`, "Liveness"). An endpoint that is asked after lets out what
+//! it owes, where its calls may come from any thread: who asks has waited for something, and be it for the
+//! acknowledgement of the last message, after which the application does not look again.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -9,18 +9,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ofi_api::{Errno, Error, Result};
-use ofi_core::eq::Driven;
 use ofi_core::sys::{WaitSet, os_error, wait_readable};
-use ofi_core::transport::Arm;
-
-/// Looks at an endpoint that is asked after, at most: one takes in what has come, the next sends what that made due.
-const LOOKS: usize = 4;
+use ofi_core::transport::Attendant;
 
 /// What endpoints and the thread share.
 #[derive(Default)]
 struct Known {
-    /// Epochs of the endpoints that are open, and who moves them on.
-    live: HashMap<u64, Option<Weak<dyn Driven>>>,
+    /// Epochs of the endpoints that are open, and their attendants.
+    live: HashMap<u64, Option<Weak<dyn Attendant>>>,
     /// A socket for each address that endpoints have, so that answers come from where questions went.
     sockets: HashMap<IpAddr, (Arc<UdpSocket>, u16)>,
     /// Doors of endpoints ([`crate::door`]), whose callers are sent away.
@@ -87,7 +83,7 @@ impl Helper {
                 }
                 asked.sort_unstable();
                 asked.dedup();
-                asked.into_iter().for_each(|epoch| self.look_at(epoch));
+                asked.into_iter().for_each(|epoch| self.let_out(epoch));
             }
             let doors: Vec<Arc<OwnedFd>> = self.known().doors.values().cloned().collect();
             for door in doors {
@@ -101,15 +97,11 @@ impl Helper {
 }
 
 impl Helper {
-    /// Moves an endpoint on.
-    fn look_at(&self, epoch: u64) {
+    /// Has an endpoint let out what it owes.
+    fn let_out(&self, epoch: u64) {
         let attendant = self.known().live.get(&epoch).cloned().flatten();
-        let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) else { return };
-        for _ in 0..LOOKS {
-            endpoint.drive();
-            if endpoint.arm() != Arm::Ready {
-                break;
-            }
+        if let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) {
+            endpoint.let_out();
         }
     }
 }
@@ -184,8 +176,8 @@ impl Alive {
         self.epoch = epoch;
     }
 
-    /// Who moves the endpoint on when it is asked after.
-    pub fn set_attendant(&mut self, attendant: Weak<dyn Driven>) {
+    /// Who has the endpoint let out what it owes when it is asked after.
+    pub fn set_attendant(&mut self, attendant: Weak<dyn Attendant>) {
         self.helper.known().live.insert(self.epoch, Some(attendant));
     }
 }

@@ -10,10 +10,11 @@ use super::routes::{FAR, NEAR, Route, Routes};
 use super::side::{self, SideHost};
 use super::{Both, Either, Pairing, TokenOf};
 use crate::domain::DomainPart;
-use crate::eq::Driven;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
-use crate::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport};
+use crate::transport::{
+    Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport,
+};
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: Pairing> {
@@ -350,8 +351,13 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
     }
 
-    fn attend(&mut self, attendant: Weak<dyn Driven>) {
+    fn attend(&mut self, attendant: Weak<dyn Attendant>) {
         self.far.attend(attendant);
+    }
+
+    fn let_out<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        let mut heard = false;
+        self.far.let_out(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
     }
 
     fn is_settled(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::cm::{Connection, Ended};
 use crate::cq::{Credit, Source as _};
 use crate::eq::Driven;
 use crate::matching::{self, Source, Space, Want};
-use crate::transport::{Arm, Lanes, Peer, Reaction, Transport};
+use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
 impl<T: Transport> Ends<T> {
     /// Ends a posted receive without a message.
@@ -179,10 +179,10 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| eq.add(&driven))
     }
 
-    /// Lets the transport have the endpoint moved on, where calls may come from any thread: what a peer waits for is sent
-    /// though the application does not look any more.
+    /// Lets the transport have out what the endpoint owes, where calls may come from any thread: a peer waits for it, and the
+    /// application may never look again.
     pub(super) fn attend(self: &Arc<Self>) {
-        let attendant: Weak<dyn Driven> = Arc::downgrade(self) as _;
+        let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();
         let any_thread =
             guard.ends.connection.is_some() || self.domain.serialization == Serialization::LIBRARY;
@@ -218,6 +218,16 @@ impl<T: Transport> State<T> {
         let connection = self.ends.connection.as_ref();
         connection.is_some_and(|connection| connection.is_pending())
             || self.lanes.as_ref().is_some_and(|lanes| !lanes.is_settled())
+    }
+}
+
+impl<T: Transport> Attendant for EpCore<T> {
+    fn let_out(&self) {
+        let mut guard = self.state.lock();
+        if let Some((lanes, host)) = guard.split() {
+            host.boxes.begin_unread();
+            lanes.let_out(host);
+        }
     }
 }
 
