@@ -483,7 +483,7 @@ impl Lanes<Udp> for State {
         if let Self::Open(lanes) = self
             && lanes.endpoint.hasten()
         {
-            lanes.transmit(host, 1);
+            lanes.transmit(host, now(), 1);
         }
     }
 
