@@ -161,12 +161,9 @@ fn slow_helper() {
     let (own, other) = (processors[0], processors[processors.len() - 1]);
     pin(0, own);
     pin(helper, other);
-    // SAFETY: all zero is a value of the plain structure, and the call only reads it.
-    let set = unsafe {
-        let parameter: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(helper, libc::SCHED_IDLE, &raw const parameter)
-    };
-    assert_eq!(set, 0);
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call only reads the structure.
+    assert_eq!(unsafe { libc::sched_setscheduler(helper, libc::SCHED_IDLE, &raw const parameter) }, 0);
     std::thread::spawn(move || {
         pin(0, other);
         loop {
@@ -177,24 +174,22 @@ fn slow_helper() {
 
 /// The processors that this process may run on.
 fn processors() -> Vec<usize> {
-    // SAFETY: all zero is a value of the plain structure, which the call fills.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
-        set
-    };
+    // SAFETY: all zero is a value of the plain structure.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the call fills the structure, which is as long as said.
+    assert_eq!(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) }, 0);
     // SAFETY: the numbers are below the set's size.
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
 /// Binds a thread (0: the calling one) to a processor.
 fn pin(thread: libc::pid_t, processor: usize) {
-    // SAFETY: all zero is a value of the plain structure, which the call reads; the processor is one of the set's.
-    unsafe {
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut one);
-        assert_eq!(libc::sched_setaffinity(thread, size_of_val(&one), &raw const one), 0);
-    }
+    // SAFETY: all zero is a value of the plain structure.
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the processor is one of a set's.
+    unsafe { libc::CPU_SET(processor, &mut one) };
+    // SAFETY: the call only reads the structure, which is as long as said.
+    assert_eq!(unsafe { libc::sched_setaffinity(thread, size_of_val(&one), &raw const one) }, 0);
 }
 
 /// As [`wait::drive`], without leaving the processor to others in between.
