@@ -219,3 +219,19 @@ impl Drop for Hold {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_with_children_is_not_closed() {
+        let users = Users::default();
+        let (one, other) = (users.hold(), users.hold());
+        for child in [one, other] {
+            assert_eq!(users.none("a fabric").unwrap_err().errno(), Errno::EBUSY);
+            drop(child);
+        }
+        users.none("a fabric").unwrap();
+    }
+}
