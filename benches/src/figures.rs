@@ -16,6 +16,8 @@ pub struct Figures {
     pub GB_s: f64,
     /// Share of one core that a blocked reader used, where that was measured.
     pub cpu_share: Option<f64>,
+    /// Resident memory that one more peer takes, in bytes, where that was measured.
+    pub bytes_each: Option<f64>,
 }
 
 impl Figures {
@@ -26,7 +28,14 @@ impl Figures {
 
     /// Of a stream of `msgs_per_s` messages.
     pub fn from_rate(size: usize, msgs_per_s: f64) -> Self {
-        Self { size, latency_us: None, msgs_per_s, GB_s: msgs_per_s * size as f64 / 1e9, cpu_share: None }
+        Self {
+            size,
+            latency_us: None,
+            msgs_per_s,
+            GB_s: msgs_per_s * size as f64 / 1e9,
+            cpu_share: None,
+            bytes_each: None,
+        }
     }
 
     /// The one number that a line compares.
@@ -36,6 +45,7 @@ impl Figures {
             Quantity::RateM => Some(self.msgs_per_s / 1e6),
             Quantity::Bandwidth => Some(self.GB_s),
             Quantity::CpuShare => self.cpu_share,
+            Quantity::BytesEach => self.bytes_each,
         }
     }
 
@@ -67,6 +77,8 @@ pub enum Quantity {
     Bandwidth,
     /// Share of one core while blocked; less is better.
     CpuShare,
+    /// Bytes that one peer takes; less is better.
+    BytesEach,
 }
 
 impl Quantity {
@@ -78,6 +90,7 @@ impl Quantity {
             Self::RateM => format!("{value:.2} M/s"),
             Self::Bandwidth => format!("{value:.2} GB/s"),
             Self::CpuShare => format!("{:.2} %", value * 100.0),
+            Self::BytesEach => format!("{value:.0} B"),
         }
     }
 }

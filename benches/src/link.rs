@@ -36,7 +36,7 @@ impl Link {
     }
 
     /// Tells the other side `value`.
-    pub fn send<T: Serialize>(&mut self, value: &T) -> Result<()> {
+    pub fn send<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
         let mut line = serde_json::to_string(value).map_err(|error| Error::Link(error.to_string()))?;
         line.push('\n');
         self.lines.get_mut().write_all(line.as_bytes()).map_err(Error::io("telling the other worker"))
@@ -60,13 +60,20 @@ impl Link {
 
     /// Returns when both sides have come here; calls `meanwhile` again and again until then.
     pub fn barrier(&mut self, mut meanwhile: impl FnMut()) -> Result<()> {
-        self.send(&"ready")?;
         let deadline = Instant::now() + PATIENCE;
+        self.barrier_with(|| {
+            meanwhile();
+            if Instant::now() < deadline { Ok(()) } else { Err(Error::Link("it did not come".into())) }
+        })
+    }
+
+    /// As [`Link::barrier`], for as long as `meanwhile` likes.
+    pub fn barrier_with(&mut self, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
+        self.send(&"ready")?;
         while self.lines.buffer().is_empty()
             && !sys::is_readable(self.lines.get_ref().as_fd()).map_err(Error::io("looking at the link"))?
-            && Instant::now() < deadline
         {
-            meanwhile();
+            meanwhile()?;
         }
         match self.recv::<String>()?.as_str() {
             "ready" => Ok(()),

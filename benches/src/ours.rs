@@ -10,6 +10,7 @@
 //! - ping-pong: half of the mean round trip; stream: from the first post to the last completion *at the receiver's
 //!   acknowledgement*, so that buffered messages are not counted before they arrived.
 
+mod crowd;
 mod node;
 mod paths;
 mod run;
@@ -59,6 +60,11 @@ impl Job {
     /// The same over UDP sockets on loopback.
     pub const fn over_udp(self) -> Self {
         Self { provider: Provider::Udp, ..self }
+    }
+
+    /// The same over UDP sockets on loopback, with encrypted packets.
+    pub const fn over_udp_sealed(self) -> Self {
+        Self { provider: Provider::UdpSealed, ..self }
     }
 
     /// The same by the udp provider, which uses shared memory between processes of one host.
@@ -114,6 +120,12 @@ pub enum Test {
     /// An endpoint with automatic progress that has talked, and that its application does not look at for a second;
     /// `cpu_share` is the result.
     IdleAuto,
+    /// Messages to so many peers by turns, each of which sends back what it gets; latency is the time for each message and its
+    /// answer, and `bytes_each` the memory of a peer at rest.
+    Round {
+        /// Peers of the one endpoint.
+        peers: usize,
+    },
 }
 
 /// How a side sleeps.
@@ -156,7 +168,9 @@ pub enum Provider {
     Shm,
     /// UDP sockets on loopback.
     Udp,
-    /// The same endpoints, with shared memory.
+    /// The same with an authorization key, so with encrypted packets.
+    UdpSealed,
+    /// The same endpoints in the clear, with shared memory.
     UdpNearby,
 }
 

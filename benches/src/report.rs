@@ -126,9 +126,10 @@ fn row(line: &Line, pairs: Vec<Pair>) -> Row {
     let kept: Vec<&Pair> = pairs.iter().filter(|pair| pair.fate == Fate::Kept).collect();
     let value = |figures: Option<Figures>| figures?.get(line.quantity);
     let ratios = || kept.iter().filter_map(|pair| Some(value(pair.ours)? / value(pair.theirs)?));
-    // A share of a core is no time, and has nothing to do with the bounce.
+    // A share of a core and bytes are no time, and have nothing to do with the bounce.
     let in_bounces = |figures: Option<Figures>, pair: &Pair| {
-        (line.quantity != Quantity::CpuShare).then(|| Some(figures?.ns_per_op() / pair.bounce_ns())).flatten()
+        let is_time = !matches!(line.quantity, Quantity::CpuShare | Quantity::BytesEach);
+        is_time.then(|| Some(figures?.ns_per_op() / pair.bounce_ns())).flatten()
     };
     let mut row = Row {
         key: line.key,

@@ -63,3 +63,63 @@ fn usage(who: libc::c_int) -> io::Result<libc::rusage> {
     // SAFETY: zeroed, which is a valid value of a struct of integers, and then filled in by the kernel.
     Ok(unsafe { usage.assume_init() })
 }
+
+/// Lets this process have as many descriptors as it is allowed at all, and answers how many that are.
+pub fn raise_descriptors() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: reads the structure.
+    let rc = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    if rc == 0 { Ok(limit.rlim_max) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Tells which of many descriptors are readable, for no more than those cost.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// One that watches nothing yet.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes a number.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was opened above and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches `fd`, which [`Epoll::wait`] calls `name`.
+    pub fn add(&self, fd: std::os::fd::BorrowedFd<'_>, name: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name };
+        // SAFETY: both descriptors are open, and the event is copied.
+        let rc = unsafe {
+            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event)
+        };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Waits at most `milliseconds` for readable descriptors, and answers the names of some.
+    pub fn wait(&self, milliseconds: i32) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: as many events as it is told.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 64, milliseconds) };
+        if count < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(events.into_iter().take(count.max(0) as usize).map(|event| event.u64))
+    }
+}
+
+/// Memory of this process that is resident, in bytes.
+pub fn resident_bytes() -> io::Result<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    // SAFETY: takes a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    pages.map(|pages| pages * page).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

@@ -92,8 +92,16 @@ const fn udp_ping_pong(size: usize) -> Job {
     Job::new(Test::PingPong, size, 30_000).over_udp()
 }
 
+const fn ping_pong_sealed(size: usize) -> Job {
+    Job::new(Test::PingPong, size, 30_000).over_udp_sealed()
+}
+
 const fn udp_stream(size: usize, iterations: u64) -> Job {
     Job::new(Test::Stream, size, iterations).over_udp()
+}
+
+const fn udp_round(peers: usize) -> Job {
+    Job::new(Test::Round { peers }, SMALL, 100_000).over_udp()
 }
 
 const fn wake(sleep: Sleep) -> Job {
@@ -270,6 +278,26 @@ pub const LINES: &[Line] = &{
                 CpuShare,
                 Job::new(Test::IdleAuto, SMALL, 1).over_udp(),
             )
+        },
+        line(
+            "udp-sealed-latency",
+            "64 B message over encrypted UDP, one way",
+            LatencyNs,
+            ping_pong_sealed(SMALL),
+        )
+        .against(Some(Against::Ours(udp_ping_pong(SMALL), "in the clear")), None),
+        line(
+            "udp-sealed-messages",
+            "1 MiB messages over encrypted UDP",
+            Bandwidth,
+            Job::new(Test::Stream, LARGE, 1_000).over_udp_sealed(),
+        )
+        .against(Some(Against::Ours(udp_stream(LARGE, 1_000), "in the clear")), None),
+        line("udp-peers", "64 B message and answer, 10,000 UDP peers by turns", LatencyNs, udp_round(10_000))
+            .against(Some(Against::Ours(udp_round(100), "100 peers")), RatioAtMost(1.5)),
+        Line {
+            bound: AtMost(1024.0),
+            ..line("udp-peers-memory", "memory of each of 10,000 UDP peers", BytesEach, udp_round(10_000))
         },
     ]
 };

@@ -49,9 +49,9 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A control datagram: what parses encodes back to the same bytes.
-pub fn control(input: &[u8]) {
-    transport_shm::fuzz::control_datagram(input);
+/// A control datagram: what parses encodes back to the same bytes. Whether it was something.
+pub fn control(input: &[u8]) -> bool {
+    transport_shm::fuzz::control_datagram(input)
 }
 
 /// Bytes of the ring of `record`.

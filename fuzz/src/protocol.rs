@@ -47,8 +47,8 @@ impl Driver for Application {
 /// Datagrams under way, at most.
 const WIRE: usize = 64;
 
-/// See the module.
-pub fn protocol(input: &[u8]) {
+/// See the module. Answers how many sessions the two have begun, since each began anew.
+pub fn protocol(input: &[u8]) -> u64 {
     let mut input = Input(input);
     // Of an even length: sessions at rest are put away at once.
     let warm = input.0.len() % 2 == 1;
@@ -106,8 +106,14 @@ pub fn protocol(input: &[u8]) {
                     let place = input.short() % bytes.len();
                     bytes[place] = input.byte();
                 }
+                // With others of its length behind it, as a system joins them.
+                let len = bytes.len();
+                let alike = wire.iter().filter(|other| (other.0, other.1, other.2.len()) == (to, from, len));
+                alike
+                    .take(usize::from(what >> 4) & 3)
+                    .for_each(|(_, _, other)| bytes.extend_from_slice(other));
                 let (endpoint, application) = &mut ends[to];
-                endpoint.handle(now, from, &mut bytes, application);
+                endpoint.handle_row(now, from, &mut bytes, len, application);
             }
             8 if !wire.is_empty() => drop(wire.swap_remove(usize::from(input.byte()) % wire.len())),
             9 => {
@@ -132,18 +138,24 @@ pub fn protocol(input: &[u8]) {
                 let (endpoint, application) = &mut ends[who];
                 endpoint.handle_time(now, application);
                 let mut sent = 0;
-                while let Some(transmit) = endpoint.poll_transmit(now, &mut buffer, application) {
+                // Alone, or in rows.
+                let most = 1 + usize::from(what >> 4);
+                while let Some(transmit) = endpoint.poll_train(now, most, &mut buffer, application) {
                     sent += 1;
                     assert!(sent < 10_000, "an endpoint that never stops sending");
-                    if wire.len() < WIRE {
-                        let to = usize::from(transmit.to == address(2));
-                        wire.push((to, address(who as u8 + 1), buffer[..transmit.len].to_vec()));
+                    assert!(transmit.count >= 1 && transmit.count <= most);
+                    for packet in buffer[..transmit.len * transmit.count].chunks(transmit.len) {
+                        if wire.len() < WIRE {
+                            let to = usize::from(transmit.to == address(2));
+                            wire.push((to, address(who as u8 + 1), packet.to_vec()));
+                        }
                     }
                 }
                 assert!(endpoint.poll_timeout().is_none_or(|time| time >= now));
             }
         }
     }
+    ends.iter().map(|(endpoint, _)| endpoint.statistics().sessions).sum()
 }
 
 fn endpoint_restarts(end: &mut (Endpoint, Application), config: Config, security: &Security, seed: u8) {

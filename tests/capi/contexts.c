@@ -88,10 +88,29 @@ static void shared(void)
 		next_of(cq[at], far.cq[0], &entry);
 		CHECK(entry.op_context == (void *)(at + 10) && entry.flags & FI_SEND);
 	}
+	/* A search is told by the endpoint of its message, and by the first one if there is none. */
+	struct fi_cq_err_entry error = {0};
+	struct fi_context2 claim;
+	struct iovec iov = {.iov_base = got[0], .iov_len = 16};
+	struct fi_msg_tagged msg = {
+		.msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 9, .context = &claim};
+	OK(fi_trecvmsg(srx, &msg, FI_PEEK));
+	ANSWERS(fi_cq_read(cq[0], &entry, 1), -FI_EAVAIL);
+	ANSWERS(fi_cq_readerr(cq[0], &error, 0), 1);
+	CHECK(error.err == FI_ENOMSG && error.op_context == &claim);
+	OK(fi_tsend(far.ep[0], "to be claimed..", 16, NULL, to[1], 9, NULL));
+	OK(fi_trecvmsg(srx, &msg, FI_PEEK | FI_CLAIM));
+	next_of(cq[1], far.cq[0], &entry);
+	CHECK(entry.op_context == &claim && entry.len == 16 && entry.tag == 9);
+	OK(fi_trecvmsg(srx, &msg, FI_CLAIM));
+	next_of(cq[1], far.cq[0], &entry);
+	CHECK(entry.op_context == &claim && !memcmp(got[0], "to be claimed..", 16));
+	ANSWERS(fi_trecvmsg(srx, &msg, FI_CLAIM), -FI_EINVAL);
+
 	OK(fi_recv(srx, got[0], 16, NULL, FI_ADDR_UNSPEC, &entry));
 	OK(fi_cancel(&srx->fid, &entry));
-	struct fi_cq_err_entry error = {0};
 	ANSWERS(fi_cq_read(cq[0], &entry, 1), -FI_EAVAIL);
+	error = (struct fi_cq_err_entry){0};
 	ANSWERS(fi_cq_readerr(cq[0], &error, 0), 1);
 	CHECK(error.err == FI_ECANCELED && error.op_context == &entry);
 	for (int at = 0; at < 2; at++) {

@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include <rdma/fi_ext.h>
+
+#include <rdma/fi_ext.h>
 #include <rdma/providers/fi_prov.h>
 
 static struct pair pair;
@@ -128,6 +130,14 @@ static void what_is_not_supported(void)
 	uint64_t value;
 	ANSWERS(fi_open_ops(&pair.domain->fid, "nothing", 0, &ops, NULL), -FI_ENOSYS);
 	ANSWERS(fi_control(&pair.domain->fid, 4711, NULL), -FI_ENOSYS);
+	/* Nothing has values by name, and nothing is exported. */
+	struct fid *all[] = {&pair.fabric->fid, &pair.domain->fid, &pair.ep[0]->fid, &pair.cq[0]->fid, &pair.av->fid};
+	for (size_t at = 0; at < sizeof all / sizeof *all; at++) {
+		ANSWERS(fi_get_val(all[at], 1, &value), -FI_ENOSYS);
+		ANSWERS(fi_set_val(all[at], INT32_MIN, &value), -FI_ENOSYS);
+		ANSWERS(fi_export_fid(all[at], 0, &fid, NULL), -FI_ENOSYS);
+	}
+	ANSWERS(fi_control(&pair.ep[0]->fid, FI_GET_VAL, NULL), -FI_EINVAL);
 	CHECK(fi_getopt(&pair.ep[0]->fid, FI_OPT_ENDPOINT, 4711, &value, &size) == -FI_ENOPROTOOPT);
 	ANSWERS(fi_ep_bind(pair.ep[0], NULL, 0), -FI_EINVAL);
 	ANSWERS(fi_send(pair.ep[0], NULL, 1, NULL, pair.addr[1], NULL), -FI_EINVAL);
@@ -198,6 +208,11 @@ static void names(void)
 	CHECK(!strcmp(fi_tostr(&caps, FI_TYPE_CAPS), "FI_MSG, FI_RMA"));
 	CHECK(!strcmp(fi_tostr_r(buf, sizeof buf, &type, FI_TYPE_EP_TYPE), "FI_EP_R"));
 	CHECK(strlen(fi_strerror(FI_ETRUNC)) > 0 && strcmp(fi_strerror(FI_ETRUNC), fi_strerror(FI_EAGAIN)));
+	/* The newest classes, which older headers do not have. */
+	struct fid object = {.fclass = 30};
+	CHECK(!strcmp(fi_tostr(&object, FI_TYPE_FID), "FI_CLASS_PROFILE"));
+	object.fclass = 31;
+	CHECK(!strcmp(fi_tostr(&object, FI_TYPE_FID), "FI_CLASS_XPU_CTX"));
 	struct fi_info *info = pair_info(FI_MSG);
 	CHECK(strstr(fi_tostr(info, FI_TYPE_INFO), "provider") || strstr(fi_tostr(info, FI_TYPE_INFO), "prov_name: shm"));
 	CHECK(strstr(fi_tostr(info->domain_attr, FI_TYPE_DOMAIN_ATTR), "threading: FI_THREAD_SAFE"));

@@ -43,9 +43,32 @@ impl Message {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Send { sender: usize, member: usize, tag: Option<u64>, len: usize },
-    Receive { want: Want },
-    Cancel { which: usize },
+    Send {
+        sender: usize,
+        member: usize,
+        tag: Option<u64>,
+        len: usize,
+    },
+    Receive {
+        want: Want,
+    },
+    Cancel {
+        which: usize,
+    },
+    /// `FI_PEEK`, alone or with `FI_DISCARD`.
+    Peek {
+        want: Want,
+        discard: bool,
+    },
+    /// `FI_PEEK | FI_CLAIM`.
+    Claim {
+        want: Want,
+    },
+    /// `FI_CLAIM`, alone or with `FI_DISCARD`.
+    Take {
+        which: usize,
+        discard: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -53,11 +76,15 @@ fn steps() -> impl Strategy<Value = Step> {
     let mask = prop_oneof![3 => Just(0_u64), 1 => Just(1), 1 => Just(u64::MAX)];
     let want = (tag(), mask, proptest::option::of(0..SENDERS))
         .prop_map(|(tag, mask, sender)| Want { tag: tag.map(|tag| (tag, mask)), sender });
+    let tagged = || want.clone().prop_map(|want| Want { tag: want.tag.or(Some((0, u64::MAX))), ..want });
     let send = (0..SENDERS, 0..MEMBERS, tag(), proptest::sample::select(&LENGTHS[..]))
         .prop_map(|(sender, member, tag, len)| Step::Send { sender, member, tag, len });
     prop_oneof![
         8 => send,
-        8 => want.prop_map(|want| Step::Receive { want }),
+        8 => want.clone().prop_map(|want| Step::Receive { want }),
+        2 => (tagged(), any::<bool>()).prop_map(|(want, discard)| Step::Peek { want, discard }),
+        2 => tagged().prop_map(|want| Step::Claim { want }),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, discard)| Step::Take { which, discard }),
         1 => any::<usize>().prop_map(|which| Step::Cancel { which }),
     ]
 }
@@ -99,13 +126,32 @@ impl World {
         if let Some(tag) = message.tag { out.tag(tag).send() } else { out.send() }
     }
 
+    /// Posts a receive of `want`, plain or a search.
+    fn post(&self, want: &Want, got: &Memory, context: usize, flags: Option<OpFlags>) {
+        let from = want.sender.map_or(FiAddr::UNSPEC, |sender| self.from[sender]);
+        let post = self.srx.receive(got).from(from).context(context);
+        let post = if let Some((tag, ignore)) = want.tag { post.tag_ignoring(tag, ignore) } else { post };
+        if let Some(flags) = flags { post.msg(flags) } else { post }.post().unwrap();
+    }
+
+    /// The first member tells that there is no message.
+    fn check_missing(&self, context: usize) {
+        let error = self.drive("a result", || self.members[0].next_of(context)).failed();
+        assert_eq!(error.err, Errno::ENOMSG);
+    }
+
     /// The member that the message was sent to tells of it, and nobody else.
     fn check(&self, receive: usize, message: &Message, got: &Memory) {
+        self.told(receive, message);
+        got.slice(0..message.len).check(message.number as u8);
+    }
+
+    /// The same of a search, which moves no bytes.
+    fn told(&self, receive: usize, message: &Message) {
         let event = self.drive("a received message", || self.members[message.member].next_of(receive));
         let Event::Done(entry, source) = event else { panic!("{event:?}") };
         assert_eq!((entry.data, entry.len), (message.number as u64, message.len));
         assert_eq!(source, self.from[message.sender]);
-        got.slice(0..message.len).check(message.number as u8);
     }
 }
 
@@ -113,6 +159,8 @@ fn play(steps: &[Step]) {
     let world = World::new();
     let mut posted: Vec<(usize, Want, Arc<Memory>)> = Vec::new();
     let mut waiting: Vec<Message> = Vec::new();
+    let mut claimed: Vec<(usize, Message)> = Vec::new();
+    let nothing = Memory::new(0);
     for (number, step) in steps.iter().enumerate() {
         // Contexts are numbers from 1 on, so that no send has one.
         let receive = number + 1;
@@ -127,7 +175,7 @@ fn play(steps: &[Step]) {
                     }
                     None => {
                         waiting.push(message);
-                        let count = waiting.len() as u64;
+                        let count = (waiting.len() + claimed.len()) as u64;
                         let there = || world.srx.statistic("rx_unexpected_now") == count;
                         world.drive("a message that waits", || there().then_some(()));
                     }
@@ -135,11 +183,7 @@ fn play(steps: &[Step]) {
             }
             Step::Receive { want } => {
                 let got = Arc::new(Memory::new(ROOM));
-                let from = want.sender.map_or(FiAddr::UNSPEC, |sender| world.from[sender]);
-                let post = world.srx.receive(&*got).from(from).context(receive);
-                let post =
-                    if let Some((tag, ignore)) = want.tag { post.tag_ignoring(tag, ignore) } else { post };
-                post.post().unwrap();
+                world.post(&want, &got, receive, None);
                 match waiting.iter().position(|message| message.suits(&want)) {
                     Some(at) => world.check(receive, &waiting.remove(at), &got),
                     None => posted.push((receive, want, got)),
@@ -155,8 +199,47 @@ fn play(steps: &[Step]) {
                 let error = world.drive("a cancelled receive", || world.members[0].next_of(receive)).failed();
                 assert_eq!(error.err, Errno::ECANCELED);
             }
+            Step::Peek { want, discard } => {
+                let flags = if discard { OpFlags::DISCARD } else { OpFlags::empty() };
+                world.post(&want, &nothing, receive, Some(OpFlags::PEEK | flags));
+                match waiting.iter().position(|message| message.suits(&want)) {
+                    Some(at) => {
+                        world.told(receive, &waiting[at]);
+                        if discard {
+                            waiting.remove(at);
+                        }
+                    }
+                    None => world.check_missing(receive),
+                }
+            }
+            Step::Claim { want } => {
+                world.post(&want, &nothing, receive, Some(OpFlags::PEEK | OpFlags::CLAIM));
+                match waiting.iter().position(|message| message.suits(&want)) {
+                    Some(at) => {
+                        world.told(receive, &waiting[at]);
+                        claimed.push((receive, waiting.remove(at)));
+                    }
+                    None => world.check_missing(receive),
+                }
+            }
+            Step::Take { which, discard } => {
+                if claimed.is_empty() {
+                    continue;
+                }
+                let (context, message) = claimed.remove(which % claimed.len());
+                let want = Want { tag: Some((0, 0)), sender: None };
+                if discard {
+                    world.post(&want, &nothing, context, Some(OpFlags::CLAIM | OpFlags::DISCARD));
+                    world.told(context, &message);
+                } else {
+                    let got = Memory::new(ROOM);
+                    world.post(&want, &got, context, Some(OpFlags::CLAIM));
+                    world.check(context, &message, &got);
+                }
+            }
         }
         assert_eq!(world.srx.statistic("rx_posted"), posted.len() as u64);
+        assert_eq!(world.srx.statistic("rx_unexpected_now"), (waiting.len() + claimed.len()) as u64);
     }
 }
 

@@ -201,12 +201,7 @@ fn processes_are_killed_at_random_under_load() {
     let mut mesh = Mesh::start(4, &ENVIRONMENT);
     for kill in 0..number("OFI_UDP_KILLS", 6) {
         std::thread::sleep(Duration::from_millis(100 + 37 * kill % 200));
-        let mut victim = mesh.seats.swap_remove(kill as usize % 4);
-        victim.child.kill();
-        mesh.tell_of_death(victim.index);
-        let newcomer = mesh.newcomer(&[]);
-        mesh.bury(&victim);
-        mesh.admit(newcomer);
+        mesh.replace(kill as usize % 4);
     }
     mesh.expect_progress();
     assert!(mesh.end().iter().all(|Report { done, .. }| *done > 0));
@@ -230,6 +225,39 @@ fn memory_stays_flat_under_load() {
         assert!(after.files < before.files + 4, "{before:?}, {after:?}");
     }
     mesh.end();
+}
+
+/// Strangers send as fast as they can, nonsense and questions in other versions: who is known is served all the same, and no
+/// stranger is remembered.
+#[test]
+fn a_flood_of_strangers_leaves_live_sessions_alone() {
+    let (echo, side, to) = with_echo();
+    echo.converse(&side, to, 1);
+    let target = socket(&side.name());
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    let peers = side.statistic("udp_peers");
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let stranger = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+            let mut datagram = [0x55_u8; 1_200];
+            let mut count = 0_u64;
+            while !is_over() {
+                // Versions that there are not; every other one asks for a session.
+                (datagram[0], datagram[1]) = (200 + (count % 7) as u8, (count % 2) as u8);
+                count += u64::from(stranger.send_to(&datagram, target).is_ok());
+            }
+            count
+        });
+        wait::until("a flood", || {
+            echo.converse(&side, to, 1);
+            side.statistic("udp_versions") > 2_000
+        });
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(flood.join().expect("the stranger") > 2_000);
+    });
+    assert_eq!((side.statistic("udp_peers"), side.statistic("udp_sessions_lost")), (peers, 0));
+    echo.end(&side, to);
 }
 
 /// A peer that comes and goes leaves nothing behind at an endpoint that stays.

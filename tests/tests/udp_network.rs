@@ -77,7 +77,7 @@ fn lost() -> u64 {
 }
 
 /// Runs in the near namespace. Says what could not run, a line each, and `over`.
-fn near_end(line: &mut Line, _: &[String]) {
+pub fn near_end(line: &mut Line, _: &[String]) {
     let far = match join_namespaces() {
         Ok(far) => far,
         Err(why) => {

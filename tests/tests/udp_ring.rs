@@ -1,19 +1,26 @@
-//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite and the tests of real sockets once more, and what becomes
-//! of it where the kernel forbids it. Where that is this kernel, all of it runs over recvmmsg, which the output says.
+//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite, and the tests of real sockets, of two namespaces and of fork
+//! once more; and what becomes of it where the kernel forbids it. Where that is this kernel, all of it runs over recvmmsg, which the
+//! output says.
 
+#[macro_use]
+#[path = "suites/connected.rs"]
+mod connected;
+#[path = "fork.rs"]
+mod fork;
+#[path = "udp_network.rs"]
+mod network;
 #[path = "udp.rs"]
 mod sockets;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
-use ofi::raw::{Address, EpType, Hints};
+use network::near_end;
 use ofi_tests::mesh::member;
 use ofi_tests::udp::{Echo, any_port, echo, local};
 use sockets::sleeper;
-use testkit::Kit;
 use testkit::process::{Child, Line};
 
-testkit::roles!(echo, sleeper, member, denied);
+testkit::roles!(echo, sleeper, member, near_end, denied);
 
 /// Before `main`, so before there is a second thread. Children inherit it.
 #[used]
@@ -25,25 +32,7 @@ extern "C" fn choose() {
     unsafe { std::env::set_var("FI_UDP_DRIVER", "ring") };
 }
 
-/// UDP sockets on loopback, reliable datagram endpoints and bare ones.
-struct UdpRing;
-
-impl Kit for UdpRing {
-    fn hints(&self) -> Hints {
-        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
-        Hints::new().provider("udp").ep_type(EpType::Rdm).src_addr(loopback)
-    }
-
-    fn shared_memory(&self) -> bool {
-        false
-    }
-}
-
-// Skips what `udp` of conformance.rs skips.
-testkit::conformance!(udp_ring: UdpRing, skip = [
-    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
-    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "an access that may be lost without a word would have no end",
-]);
+include!("suites/udp.rs");
 
 /// Whether this kernel lets this process have io_uring as the driver needs it.
 fn is_allowed() -> bool {

@@ -19,7 +19,8 @@ const DOCUMENT: &str = "docs/conformance.md";
 /// Where tests may be.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
 /// Where the suite is made into tests of a transport.
-const INSTANCES: &str = "tests/tests/conformance.rs";
+const INSTANCES: [&str; 3] =
+    ["tests/tests/conformance.rs", "tests/tests/suites/udp.rs", "tests/tests/suites/connected.rs"];
 
 /// Writes the document, or checks that it is as it would be written.
 ///
@@ -159,8 +160,12 @@ fn tests_of(text: &str) -> impl Iterator<Item = (&str, bool)> {
 
 /// Which transports the suite runs for, and what each skips with what reason.
 fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
-    let text = fs::read_to_string(root().join(INSTANCES)).map_err(|error| format!("{INSTANCES}: {error}"))?;
-    Ok(instances_of(&text))
+    let mut all = Vec::new();
+    for file in INSTANCES {
+        let text = fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+        all.extend(instances_of(&text));
+    }
+    Ok(all)
 }
 
 /// A row for each `testkit::conformance!(name: ...)` and `connected!(name: ...)`; what the latter have in common stands in the

@@ -46,9 +46,10 @@ impl Node {
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
         let hints = match job.provider {
             Provider::Shm => hints.provider("shm"),
-            Provider::Udp | Provider::UdpNearby => {
+            Provider::Udp | Provider::UdpSealed | Provider::UdpNearby => {
                 let own = Address::from(crate::bare::own_address(0)?);
-                hints.provider("udp").ep_type(EpType::Rdm).src_addr(own)
+                let hints = hints.provider("udp").ep_type(EpType::Rdm).src_addr(own);
+                if job.provider == Provider::UdpSealed { hints.auth_key(*b"a measurement") } else { hints }
             }
         };
         let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
@@ -63,7 +64,7 @@ impl Node {
         let fabric = ofi::open_fabric(info).map_err(stack)?;
         let domain = fabric.open_domain(info, serialization).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
-        if job.provider == Provider::Udp {
+        if matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }
         let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);

@@ -10,16 +10,20 @@ use ofi::raw::{
     RmaOp, WaitObj,
 };
 
+use super::crowd;
 use super::node::{Arena, Node};
 use super::{Job, Role, Sleep, Test};
 use crate::{Error, Figures, Result, link::Link, sys};
 
-fn stack(error: ofi::raw::Error) -> Error {
+pub(super) fn stack(error: ofi::raw::Error) -> Error {
     Error::Stack(error.to_string())
 }
 
 /// Does `job`; see [`super::run`].
 pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
+    if let Test::Round { peers } = job.test {
+        return crowd::run(job, peers, role, link);
+    }
     let wait = match job.test {
         Test::Wake(Sleep::Epoll) => WaitObj::Fd,
         Test::Wake(_) | Test::Idle | Test::IdleAuto => WaitObj::Unspec,
@@ -43,13 +47,14 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
         Test::IdleAuto => idle_auto(&node, job, client, link)?,
+        Test::Round { .. } => return Err(Error::Stack("a round has no single peer".into())),
     };
     node.meet(link)?;
     Ok(client.then_some(figures))
 }
 
 /// Where message `slot` of a window lies.
-fn slot(arena: &Arena, size: usize, slot: usize) -> Piece {
+pub(super) fn slot(arena: &Arena, size: usize, slot: usize) -> Piece {
     let stride = size.next_multiple_of(64);
     debug_assert!((slot + 1) * stride <= arena.len.max(stride));
     Piece::new(arena.base.wrapping_add(slot * stride), size)
@@ -181,7 +186,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
 }
 
 /// Ends a measurement that stands still. Looks at the clock only after many empty polls.
-fn check(since: &mut Instant) -> Result<()> {
+pub(super) fn check(since: &mut Instant) -> Result<()> {
     thread_local!(static EMPTY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
     let empty = EMPTY.get().wrapping_add(1);
     EMPTY.set(empty);

@@ -30,6 +30,7 @@ const char *ofi_capi_tostr_r(char *buf, size_t len, const void *data, int kind);
 int ofi_capi_open(uint32_t version, const char *name, void *attr, size_t attr_len, uint64_t flags, void **fid,
 		  void *context);
 int ofi_capi_log_enabled(const char *provider, int level, int subsystem);
+int ofi_capi_log_ready(const char *provider, int level, int subsystem, uint64_t *showtime);
 void ofi_capi_log(const char *provider, int level, int subsystem, const char *function, int line, const char *text);
 int ofi_capi_param_define(const char *provider, const char *name, uint32_t kind, const char *help);
 int ofi_capi_param_get(const char *provider, const char *name, void *value);
@@ -90,11 +91,9 @@ int fi_log_enabled(const struct provider *provider, int level, int subsystem)
 	return ofi_capi_log_enabled(name_of(provider), level, subsystem);
 }
 
-/* Whether a message that must not come too often may come now: all may. */
 int fi_log_ready(const struct provider *provider, int level, int subsystem, uint64_t *showtime)
 {
-	(void)showtime;
-	return ofi_capi_log_enabled(name_of(provider), level, subsystem);
+	return ofi_capi_log_ready(name_of(provider), level, subsystem, showtime);
 }
 
 void fi_log(const struct provider *provider, int level, int subsystem, const char *function, int line,

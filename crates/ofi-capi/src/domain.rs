@@ -11,7 +11,9 @@ use crate::abi::{
 use crate::border;
 use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, av, cntr, collective, contexts, cq, endpoint, fabric, info, mr, nosys, sets, trigger};
+use crate::{
+    atomic, av, cntr, collective, contexts, control, cq, endpoint, fabric, info, mr, nosys, sets, trigger,
+};
 
 /// What is behind a domain.
 pub(crate) struct DomainBody {
@@ -191,7 +193,8 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             command::CANCEL_WORK => unsafe { trigger::cancel(domain, arg.cast()) },
             // SAFETY: as above.
             command::FLUSH_WORK => unsafe { trigger::flush(domain, arg.cast()) },
-            _ => Err(Error::new(Errno::ENOSYS)),
+            // SAFETY: as above.
+            _ => Err(unsafe { control::unsupported(number, arg) }),
         }
     })
 }

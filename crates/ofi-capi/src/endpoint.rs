@@ -15,7 +15,9 @@ use crate::abi::{
 use crate::border::{self, invalid};
 use crate::collective::Groups;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{atomic, cm, collective, contexts, directory, domain, info, msg, nosys, pep, rma, tagged};
+use crate::{
+    atomic, cm, collective, contexts, control, directory, domain, info, msg, nosys, pep, profile, rma, tagged,
+};
 
 /// The flags of calls without flags.
 #[derive(Clone, Copy)]
@@ -46,6 +48,8 @@ pub(crate) struct EpBody {
     pub dest_addr: Option<Address>,
     /// The groups that it has joined.
     pub groups: Arc<Groups>,
+    /// Profiles of this handle.
+    pub profiles: profile::Profiles,
     /// What `FI_GETOPSFLAG` answers.
     op_flags: (OpFlags, OpFlags),
     /// Aliases, contexts, and endpoints that it is bound to.
@@ -71,6 +75,7 @@ impl EpBody {
             abi: Abi::NEWEST,
             dest_addr: None,
             groups: Arc::default(),
+            profiles: profile::Profiles::default(),
             op_flags,
             users: Users::default(),
             holds: Mutex::new(vec![hold]),
@@ -108,7 +113,7 @@ unsafe impl Fid for fid_ep {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ops_open: profile::open_ops, ..fi_ops::NOSYS };
 static OPS: fi_ops_ep = fi_ops_ep {
     cancel,
     getopt,
@@ -296,7 +301,8 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             command::GETOPSFLAG => unsafe { get_op_flags(ep, arg.cast()) },
             // SAFETY: as above.
             command::SETOPSFLAG => unsafe { set_op_flags(handle, arg.cast()) },
-            _ => Err(Error::new(Errno::ENOSYS)),
+            // SAFETY: as above.
+            _ => Err(unsafe { control::unsupported(number, arg) }),
         }
     })
 }
@@ -357,6 +363,7 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
             abi: ep.abi,
             dest_addr: ep.dest_addr.clone(),
             groups: Arc::clone(&ep.groups),
+            profiles: profile::Profiles::default(),
             entry: Mutex::default(),
             op_flags: if transmit { (flags, ep.op_flags.1) } else { (ep.op_flags.0, flags) },
             users: Users::default(),

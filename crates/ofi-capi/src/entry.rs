@@ -9,7 +9,7 @@ use ofi_core::provider_filter::check_version;
 use crate::abi::{Abi, fi_fabric_attr, fi_info, fid, fid_fabric};
 use crate::border::{self, null};
 use crate::foreign::{self, Asked};
-use crate::{fabric, info, memory, names};
+use crate::{fabric, info, log_import, memory, names};
 
 /// `fi_getinfo` of version `FABRIC_1.<abi>`.
 #[unsafe(no_mangle)]
@@ -150,21 +150,30 @@ pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
     border::value(c"".as_ptr(), || names::error(number))
 }
 
-/// `fi_open`: objects of the library itself, of which there are none.
+/// `fi_open`: objects of the library itself, of which there is the log. There is no cache of registrations (`mr_cache`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_open(
-    _version: u32,
+    version: u32,
     name: *const c_char,
     _attr: *mut c_void,
-    _attr_len: usize,
-    _flags: u64,
-    _place: *mut *mut fid_of_c,
-    _context: *mut c_void,
+    attr_len: usize,
+    flags: u64,
+    place: *mut *mut fid_of_c,
+    context: *mut c_void,
 ) -> c_int {
     border::done(|| {
-        // SAFETY: the C caller's promise.
+        // SAFETY: the C caller's promise, here and below.
         let name = unsafe { memory::text(name) }.ok_or_else(|| null("the name"))?;
-        Err(Error::with(Errno::ENOSYS, format!("fi_open of {name:?}")))
+        if !name.eq_ignore_ascii_case("logging") {
+            return Err(Error::with(Errno::ENOSYS, format!("fi_open of {name:?}: there is \"logging\"")));
+        }
+        if place.is_null() {
+            return Err(null("the place of the object"));
+        }
+        let opened = log_import::open(Version::from_c(version), attr_len, flags, context)?;
+        // SAFETY: not null, and the caller's.
+        unsafe { place.write(opened.cast()) };
+        Ok(())
     })
 }
 

@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 
 use ofi_core::log::{Filter, Level, SUBSYSTEMS};
 
-use crate::border;
-use crate::memory;
+use crate::{border, log_import, memory};
 
 fn filter() -> Option<&'static Filter> {
     static FILTER: OnceLock<Option<Filter>> = OnceLock::new();
@@ -14,6 +13,10 @@ fn filter() -> Option<&'static Filter> {
 }
 
 fn enabled(provider: &str, number: c_int, subsystem: c_int) -> bool {
+    let import = log_import::current();
+    if let Some(wanted) = import.and_then(|import| import.wants(provider, number, subsystem)) {
+        return wanted;
+    }
     let level = u32::try_from(number).ok().and_then(Level::from_c);
     let (Some(filter), Some(level)) = (filter(), level) else { return false };
     filter.allows(provider, name(subsystem), level)
@@ -39,6 +42,26 @@ pub unsafe extern "C" fn ofi_capi_log_enabled(
     })
 }
 
+/// `fi_log_ready`: whether a message that must not come too often may come now. All may, unless the program has the log
+/// and says otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_capi_log_ready(
+    provider: *const c_char,
+    number: c_int,
+    subsystem: c_int,
+    time: *mut u64,
+) -> c_int {
+    border::value(0, || {
+        // SAFETY: the C caller's promise, here and below.
+        let provider = unsafe { memory::text(provider) };
+        let provider = provider.as_deref().unwrap_or("core");
+        let import = log_import::current();
+        // SAFETY: as above.
+        let asked = import.and_then(|import| unsafe { import.is_ready(provider, number, subsystem, time) });
+        c_int::from(asked.unwrap_or_else(|| enabled(provider, number, subsystem)))
+    })
+}
+
 /// `fi_log`, with the text already formatted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_log(
@@ -58,6 +81,11 @@ pub unsafe extern "C" fn ofi_capi_log(
         let text = unsafe { memory::text(text) }.unwrap_or_default();
         let (prov, subsys, func) = (provider.as_str(), name(subsystem), function.as_str());
         let text = text.trim_end();
+        // As C has it, whoever calls this has asked before whether it is wanted.
+        let import = log_import::current();
+        if import.is_some_and(|import| import.log(prov, number, subsystem, func, line, text)) {
+            return;
+        }
         match u32::try_from(number).ok().and_then(Level::from_c) {
             Some(Level::Warn) => {
                 tracing::warn!(target: "ofi::core::core", prov, subsys, func, line, "{text}")

@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::av_keys;
 use crate::border::{self, invalid, null};
+use crate::control;
 use crate::directory;
 use crate::info;
 use crate::object::{self, Fid, Graveyard, Hold};
@@ -255,7 +256,8 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             }
             // SAFETY: the C caller's promise.
             command::REFRESH => unsafe { refresh(mr, arg.cast()) },
-            _ => Err(Error::new(Errno::ENOSYS)),
+            // SAFETY: as above.
+            _ => Err(unsafe { control::unsupported(number, arg) }),
         }
     })
 }

@@ -3,7 +3,7 @@
 use crate::abi::{
     fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_av_set, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq,
     fi_ops_domain, fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_poll, fi_ops_rma,
-    fi_ops_tagged, fi_ops_wait,
+    fi_ops_tagged, fi_ops_wait, fi_profile_ops,
 };
 
 macro_rules! tables {
@@ -29,4 +29,5 @@ tables! {
     WAIT: fi_ops_wait,
     AV: fi_ops_av,
     AV_SET: fi_ops_av_set,
+    PROFILE: fi_profile_ops,
 }

@@ -8,7 +8,7 @@ use ofi_api::{Address, Errno, Error, Handle, PassiveEndpoint, Result};
 use crate::abi::{class, command, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_eq, fid_fabric, fid_pep};
 use crate::border::{self, invalid, null};
 use crate::object::{self, Fid, Graveyard, Hold};
-use crate::{cm, directory, fabric, info, memory, nosys};
+use crate::{cm, control, directory, fabric, info, memory, nosys};
 
 /// What is behind a passive endpoint.
 pub(crate) struct PepBody {
@@ -101,7 +101,8 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
         if number != command::BACKLOG {
-            return Err(Error::new(Errno::ENOSYS));
+            // SAFETY: as above.
+            return Err(unsafe { control::unsupported(number, arg) });
         }
         // SAFETY: as above: an int.
         let Some(&backlog) = (unsafe { arg.cast::<c_int>().as_ref() }) else {

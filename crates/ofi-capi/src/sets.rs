@@ -27,7 +27,8 @@ pub(crate) unsafe fn wait_object(
     mutex_cond: Option<MutexCond>,
 ) -> Result<()> {
     if !matches!(number, command::GETWAIT | command::GETWAITOBJ) {
-        return Err(Error::new(Errno::ENOSYS));
+        // SAFETY: the caller's promise.
+        return Err(unsafe { crate::control::unsupported(number, arg) });
     }
     if arg.is_null() {
         return Err(null("the place of the wait object"));

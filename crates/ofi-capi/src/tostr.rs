@@ -141,6 +141,7 @@ const CLASSES: &[&str] = &[
     "FI_CLASS_PEER_AV_SET",
     "FI_CLASS_PEER_CNTR",
     "FI_CLASS_PROFILE",
+    "FI_CLASS_XPU_CTX",
 ];
 
 /// The name with this number.

@@ -20,8 +20,10 @@
 //! a program, info as detail in high volume and debug as what slows it down. `tracing` orders error and warn,
 //! info, debug, trace the same way, and that is how they are matched: see [`Level`].
 //!
+//! A program may also take the log with functions of its own: see [`Sink`].
+//!
 //! Invariants:
-//! I1. Without `FI_LOG_LEVEL` nothing is installed, and an event costs one relaxed load.
+//! I1. Without `FI_LOG_LEVEL` and without a sink nothing is installed, and an event costs one relaxed load.
 //! I2. One event is one line and one `write`: control characters in texts from outside are escaped.
 //! I3. Events of other libraries in the process are not printed, and spans are not followed.
 
@@ -39,9 +41,12 @@ mod level;
 mod line;
 mod location;
 mod origin;
+mod sink;
 
 pub use level::Level;
+pub use line::Entry;
 use origin::Origin;
+pub use sink::{Sink, give_back, take_over, unheard};
 
 /// Names that `FI_LOG_SUBSYS` knows, in the order of C's `enum fi_log_subsys`.
 pub const SUBSYSTEMS: [&str; 10] =
@@ -101,6 +106,11 @@ impl Logger {
     pub fn new(filter: Filter, writer: Box<dyn Write + Send>) -> Self {
         Self { filter, writer: Mutex::new(writer) }
     }
+
+    fn print(&self, entry: &Entry) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.write_all(entry.printed().as_bytes());
+    }
 }
 
 /// What [`init_from_env`] did.
@@ -120,8 +130,11 @@ pub enum Started {
 pub fn init_from_env() -> Started {
     config::register(config::SETTINGS);
     let Some(filter) = Filter::from_env() else { return Started::Off };
+    if sink::is_installed() {
+        return Started::Taken; // and its file is not created twice
+    }
     let (writer, trouble) = location::open(&config::LOG_LOCATION.get(), config::LOG_LOCATION_MODE.get());
-    if tracing::subscriber::set_global_default(Logger::new(filter, writer)).is_err() {
+    if !sink::install(Some(Logger::new(filter, writer))) {
         return Started::Taken;
     }
     if let Some(trouble) = trouble {
@@ -154,9 +167,10 @@ impl Subscriber for Logger {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let Some(line) = line::compose(event, &self.filter) else { return };
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writer.write_all(line.as_bytes());
+        let Some(entry) = line::read(event) else { return };
+        if self.filter.allows(&entry.provider, &entry.subsystem, entry.level) {
+            self.print(&entry);
+        }
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

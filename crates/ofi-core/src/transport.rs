@@ -394,8 +394,16 @@ pub struct Receiving<'a> {
 
 /// What a transport calls in the core.
 pub trait Host<T: Transport> {
-    /// A new peer has this address. Peers are introduced in the order of their numbers.
+    /// A poll has undone what [`Lanes::arm`] did: who sleeps and did not poll would not be woken, and is to arm anew.
+    fn disarmed(&mut self);
+
+    /// A new peer has this address. Peers are introduced in the order of their numbers; one that was [retired](Host::retire)
+    /// may have its number used again.
     fn introduce(&mut self, peer: Peer, address: &Address);
+
+    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. What remembers it
+    /// without need forgets it.
+    fn retire(&mut self, peer: Peer) -> bool;
 
     /// A message has arrived whole: `arrived.len` bytes at `body`.
     ///

@@ -39,6 +39,8 @@ pub struct Completion {
     pub claim: Option<Claim>,
     /// Where in the buffer the operation's part begins.
     pub(crate) start: usize,
+    /// The operation is one of a shared context, not of the node.
+    pub(crate) shared: bool,
 }
 
 impl Completion {
@@ -56,6 +58,7 @@ impl Completion {
             released: None,
             claim: None,
             start: 0,
+            shared: false,
         }
     }
 

@@ -15,6 +15,7 @@ use crate::memory::Memory;
 use crate::node::NodeBuilder;
 use crate::registered::Registered;
 use crate::request::Rejected;
+use crate::shared::{SharedReceive, SharedTransmit};
 use crate::threading::{Completion, Level, Safe};
 use crate::window::Window;
 
@@ -107,6 +108,22 @@ impl<L: Level> Domain<L> {
     /// Begins to open a node in it.
     pub fn node(&self) -> NodeBuilder<L> {
         NodeBuilder::in_domain(self.clone())
+    }
+
+    /// Opens a receive context for nodes to share: see [`SharedReceive`].
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` where the transport has none.
+    pub fn shared_receive(&self) -> Result<SharedReceive<L>> {
+        SharedReceive::open(self)
+    }
+
+    /// Opens a transmit context for nodes to share: see [`SharedTransmit`].
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` where the transport has none.
+    pub fn shared_transmit(&self) -> Result<SharedTransmit<L>> {
+        SharedTransmit::open(self)
     }
 
     /// What was negotiated.

@@ -5,7 +5,8 @@
 //! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
 //! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`
 //! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers. An [`AsyncNode`]
-//! is the same with futures.
+//! is the same with futures. The contexts of a scalable endpoint are nodes too ([`NodeBuilder::open_contexts`]), and nodes share
+//! contexts by [`SharedReceive`] and [`SharedTransmit`].
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
 //! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
@@ -27,6 +28,7 @@ mod registered;
 mod registry;
 mod remote;
 mod request;
+mod shared;
 pub mod threading;
 mod window;
 
@@ -52,6 +54,7 @@ pub use registry::{
 };
 pub use remote::RemoteWindow;
 pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};
+pub use shared::{SharedReceive, SharedTransmit};
 pub use window::Window;
 
 pub use ofi_api::{

@@ -46,7 +46,8 @@ pub(crate) mod sealed {
         fn serialization() -> Serialization {
             // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
             // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
-            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`.
+            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`. What nodes share, contexts and the
+            // endpoint behind contexts, the core locks at this level (`PolicyLock::between`).
             unsafe { Serialization::application(Threading::Completion) }
         }
     }

@@ -3,6 +3,7 @@
 
 mod asynchronous {
     pub mod connections;
+    pub mod contexts;
     pub mod dropping;
     pub mod multi;
     pub mod operations;

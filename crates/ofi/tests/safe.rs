@@ -5,10 +5,12 @@ mod safe {
     pub mod atomics;
     pub mod collectives;
     pub mod connections;
+    pub mod contexts;
     pub mod ending;
     pub mod messages;
     pub mod multi;
     pub mod remote_memory;
+    pub mod shared;
     pub mod support;
     pub mod tagged;
     pub mod threads;

@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod chunks;
 pub mod congestion;
 mod connection;
 mod crypto;
@@ -25,8 +26,9 @@ mod stream;
 mod time;
 pub mod wire;
 
+pub use chunks::Chunks;
 pub use connection::{Config, LONGEST_PACKET, Lost, Stats};
 pub use crypto::{Refusal, Security, suites};
-pub use endpoint::{Driver, Endpoint, EndpointStats, Transmit, answer_liveness};
+pub use endpoint::{Driver, Endpoint, EndpointStats, Row, Transmit, answer_liveness};
 pub use stream::{Flow, SendStream, Sender, Stream};
 pub use time::Instant;

@@ -33,6 +33,11 @@ impl RangeSet {
         self.0.front()
     }
 
+    /// The highest run.
+    pub fn last(&self) -> Option<&Range<u64>> {
+        self.0.back()
+    }
+
     /// Whether `number` is in it.
     pub fn contains(&self, number: u64) -> bool {
         let at = self.0.partition_point(|run| run.end <= number);

@@ -5,59 +5,77 @@ use core::time::Duration;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Rtt {
-    latest: Duration,
-    smoothed: Option<Duration>,
-    variation: Duration,
-    least: Duration,
+    latest: Nanos,
+    /// None before the first sample.
+    smoothed: Nanos,
+    variation: Nanos,
+    least: Nanos,
+}
+
+/// Nanoseconds, in half the room of a `Duration`: every peer has four of them. The longest stands for more, and for none.
+type Nanos = u64;
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
 /// Assumed before the first sample. A session within a data centre is far below it.
 const INITIAL: Duration = Duration::from_millis(20);
+/// Longest sample that is believed: a day.
+const LONGEST: Nanos = 86_400 * 1_000_000_000;
 /// The least time that timers count with. RFC 9002 has 1 ms, which is what timers of operating systems once did; who waits for
 /// a message here polls, and a probe too many costs two packets.
 const GRANULARITY: Duration = Duration::from_micros(250);
 
 impl Default for Rtt {
     fn default() -> Self {
-        Self { latest: INITIAL, smoothed: None, variation: INITIAL / 2, least: Duration::MAX }
+        let latest = nanos(INITIAL);
+        Self { latest, smoothed: Nanos::MAX, variation: latest / 2, least: Nanos::MAX }
     }
 }
 
 impl Rtt {
     /// Takes a sample; the peer says that it waited for `delay` before it answered.
     pub fn sample(&mut self, sample: Duration, delay: Duration) {
+        // No sample is as long as the two that stand for something else, and sums of eight do not overflow.
+        let (sample, delay) = (nanos(sample).min(LONGEST), nanos(delay));
         self.latest = sample;
         self.least = self.least.min(sample);
-        let Some(smoothed) = self.smoothed else {
-            (self.smoothed, self.variation) = (Some(sample), sample / 2);
+        if self.smoothed == Nanos::MAX {
+            (self.smoothed, self.variation) = (sample, sample / 2);
             return;
-        };
+        }
         let adjusted = if sample >= self.least.saturating_add(delay) { sample - delay } else { sample };
-        self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
-        self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(adjusted)) / 4;
+        self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
 
     /// Whether the last sample says that packets wait in a queue on the way: that it is above the least one by an eighth, and
     /// by 100 us, which is what a descheduled thread costs at the least.
     pub fn shows_queue(&self) -> bool {
         let least = self.least.min(self.latest);
-        self.latest - least > (least / 8).max(Duration::from_micros(100))
+        self.latest - least > (least / 8).max(nanos(Duration::from_micros(100)))
     }
 
     /// The smoothed time.
     pub fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(INITIAL)
+        if self.smoothed == Nanos::MAX { INITIAL } else { Duration::from_nanos(self.smoothed) }
+    }
+
+    /// The shortest sample, if there was one.
+    pub fn least(&self) -> Option<Duration> {
+        (self.least != Nanos::MAX).then(|| Duration::from_nanos(self.least))
     }
 
     /// How long a packet may be overtaken before it counts as lost.
     pub fn loss_delay(&self) -> Duration {
-        let rtt = self.smoothed().max(self.latest);
+        let rtt = self.smoothed().max(Duration::from_nanos(self.latest));
         (rtt + rtt / 8).max(GRANULARITY)
     }
 
     /// How long to wait for an acknowledgement before probing.
     pub fn probe_timeout(&self) -> Duration {
-        self.smoothed() + (self.variation * 4).max(GRANULARITY)
+        self.smoothed() + Duration::from_nanos(self.variation * 4).max(GRANULARITY)
     }
 }
 

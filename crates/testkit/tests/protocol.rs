@@ -246,6 +246,24 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     }
 }
 
+/// What a peer's request was answered goes out before the end, though a search for the longest packet fills the window of
+/// a young session: otherwise the peer would take for failed what was done.
+#[test]
+fn an_answer_leaves_before_its_endpoint_closes() {
+    let link = Link { byte_time: 80, ..Link::default() }; // the search takes a while
+    let mut net = Net::new(1, 2, link, Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 1000);
+    while !arrived(&net, 0, 1) || net.model(1, 0).is_none() {
+        net.run(Duration::from_micros(10));
+    }
+    net.record(1, 0, Stream::Bulk, 16);
+    net.close(1);
+    net.run(Duration::from_millis(100));
+    let peer = net.model(0, 1).unwrap();
+    assert_eq!(peer.received[Stream::Bulk as usize].len(), 1, "the answer");
+    assert_eq!((peer.lost, peer.reason), (1, Some(Lost::Closed)));
+}
+
 #[test]
 fn a_peer_that_is_not_there_is_reported_within_the_bound() {
     let mut net = Net::new(2, 2, Link::default(), Congestion::Reno);
@@ -372,6 +390,74 @@ fn many_senders_share_a_receiver_s_link() {
     assert!(many > 0.8 * one, "16 senders: {many:.0} bytes/s, one: {one:.0}");
 }
 
+/// Beside a flow that does as TCP does, with the same round trips, each gets about half of a link, whatever its queue is.
+#[test]
+fn a_link_is_shared_with_tcp() {
+    for queue in [20_000, 60_000, 120_000] {
+        // 12.5 MB/s, 5 ms there and back.
+        let delay = Duration::from_micros(2_500);
+        let link = Link { byte_time: 80, queue, delay, longest: 1472, ..Link::default() };
+        let mut net = Net::new(4, 2, link, Congestion::Reno);
+        net.record(1, 0, Stream::Commands, 10);
+        net.run(Duration::from_secs(2));
+        net.rival(0);
+        let id = net.payload(1, 0, Stream::Bulk, 1 << 30);
+        net.run(Duration::from_secs(2));
+        let bytes = |net: &Net| (net.model(0, 1).unwrap().payloads[&id], net.rival_bytes());
+        let before = bytes(&net);
+        net.run(Duration::from_secs(10));
+        let after = bytes(&net);
+        let (ours, theirs) = ((after.0 - before.0) as f64 / 10e6, (after.1 - before.1) as f64 / 10e6);
+        println!("queue of {queue} bytes: {ours:.1} and {theirs:.1} MB/s");
+        assert!(ours + theirs > 0.85 * 12.5, "together {ours:.1} and {theirs:.1} MB/s");
+        assert!((0.5..2.0).contains(&(ours / theirs)), "{ours:.1} MB/s, beside {theirs:.1}");
+    }
+}
+
+/// Packets that one sender loses, and the time that it takes, for some megabytes over a path.
+fn lost_on(link: &Link, congestion: Congestion, bytes: u64) -> (u64, Duration) {
+    let (mut lost, mut time) = (0, Duration::ZERO);
+    for seed in 0..5 {
+        let mut net = Net::new(seed, 2, link.clone(), congestion);
+        net.record(0, 1, Stream::Commands, 10);
+        net.run(Duration::from_secs(1));
+        let begin = net.now;
+        net.payload(0, 1, Stream::Bulk, bytes);
+        while !all_acked(net.model(0, 1)) {
+            net.run(Duration::from_millis(5));
+            assert!(net.now.since(begin) < Duration::from_secs(60), "it takes too long");
+        }
+        time += net.now.since(begin);
+        lost += net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0).unwrap().lost;
+    }
+    (lost, time)
+}
+
+#[test]
+fn pacing_spares_a_shallow_queue_and_costs_little_time() {
+    // 125 MB/s, 20 ms there and back, and a queue of 30 packets: bursts of a window overflow it.
+    let link = Link {
+        delay: Duration::from_millis(10),
+        byte_time: 8,
+        queue: 45_000,
+        longest: 1472,
+        ..Link::default()
+    };
+    let (paced, paced_time) = lost_on(&link, Congestion::Reno, 4_000_000);
+    let (bursts, bursts_time) = lost_on(&link, Congestion::Bursts, 4_000_000);
+    println!("lost {paced} in {paced_time:?} with pacing, {bursts} in {bursts_time:?} without");
+    assert!(paced * 2 < bursts, "lost {paced} with pacing and {bursts} without");
+    assert!(paced_time < bursts_time.mul_f64(1.05), "{paced_time:?} with pacing and {bursts_time:?} without");
+}
+
+#[test]
+fn pacing_does_not_stand_in_the_way_on_a_short_path() {
+    let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
+    let (_, paced) = lost_on(&link, Congestion::Reno, 1_000_000);
+    let (_, bursts) = lost_on(&link, Congestion::Bursts, 1_000_000);
+    assert_eq!(paced, bursts, "nothing is paced, so nothing differs");
+}
+
 #[test]
 fn losses_cost_what_they_must() {
     let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
@@ -395,6 +481,35 @@ fn packets_grow_to_what_the_path_carries() {
         let stats = endpoint.peer_statistics(0).unwrap();
         assert_eq!(stats.packet_size, found, "{longest} {refused}");
     }
+}
+
+/// Both ways: a longer path is noticed after ten minutes, at the next message, and a shorter one by what vanishes.
+#[test]
+fn a_path_that_changes_is_followed() {
+    let mut net = Net::new(5, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
+    let found = |net: &mut Net, wait: u64| {
+        for _ in 0..3 {
+            net.run(Duration::from_secs(wait / 3));
+            net.record(0, 1, Stream::Commands, 5_000);
+        }
+        net.run(Duration::from_secs(20));
+        net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0).unwrap().packet_size
+    };
+    assert_eq!(found(&mut net, 30), 1452);
+    net.link.longest = 9000;
+    assert_eq!(found(&mut net, 300), 1452, "nothing says so");
+    assert_eq!(found(&mut net, 600), 8952);
+    net.link.longest = 1400;
+    let begin = net.now;
+    net.record(0, 1, Stream::Commands, 5_000);
+    while !all_acked(net.model(0, 1)) {
+        net.run(Duration::from_millis(1));
+        assert!(
+            net.now.since(begin) < Duration::from_secs(1),
+            "short packets arrive, and nothing tells of it"
+        );
+    }
+    assert_eq!(found(&mut net, 30), 1372);
 }
 
 #[test]

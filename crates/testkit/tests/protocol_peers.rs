@@ -9,7 +9,7 @@ use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
 
 const PEERS: u32 = 10_000;
 /// What one of them may take, in bytes: of the 1,024 that an idle peer may cost, the transport and the core get the rest.
-const EACH: u64 = 768;
+const EACH: u64 = 640;
 
 /// Counts.
 #[derive(Default)]

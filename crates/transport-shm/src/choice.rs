@@ -3,7 +3,7 @@
 //! For each class of sizes (a power of two) both ways are tried, and then the faster one is taken. The other is tried again now
 //! and then, more rarely the longer it keeps losing: memory in huge pages, another core or another program beside this
 //! one change the answer. A measurement is the time in which one message came, from the end of the one before if that came
-//! the same way: `single.rs` sees to it that different ways do not overlap.
+//! the same way: `single/` sees to it that different ways do not overlap.
 
 use std::time::Duration;
 

@@ -11,6 +11,7 @@
 //!           Note      word word word word payload             from core to core (collectives)
 //!           Notice    data len                            written directly, with remote CQ data
 //! replies   Done      op errno
+//!           Dones     op, op, ...                         several that are done
 //!           Send      op into len                         stream `len` bytes as parts for `into`
 //!           Share     op ticket len count count×(addr len)    copy from your end into these; the receiver copies from the front
 //!           Data      op payload                          a short read, or what an atomic found
@@ -37,6 +38,7 @@ pub mod kind {
     pub const SEND: u32 = 17;
     pub const DATA: u32 = 18;
     pub const SHARE: u32 = 19;
+    pub const DONES: u32 = 20;
     pub const MESSAGE_PART: u32 = 32;
     pub const WRITE_PART: u32 = 33;
     pub const READ_PART: u32 = 34;

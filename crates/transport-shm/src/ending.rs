@@ -106,7 +106,9 @@ impl Lane {
                 common.kept -= bytes.len();
             }
         }
+        let is_spare = self.is_spare;
         *self = Self::new(self.peer, std::mem::take(&mut self.socket));
+        self.is_spare = is_spare;
         host.fail_peer(self.peer, errno);
     }
 }

@@ -1,7 +1,7 @@
 //! One peer of an endpoint: the rings to it and from it, and what is under way.
 //!
 //! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's, `ending.rs`
-//! ends operations and lanes, and `message.rs`, `bulk.rs`, `single.rs`, `rma.rs`, `atomic.rs` and `note.rs` say what goes over them.
+//! ends operations and lanes, and `message.rs`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say what goes over them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,6 +99,18 @@ impl Up {
     }
 }
 
+/// Ends of operations that one reply tells of: they fill a line of its ring.
+const DONES: usize = 7;
+
+/// Operations of the peer that were executed, and of which it is told together.
+#[derive(Default)]
+struct Dones {
+    ops: [u64; DONES],
+    count: usize,
+    /// Commands are being taken: more may come.
+    gathers: bool,
+}
+
 /// A reply that found its ring full.
 pub struct Reply {
     pub high: u32,
@@ -127,6 +139,7 @@ pub struct Lane {
     /// Sends that are in the ring before the peer is known to exist.
     pub unconfirmed: Vec<SlotId>,
     pub backlog: VecDeque<Reply>,
+    dones: Dones,
     pub streams: VecDeque<Stream>,
     pub bulk_out: Option<BulkOut>,
     pub bulk_in: Option<BulkIn>,
@@ -145,6 +158,8 @@ pub struct Lane {
     pub commanded: usize,
     /// Not polled each time: its peer rings.
     pub is_cold: bool,
+    /// It is in the list of those that were lost, and whose number another peer may take.
+    pub is_spare: bool,
     /// Polls since a command came; the endpoint's `cold.rs` uses it.
     pub idle: u32,
 }
@@ -181,6 +196,7 @@ impl Lane {
             wished: false,
             unconfirmed: Vec::new(),
             backlog: VecDeque::new(),
+            dones: Dones::default(),
             streams: VecDeque::new(),
             bulk_out: None,
             bulk_in: None,
@@ -194,6 +210,7 @@ impl Lane {
             parked_accesses: 0,
             commanded: 0,
             is_cold: false,
+            is_spare: false,
             idle: 0,
         }
     }
@@ -335,11 +352,55 @@ impl Lane {
         true
     }
 
-    /// Tells the peer how its operation ended.
+    /// Tells the peer how its operation ended: at once, or along with others that are being executed just now.
     pub fn done(&mut self, common: &mut Common, op: u64, result: Result<(), Errno>) {
         crash_point!("done.send");
+        if self.dones.gathers && result.is_ok() {
+            self.dones.ops[self.dones.count] = op;
+            self.dones.count += 1;
+            if self.dones.count == DONES {
+                self.tell_done(common);
+            }
+            return;
+        }
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         self.reply(common, kind::DONE, [op, errno, 0]);
+    }
+}
+
+impl Lane {
+    /// Has the ends of operations gather from now on, or tells of those that have.
+    #[inline]
+    pub fn gather_dones(&mut self, common: &mut Common, gather: bool) {
+        self.dones.gathers = gather;
+        self.tell_done(common);
+    }
+
+    /// Tells of the operations that have gathered.
+    #[inline]
+    pub fn tell_done(&mut self, common: &mut Common) {
+        let count = std::mem::take(&mut self.dones.count);
+        if count > 0 {
+            self.tell_of(common, count);
+        }
+    }
+
+    fn tell_of(&mut self, common: &mut Common, count: usize) {
+        let ops = self.dones.ops;
+        if count > 1
+            && self.backlog.is_empty()
+            && let Some(link) = &mut self.link
+            && let Ok(mut slot) = link.replies.reserve(count * 8)
+        {
+            // SAFETY: `count` words were reserved.
+            let mut body = unsafe { Writer::new(slot.body()) };
+            ops[..count].iter().for_each(|&op| body.word(op));
+            slot.publish(kind::DONES);
+            return self.ring(common);
+        }
+        for &op in &ops[..count] {
+            self.reply(common, kind::DONE, [op, 0, 0]);
+        }
     }
 }
 

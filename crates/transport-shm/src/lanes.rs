@@ -4,6 +4,7 @@
 //! senders set a hint byte, and a poll looks at a cache line of hints and at one cold lane in turn, since a hint may be
 //! wrong (the memory is everybody's).
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -32,6 +33,8 @@ use crate::shared::{Event, Shared};
 const HOT: usize = 16;
 /// Polls without a command after which a lane may become cold.
 const QUIET: u32 = 256;
+/// Lost lanes that are looked at for each new peer.
+const SPARES: usize = 8;
 /// Polls after which an endpoint that had slept no longer expects to sleep soon.
 const AWAKE: u32 = 4096;
 
@@ -44,6 +47,8 @@ pub struct ShmLanes {
     pub(crate) format: AddrFormat,
     pub(crate) by_socket: FxHashMap<Vec<u8>, Peer>,
     pub(crate) lanes: Vec<Lane>,
+    /// Those that were lost, the longest ago first. Some may be in use again.
+    spare: VecDeque<Peer>,
     hot: Vec<Peer>,
     cold: Vec<Peer>,
     /// Peers by their hint bytes here.
@@ -122,6 +127,7 @@ impl ShmLanes {
             format: terms.format,
             by_socket: FxHashMap::default(),
             lanes: Vec::new(),
+            spare: VecDeque::new(),
             hot: Vec::new(),
             cold: Vec::new(),
             hinted: Vec::new(),
@@ -139,11 +145,46 @@ impl ShmLanes {
             return Some(peer);
         }
         let address = crate::name::address_of(socket, self.format)?;
-        let peer = self.lanes.len() as Peer;
-        self.lanes.push(Lane::new(peer, socket.to_vec()));
+        let peer = self.take_spare(host).unwrap_or(self.lanes.len() as Peer);
+        let lane = Lane::new(peer, socket.to_vec());
+        match self.lanes.get_mut(peer as usize) {
+            Some(spare) => {
+                let last = std::mem::replace(spare, lane);
+                self.by_socket.remove(&last.socket);
+            }
+            None => self.lanes.push(lane),
+        }
         self.by_socket.insert(socket.to_vec(), peer);
         host.introduce(peer, &address);
         Some(peer)
+    }
+
+    /// The number of a lane that was lost, and that nothing refers to: so there are as many lanes as peers at one time, not as
+    /// peers ever met.
+    fn take_spare<H: Host<Shm>>(&mut self, host: &mut H) -> Option<Peer> {
+        for _ in 0..self.spare.len().min(SPARES) {
+            let peer = self.spare.pop_front()?;
+            let lane = &mut self.lanes[peer as usize];
+            let is_idle = lane.link.is_none() && lane.outstanding == 0;
+            if is_idle && !host.retire(peer) {
+                self.spare.push_back(peer); // later, perhaps
+                continue;
+            }
+            lane.is_spare = false;
+            if is_idle {
+                return Some(peer);
+            }
+        }
+        None
+    }
+
+    /// A lane was lost. Its peer may come back, and find it as it is, unless another one takes it.
+    fn spare(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        if !lane.is_spare {
+            lane.is_spare = true;
+            self.spare.push_back(peer);
+        }
     }
 
     /// Takes what the helper has to say.
@@ -173,6 +214,7 @@ impl ShmLanes {
                     crash_point!("attach.begin");
                     if lane.attach(&self.common, &own, parts).is_err() {
                         lane.lose(&mut self.common, host, Errno::EINVAL);
+                        self.spare(peer);
                         continue;
                     }
                     // What was sent before the peer was there rang no bell, and the peer may have looked, and slept, since.
@@ -192,6 +234,7 @@ impl ShmLanes {
                         && self.lanes[peer as usize].up().is_none()
                     {
                         self.lanes[peer as usize].refuse(&mut self.common, host, errno);
+                        self.spare(peer);
                     }
                 }
                 Event::Gone { peer, incarnation } => {
@@ -241,6 +284,7 @@ impl ShmLanes {
         self.common.shared.shut_out();
         lane.lose(&mut self.common, host, errno);
         self.drop_from_lists(peer);
+        self.spare(peer);
     }
 
     fn drop_from_lists(&mut self, peer: Peer) {
@@ -381,6 +425,7 @@ impl ShmLanes {
             if self.armed {
                 self.armed = false;
                 self.sleeper.disarm();
+                host.disarmed();
             }
         }
         if self.common.shared.take_news() || !self.postponed.is_empty() {
@@ -572,7 +617,11 @@ impl Lanes<Shm> for State {
         let counts = &lanes.common.counts;
         let helper = &lanes.common.shared.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("shm_peers", lanes.lanes.len() as u64, "peers met");
+        add(
+            "shm_peers",
+            lanes.lanes.len() as u64,
+            "lanes of peers, those that are gone and not forgotten included",
+        );
         add("shm_hot", lanes.hot.len() as u64, "lanes polled at every poll");
         add("shm_eager", counts.eager, "messages sent inside a command");
         add("shm_announced", counts.announced, "messages announced first");

@@ -44,7 +44,7 @@ pub mod pair {
     pub const WISH: usize = 388;
     /// One more than the grant slot that the owner is copying through, 0 for none (`u64`).
     pub const COPYING: usize = 512;
-    /// Single copies (`single.rs`) into the owner's memory: the ticket of the one that the other end may write for, 0 for
+    /// Single copies (`single/`) into the owner's memory: the ticket of the one that the other end may write for, 0 for
     /// none, and how far the owner copies from the front (`u64` each).
     pub const TARGET: usize = 576;
     pub const FRONT: usize = 584;

@@ -120,7 +120,7 @@ pub struct Token {
     /// Flags of the announcement.
     pub high: u32,
     /// The key of the library memory that holds the payload, 0 for none, and where it lies. With `LENT` in the flags, the
-    /// ticket and the address of application memory that may be read (`single.rs`).
+    /// ticket and the address of application memory that may be read (`single/`).
     pub key: u64,
     pub offset: u64,
 }
@@ -130,7 +130,7 @@ pub struct Pull {
     token: Token,
     got: usize,
     len: usize,
-    /// How long it takes is measured, and others wait for it (`single.rs`).
+    /// How long it takes is measured, and others wait for it (`single/`).
     measured: bool,
 }
 

@@ -110,8 +110,9 @@ impl Lane {
     #[inline(never)]
     fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
+        self.gather_dones(common, true);
         while self.serving == 0 && host.hungry() {
-            let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
+            let Some(Link { up: Some(up), .. }) = &mut self.link else { break };
             let Some(record) = up.commands.peek()? else { break };
             match self.take(common, host, &record)? {
                 Flow::Next => {}
@@ -122,6 +123,7 @@ impl Lane {
                 up.commands.advance(&record);
             }
         }
+        self.gather_dones(common, false);
         if taken {
             self.taken(common);
         }
@@ -221,6 +223,9 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         // SAFETY: the record's body is aligned, and readable until `advance`.
         let words = unsafe { Words::new(record.body, record.body_len) };
+        if record.high & kind::MASK != kind::WRITE {
+            self.tell_done(common); // replies keep their order
+        }
         if record.high & kind::MASK == kind::MESSAGE {
             return self.take_message(common, host, record.high, words);
         }
@@ -254,6 +259,14 @@ impl Lane {
             let mut words = unsafe { Words::new(record.body, record.body_len) };
             let op = words.next().ok_or(Broken)?;
             match record.high & kind::MASK {
+                kind::DONES => {
+                    crash_point!("dones.taken");
+                    let mut next = Some(op);
+                    while let Some(op) = next {
+                        self.ended(common, host, record.high, op, Ok(()));
+                        next = words.next();
+                    }
+                }
                 kind::DONE => {
                     crash_point!("done.taken");
                     let errno = words.next().ok_or(Broken)?;

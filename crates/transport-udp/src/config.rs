@@ -29,7 +29,11 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     };
     Config {
         params,
-        congestion: if settings::CONGESTION.get() { Congestion::Reno } else { Congestion::Fixed },
+        congestion: match (settings::CONGESTION.get(), settings::PACING.get()) {
+            (false, _) => Congestion::Fixed,
+            (true, false) => Congestion::Bursts,
+            (true, true) => Congestion::Reno,
+        },
         patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
         ack_delay: Duration::from_micros(50),
         max_peers: MAX_PEERS,

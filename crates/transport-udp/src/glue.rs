@@ -6,7 +6,7 @@ use ofi_api::{Address, Errno};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use rdm_proto::wire::Record;
-use rdm_proto::{Driver, Flow, Lost, Sender, Stream};
+use rdm_proto::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
 use crate::Udp;
 use crate::command::{Broken, Words, flag, kind};
@@ -30,7 +30,7 @@ pub fn errno_of(reason: Lost) -> Errno {
 /// See the module.
 pub struct Glue<'a, H> {
     pub common: &'a mut Common,
-    pub lanes: &'a mut Vec<Lane>,
+    pub lanes: &'a mut Chunks<Lane>,
     pub host: &'a mut H,
     /// Where payloads that may stay in lent memory are noted, while a packet is made.
     pub gaps: Option<&'a mut Gaps>,
@@ -48,7 +48,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
         let (common, host) = (&mut *self.common, &mut *self.host);
         let (flags, body) = (record.flags, record.body);
         if stream == Stream::Commands {
-            if !lane.reads.is_empty() || !host.hungry() {
+            if lane.is_read() || !host.hungry() {
                 return Ok(Flow::Stop);
             }
             if let Some(connection) = &mut common.connection
@@ -57,7 +57,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 return taken;
             }
             // A long write's parts follow it.
-            if lane.write.is_some() != (record.kind == kind::WRITE_PART) {
+            if lane.is_written() != (record.kind == kind::WRITE_PART) {
                 return Err(Broken);
             }
             return match record.kind {
@@ -93,7 +93,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
         let id = SlotId::from_wire(op);
         let lane = self.lanes.get_mut(peer as usize).ok_or(Broken)?;
         if flags & flag::KEPT != 0 {
-            if let Some(bytes) = lane.kept.remove(id) {
+            if let Some(bytes) = lane.long().kept.remove(id) {
                 self.common.kept -= bytes.len();
             }
             return Ok(());
@@ -167,6 +167,19 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => payload.gather(at as usize, to),
             // The peer said that it had ended, which it had not.
             _ => to.fill(0),
+        }
+    }
+
+    fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
+        let part = row.part;
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => {
+                (at as usize..)
+                    .step_by(part.max(1))
+                    .zip(row.parts())
+                    .for_each(|(at, to)| payload.gather(at, to));
+            }
+            _ => row.parts().for_each(|to| to.fill(0)),
         }
     }
 

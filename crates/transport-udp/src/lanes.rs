@@ -15,20 +15,20 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{
     Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
 };
-use rdm_proto::{Endpoint, Instant};
+use rdm_proto::{Chunks, Endpoint, Instant};
 
 use crate::Udp;
 use crate::address;
 use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
-use crate::datagram::{self, Datagrams};
+use crate::datagram::{self, Beside, Book, Datagrams, Messages};
 use crate::glue::{Closing, Glue};
 use crate::lane::{Common, Counts, Lane};
 use crate::liveness::Alive;
 use crate::message::{Token, wish};
 use crate::note;
 use crate::settings;
-use crate::socket::{Sent, Socket, now};
+use crate::socket::{LONGEST_ROW, Sent, Socket, now};
 
 /// Longest payload that travels inside a command.
 const EAGER: usize = 16 << 10;
@@ -43,8 +43,10 @@ const GATHER: Duration = Duration::from_micros(20);
 pub struct UdpLanes {
     pub(crate) common: Common,
     pub(crate) endpoint: Endpoint,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Chunks<Lane>,
     pub(crate) socket: Socket,
+    /// Of `FI_EP_DGRAM`: its messages go beside the sessions, which carry accesses to remote memory alone.
+    messages: Option<Box<Messages>>,
     /// Something waits to be sent that no poll has looked at.
     pub(crate) dirty: bool,
     alive: Alive,
@@ -57,7 +59,7 @@ pub enum State {
         info: Box<Info>,
     },
     Open(Box<UdpLanes>),
-    /// Of `FI_EP_DGRAM`.
+    /// Of `FI_EP_DGRAM` without remote memory.
     Datagrams(Box<Datagrams>),
 }
 
@@ -115,16 +117,15 @@ impl UdpLanes {
         if common.connection.is_some() {
             endpoint.admit(false);
         }
-        Ok(Self { common, endpoint, lanes: Vec::new(), socket, dirty: false, alive })
+        let messages = datagram::is_datagram(info).then(|| Box::new(Messages::new(info)));
+        Ok(Self { common, endpoint, lanes: Chunks::new(), socket, messages, dirty: false, alive })
     }
 
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
-        let (peer, new) = self.endpoint.peer(socket);
-        if new {
-            self.lanes.push(Lane::default());
-            host.introduce(peer, &Address::from(socket));
+        if let Some(messages) = &mut self.messages {
+            messages.look_again();
         }
-        peer
+        Beside { endpoint: &mut self.endpoint, lanes: &mut self.lanes }.meet(host, socket)
     }
 
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
@@ -177,10 +178,25 @@ impl UdpLanes {
             worked |= got > 0;
             self.common.counts.received += got as u64;
             let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
-            for index in 0..got {
-                let (bytes, from) = self.socket.datagram(index);
-                if let Some(from) = from {
-                    self.endpoint.handle(time, address::canonical(from), bytes, &mut glue);
+            let mut index = 0;
+            while index < got {
+                if let Some(messages) = &mut self.messages
+                    && let (bytes, from) = self.socket.datagram(index)
+                    && bytes.first() == Some(&datagram::MAGIC)
+                {
+                    let mut book = Beside { endpoint: &mut self.endpoint, lanes: glue.lanes };
+                    // SAFETY: the datagram stays where it is until the next receive.
+                    unsafe { messages.take(glue.host, &mut book, from, bytes.as_ptr(), bytes.len()) };
+                    index += 1;
+                    continue;
+                }
+                let row = self.socket.row(index);
+                // One by one where each may be a message.
+                let count = if self.messages.is_some() { 1 } else { row.count() };
+                index += count;
+                let bytes = if count == 1 { &mut row.bytes[..row.len] } else { row.bytes };
+                if let Some(from) = row.from {
+                    self.endpoint.handle_row(time, address::canonical(from), bytes, row.len, &mut glue);
                 }
             }
             if !more {
@@ -189,6 +205,11 @@ impl UdpLanes {
         }
         for address in std::mem::take(&mut self.socket.refused) {
             self.endpoint.unreachable(time, address);
+        }
+        if let Some(messages) = &mut self.messages {
+            let mut book = Beside { endpoint: &mut self.endpoint, lanes: &mut self.lanes };
+            messages.look_again(); // sessions may have brought peers
+            messages.poll_groups(host, &mut book);
         }
         if !self.common.serving.is_empty() {
             self.serve(host);
@@ -212,6 +233,7 @@ impl UdpLanes {
 
     pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, rounds: usize) {
         self.dirty = false;
+        let most = self.socket.longest_row();
         for _ in 0..rounds {
             if self.socket.has_waiting() && !self.flush() {
                 self.dirty = true;
@@ -221,10 +243,10 @@ impl UdpLanes {
             while let Some((buffer, gaps)) = self.socket.next() {
                 let (common, lanes) = (&mut self.common, &mut self.lanes);
                 let mut glue = Glue { common, lanes, host, gaps: Some(gaps) };
-                match self.endpoint.poll_transmit(time, buffer, &mut glue) {
+                match self.endpoint.poll_train(time, most, &mut buffer[..LONGEST_ROW], &mut glue) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
-                        self.common.counts.sent += 1;
+                        self.common.counts.sent += transmit.count as u64;
                     }
                     None => {
                         all = true;
@@ -262,7 +284,7 @@ impl UdpLanes {
             if let Some(sender) = self.endpoint.sender(time, peer) {
                 lane.serve_reads(&self.common, sender, host);
             }
-            if !lane.reads.is_empty() {
+            if lane.is_read() {
                 still.push(peer);
             }
         }
@@ -299,7 +321,8 @@ impl UdpLanes {
             return Arm::Ready;
         }
         self.socket.wake_at(time, next);
-        if self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
+        let grouped = self.messages.as_ref().is_some_and(|messages| messages.is_readable());
+        if grouped || self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
     }
 
     /// Sends everything that needs no application.
@@ -323,7 +346,7 @@ impl UdpLanes {
 
     /// Waits a little for what was reported as sent, and says goodbye.
     fn close(&mut self) {
-        self.endpoint.mute_payloads();
+        self.endpoint.take_leave();
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let connected = self.common.connection.is_some();
@@ -364,6 +387,9 @@ impl Lanes<Udp> for State {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
         if datagram::is_datagram(info) {
+            datagram::without_key(info)?;
+        }
+        if !datagram::has_sessions(info) {
             let lanes = Datagrams::new(info, name)?;
             let address = lanes.address();
             *self = Self::Datagrams(Box::new(lanes));
@@ -411,6 +437,10 @@ impl Lanes<Udp> for State {
             return lanes.send(out);
         }
         let lanes = self.open()?;
+        if let Some(messages) = &mut lanes.messages {
+            let book = Beside { endpoint: &mut lanes.endpoint, lanes: &mut lanes.lanes };
+            return messages.send(&mut lanes.socket, &book, out);
+        }
         let lane = &mut lanes.lanes[out.peer as usize];
         lanes.common.greets = out.flags.contains(OpFlags::INJECT) && !lanes.endpoint.is_open(out.peer);
         let time = now();
@@ -529,13 +559,23 @@ impl Lanes<Udp> for State {
     fn join_group(&mut self, group: &Address) -> Result<Address> {
         match self {
             Self::Datagrams(lanes) => lanes.join_group(group),
-            _ => Err(Error::new(Errno::EOPNOTSUPP)),
+            Self::Open(lanes) => match &mut lanes.messages {
+                Some(messages) => messages.join_group(&lanes.socket, group),
+                None => Err(Error::new(Errno::EOPNOTSUPP)),
+            },
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
     }
 
     fn leave_group(&mut self, group: &Address) {
-        if let Self::Datagrams(lanes) = self {
-            lanes.leave_group(group);
+        match self {
+            Self::Datagrams(lanes) => lanes.leave_group(group),
+            Self::Open(lanes) => {
+                if let Some(messages) = &mut lanes.messages {
+                    messages.leave_group(group);
+                }
+            }
+            Self::Closed { .. } => {}
         }
     }
 
@@ -579,6 +619,9 @@ impl Lanes<Udp> for State {
                 u64::from(lanes.endpoint.is_open(peer)),
             ];
             sums.iter_mut().zip(all).for_each(|(sum, value)| *sum += value);
+        }
+        if let Some(messages) = &lanes.messages {
+            messages.statistics_beside(&lanes.socket, into);
         }
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("udp_peers", lanes.lanes.len() as u64, "peers met");

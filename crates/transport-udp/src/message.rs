@@ -175,7 +175,7 @@ impl Lane {
         let (id, mut flags) = if keep {
             common.counts.kept += 1;
             common.kept += out.len;
-            (self.kept.insert(copied(out.pieces, out.len)), flag::KEPT)
+            (self.long().kept.insert(copied(out.pieces, out.len)), flag::KEPT)
         } else {
             self.begin(common, out.peer);
             let payload = Payload::new(out.pieces, out.len, out.flags);
@@ -271,7 +271,7 @@ impl Lane {
         if !self.expects() {
             common.changed.push(peer);
         }
-        self.pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+        self.long().pulls.insert(into.to_wire(), Pull { token, got: 0, len });
     }
 
     /// Tells the sender that its payload is not wanted.
@@ -293,7 +293,7 @@ impl Lane {
         let (op, into, wanted) = (words.next()?, words.next()?, words.next()?);
         let id = SlotId::from_wire(op);
         if flags & flag::KEPT != 0 {
-            let Some(bytes) = self.kept.remove(id) else { return Ok(()) };
+            let Some(bytes) = self.long().kept.remove(id) else { return Ok(()) };
             common.kept -= bytes.len();
             let len = usize::try_from(wanted).map_or(bytes.len(), |wanted| wanted.min(bytes.len()));
             if len > 0 {
@@ -335,7 +335,7 @@ impl Lane {
         let (id, offset) = (words.next()?, words.next()?);
         let bytes = words.0;
         let into = SlotId::from_wire(id);
-        let pull = self.pulls.get_mut(&id).ok_or(Broken)?;
+        let pull = self.long().pulls.get_mut(&id).ok_or(Broken)?;
         if offset != pull.got as u64 || bytes.len() > pull.len - pull.got {
             return Err(Broken);
         }
@@ -347,7 +347,7 @@ impl Lane {
         pull.got += bytes.len();
         if pull.got == pull.len {
             let token = pull.token;
-            self.pulls.remove(&id);
+            self.long().pulls.remove(&id);
             if !self.expects() {
                 common.changed.push(peer);
             }

@@ -8,7 +8,7 @@ use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
 use crate::command::{Broken, Fields, Words, flag, kind};
-use crate::lane::{Common, Lane};
+use crate::lane::{Common, Lane, Long};
 use crate::message::{Op, Payload, STREAM_LIMIT};
 
 /// A long write of the peer, being executed here.
@@ -140,11 +140,11 @@ impl Lane {
         let (op, remote) = (words.next()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
-        if len == 0 || self.write.is_some() {
+        if len == 0 || self.is_written() {
             return Err(Broken);
         }
         let failed = Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
-        self.write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
+        self.long().write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
         Ok(Flow::Next)
     }
 
@@ -160,7 +160,7 @@ impl Lane {
         let mut words = Words(body);
         let (op, offset) = (words.next()?, words.next()?);
         let bytes = words.0;
-        let write = self.write.as_mut().ok_or(Broken)?;
+        let write = self.long().write.as_mut().ok_or(Broken)?;
         if op != write.op || offset != write.got as u64 || bytes.len() > write.len - write.got {
             return Err(Broken);
         }
@@ -180,7 +180,7 @@ impl Lane {
             write.failed = write_here(common, &write.remote, write.got, bytes).err();
         }
         write.got += bytes.len();
-        if last && let Some(write) = self.write.take() {
+        if last && let Some(write) = self.long().write.take() {
             if write.failed.is_none() {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
             }
@@ -207,9 +207,9 @@ impl Lane {
                 Self::done(sender, 0, op, Ok(()));
             }
             Ok(len) => {
-                self.reads.push_back(ServedRead { op, remote, done: 0, len });
+                self.long().reads.push_back(ServedRead { op, remote, done: 0, len });
                 self.serve_reads(common, sender, host);
-                if !self.reads.is_empty() && !common.serving.contains(&peer) {
+                if self.is_read() && !common.serving.contains(&peer) {
                     common.serving.push(peer);
                 }
             }
@@ -220,7 +220,8 @@ impl Lane {
     /// Answers reads as far as there is room in the stream. The bytes are copied now: later commands of the peer may
     /// change the memory.
     pub fn serve_reads<H: Host<Udp>>(&mut self, common: &Common, sender: &mut Sender, host: &mut H) {
-        while let Some(read) = self.reads.front_mut() {
+        let Some(Long { reads, .. }) = self.long.as_deref_mut() else { return };
+        while let Some(read) = reads.front_mut() {
             if sender.bulk.buffered() > READ_AHEAD {
                 return;
             }
@@ -238,10 +239,10 @@ impl Lane {
             read.done += part;
             if let Err(errno) = result {
                 Self::done(sender, 0, read.op, Err(errno));
-                self.reads.pop_front();
+                reads.pop_front();
             } else if read.done == read.len {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
-                self.reads.pop_front();
+                reads.pop_front();
             }
         }
     }

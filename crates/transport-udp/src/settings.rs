@@ -48,6 +48,14 @@ pub static CONGESTION: Setting<bool> = Setting::new(
     "Share links with others as TCP does; without it only the receiver's credit bounds a sender",
 );
 
+/// Whether packets are spread over a long round trip.
+pub static PACING: Setting<bool> = Setting::new(
+    "udp",
+    "pacing",
+    true,
+    "Spread packets over a round trip where it never takes less than a millisecond; without it what may leave leaves at once",
+);
+
 /// The longest message of `FI_EP_DGRAM`.
 pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
     "udp",
@@ -120,6 +128,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &CHECKSUM,
     &ENCRYPTION,
     &CONGESTION,
+    &PACING,
     &DATAGRAM_SIZE,
     &PORT_RANGE,
     &INTERFACE,

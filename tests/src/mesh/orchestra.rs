@@ -114,7 +114,9 @@ impl Mesh {
     pub fn introduce(&mut self, newcomer: &mut Seat) {
         let half = self.seats.len() / 2;
         for seat in &mut self.seats[..half] {
-            seat.meet(newcomer);
+            // It has greeted before the newcomer can: who is greeted last has nothing to answer.
+            seat.child.line.say(format!("greet {} {}", newcomer.index, newcomer.card));
+            seat.child.line.expect("greeted");
         }
         for seat in &self.seats[half..] {
             newcomer.child.line.try_say(format!("greet {} {}", seat.index, seat.card));
@@ -154,6 +156,19 @@ impl Mesh {
         let id = dead.child.id();
         assert_eq!(self.before.new_since(&[id.to_string()]), Vec::<std::path::PathBuf>::new());
         assert_eq!(sockets_named(&format!("/{id}:")), Vec::<String>::new());
+    }
+
+    /// Kills the member in a seat, and another takes its place.
+    ///
+    /// # Panics
+    /// As [`Mesh::bury`].
+    pub fn replace(&mut self, seat: usize) {
+        let mut victim = self.seats.swap_remove(seat);
+        victim.child.kill();
+        self.tell_of_death(victim.index);
+        let newcomer = self.newcomer(&[]);
+        self.bury(&victim);
+        self.admit(newcomer);
     }
 
     /// Waits until every member has done something since this was called.

@@ -87,6 +87,7 @@ testkit::conformance!(udp_near: UdpNear, skip = [
     both_ends_may_shut_down_and_both_are_told_once: "sockets only: `udp` in conformance.rs",
     nothing_is_told_of_an_endpoint_that_was_closed: "sockets only: `udp` in conformance.rs",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "sockets only: `udp` in conformance.rs",
+    messages_and_accesses_share_a_datagram_endpoint: "sockets only: `udp` in conformance.rs",
     a_connection_of_one_key_comes_about: "sockets only: `udp` in conformance.rs",
     a_request_with_another_key_is_refused: "sockets only: `udp` in conformance.rs",
 ]);

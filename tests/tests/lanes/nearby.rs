@@ -309,12 +309,7 @@ fn members_over_two_transports_are_killed_at_random_under_load() {
         let mut mesh = Mesh::start(4, &environment);
         for kill in 0..8 {
             std::thread::sleep(Duration::from_millis(100 + 37 * kill));
-            let mut victim = mesh.seats.swap_remove(kill as usize % 4);
-            victim.child.kill();
-            mesh.tell_of_death(victim.index);
-            let newcomer = mesh.newcomer(&[]);
-            mesh.bury(&victim);
-            mesh.admit(newcomer);
+            mesh.replace(kill as usize % 4);
         }
         mesh.expect_progress();
         assert!(mesh.end().iter().all(|report| report.done > 0), "{naming:?}");

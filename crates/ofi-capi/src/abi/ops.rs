@@ -18,6 +18,9 @@ impl NotSupported for isize {
 impl NotSupported for c_int {
     const ANSWER: Self = -libc::ENOSYS;
 }
+impl NotSupported for () {
+    const ANSWER: Self = ();
+}
 impl NotSupported for u64 {
     const ANSWER: Self = 0;
 }
@@ -72,6 +75,15 @@ c_ops! {
         ops_open(*mut fid, *const c_char, u64, *mut Ptr, Ptr) -> c_int;
         tostr(*const fid, *mut c_char, usize) -> c_int;
         ops_set(*mut fid, *const c_char, u64, Ptr, Ptr) -> c_int;
+    }
+    struct fi_profile_ops {
+        reset(*mut fid_profile, u64) -> ();
+        query_vars(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> isize;
+        query_events(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> isize;
+        read_var(*mut fid_profile, u32, Ptr, *mut usize) -> isize;
+        reg_callback(*mut fid_profile, u32, Ptr, Ptr) -> c_int;
+        start_reads(*mut fid_profile, u64) -> ();
+        end_reads(*mut fid_profile, u64) -> ();
     }
     struct fi_ops_fabric {
         domain(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, Ptr) -> c_int;

@@ -6,6 +6,12 @@ use super::layout::c_structs;
 use super::ops::*;
 
 type Ptr = *mut c_void;
+/// Provider, level, subsystem and flags.
+pub(crate) type LogEnabled = unsafe extern "C" fn(*const c_void, c_int, c_int, u64) -> c_int;
+/// The same, and when the message may come again.
+pub(crate) type LogReady = unsafe extern "C" fn(*const c_void, c_int, c_int, u64, *mut u64) -> c_int;
+/// Provider, level, subsystem, function, line and text.
+pub(crate) type Log = unsafe extern "C" fn(*const c_void, c_int, c_int, *const c_char, c_int, *const c_char);
 
 c_structs! {
     /// What every object begins with.
@@ -49,12 +55,34 @@ c_structs! {
     struct fid_mr { fid: fid, mem_desc: Ptr, key: u64, }
     struct fid_av_set { fid: fid, ops: *mut fi_ops_av_set, }
     struct fid_mc { fid: fid, fi_addr: u64, }
+    /// A value by its name.
+    struct fi_fid_var { name: c_int, val: Ptr, }
+    struct fid_logging { fid: fid, ops: *mut fi_ops_log, }
+    /// A program's own log functions, each or none (`rdma/providers/fi_log.h`).
+    struct fi_ops_log {
+        size: usize,
+        enabled: Option<LogEnabled>,
+        ready: Option<LogReady>,
+        log: Option<Log>,
+    }
+    struct fid_profile { fid: fid, ops: *mut fi_profile_ops, }
     struct fid_nic {
         fid: fid,
         device_attr: *mut fi_device_attr,
         bus_attr: *mut fi_bus_attr,
         link_attr: *mut fi_link_attr,
         prov_attr: Ptr,
+    }
+
+    /// A variable of a profile, or an event. `datatype` is an `enum fi_datatype` or an `enum fi_type`, as `datatype_sel` says.
+    struct fi_profile_desc {
+        id: u32,
+        datatype_sel: u32,
+        datatype: u32,
+        flags: u64,
+        size: usize,
+        name: *const c_char,
+        desc: *const c_char,
     }
 
     struct fi_info {
@@ -397,6 +425,8 @@ pub(crate) mod class {
     pub(crate) const MC: usize = 19;
     pub(crate) const NIC: usize = 20;
     pub(crate) const AV_SET: usize = 21;
+    pub(crate) const LOG: usize = 26;
+    pub(crate) const PROFILE: usize = 30;
 }
 
 /// Commands of `fi_control`.
@@ -418,6 +448,9 @@ pub(crate) mod command {
     pub(crate) const REFRESH: c_int = 14;
     pub(crate) const DUP: c_int = 15;
     pub(crate) const GETWAITOBJ: c_int = 16;
+    pub(crate) const GET_VAL: c_int = 17;
+    pub(crate) const SET_VAL: c_int = 18;
+    pub(crate) const EXPORT_FID: c_int = 19;
 }
 
 /// Flags that are in no set of `ofi-api`.

@@ -168,6 +168,13 @@ impl Cntr {
         self.start_due();
     }
 
+    /// Somebody else has polled what a thread that waits here had armed.
+    pub(crate) fn disarmed(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.bell.ring_sleepers();
+        }
+    }
+
     fn put(&self, value: u64) {
         self.told.store(value, Ordering::Release);
         self.value.store(value, Ordering::SeqCst);
@@ -338,10 +345,11 @@ impl Counter for Cntr {
                 return Err(Error::new(Errno::ETIMEDOUT));
             }
             match &self.waiting {
-                Some(waiting) if self.arm(waiting, values) => {
-                    sys::wait_readable(&[waiting.set.fd()], deadline);
-                }
-                Some(_) => {}
+                Some(waiting) => waiting.bell.asleep(|| {
+                    if self.arm(waiting, values) {
+                        sys::wait_readable(&[waiting.set.fd()], deadline);
+                    }
+                }),
                 None => std::thread::yield_now(),
             }
         }

@@ -1,8 +1,11 @@
 //! The endpoint's numbers for its peers, and those of its two transports.
 
-use ofi_api::Address;
-use rustc_hash::FxHashMap;
+use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
+use ofi_api::Address;
+
+use crate::growth;
 use crate::transport::Peer;
 
 /// Index of the near transport.
@@ -60,7 +63,9 @@ pub struct Routes {
     known: Vec<Known>,
     /// The endpoint's numbers, by the transports'.
     peers: [Vec<Peer>; 2],
-    by_address: FxHashMap<Address, Peer>,
+    /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
+    by_address: HashTable<Peer>,
+    secret: RandomState,
 }
 
 impl Routes {
@@ -89,17 +94,41 @@ impl Routes {
 
     /// Takes note of a transport's new peer. Answers the endpoint's number, and whether that is new as well.
     pub fn meet(&mut self, side: usize, local: Peer, address: &Address) -> (Peer, bool) {
-        let peer = self.by_address.get(address).copied().unwrap_or(self.known.len() as Peer);
+        let (known, hash) = (&self.known, self.secret.hash_one(address));
+        let found = self.by_address.find(hash, |&peer| known[peer as usize].address == *address);
+        let peer = found.copied().unwrap_or(known.len() as Peer);
         let new = peer as usize == self.known.len();
         if new {
-            self.known.push(Known { address: address.clone(), locals: [NONE; 2], refused: false });
+            let known = Known { address: address.clone(), locals: [NONE; 2], refused: false };
+            growth::push(&mut self.known, known);
             self.routes.push(Route::OPEN);
-            self.by_address.insert(address.clone(), peer);
+            let (known, secret) = (&self.known, &self.secret);
+            let hash_of = |&peer: &Peer| secret.hash_one(&known[peer as usize].address);
+            self.by_address.insert_unique(hash, peer, hash_of);
         }
         self.known[peer as usize].locals[side] = local;
-        debug_assert_eq!(local as usize, self.peers[side].len(), "peers are introduced in order");
-        self.peers[side].push(peer);
+        debug_assert!(local as usize <= self.peers[side].len(), "peers are introduced in order");
+        match self.peers[side].get_mut(local as usize) {
+            Some(reused) => *reused = peer,
+            None => self.peers[side].push(peer),
+        }
         (peer, new)
+    }
+
+    /// A transport's number is nobody's any more.
+    pub fn retire(&mut self, side: usize, local: Peer) {
+        let peer = self.peer(side, local);
+        if let Some(known) = self.known.get_mut(peer as usize) {
+            known.locals[side] = NONE;
+        }
+        if let Some(route) = self.routes.get_mut(peer as usize)
+            && *route == Route::new(side, local)
+        {
+            *route = Route::OPEN;
+        }
+        if let Some(peer) = self.peers[side].get_mut(local as usize) {
+            *peer = NONE;
+        }
     }
 
     /// Decides over which transport, which has met it, to send to a peer.
@@ -157,6 +186,22 @@ mod tests {
         assert_eq!((routes.peer(FAR, 0), routes.peer(FAR, 1)), (0, 1));
         assert_eq!(routes.local(NEAR, 0), Some(1));
         assert_eq!((routes.local(NEAR, 7), routes.peer(NEAR, 7)), (None, Peer::MAX));
+    }
+
+    #[test]
+    fn a_transport_s_number_is_used_again_for_another_peer() {
+        let mut routes = Routes::default();
+        routes.meet(NEAR, 0, &address("a"));
+        routes.meet(NEAR, 1, &address("b"));
+        routes.decide(NEAR, 0);
+        routes.retire(NEAR, 0);
+        assert!(routes.get(0).is_open());
+        assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, Peer::MAX));
+        assert_eq!(routes.meet(NEAR, 0, &address("c")), (2, true));
+        assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1), routes.met(NEAR)), (2, 1, 2));
+        // And whoever had it comes back by another one.
+        assert_eq!(routes.meet(NEAR, 2, &address("a")), (0, false));
+        assert_eq!(routes.local(NEAR, 0), Some(2));
     }
 
     #[test]

@@ -119,12 +119,22 @@ fn back<T: Transport>(token: Option<T::Token>, answer: fn(T::Token) -> Announced
 }
 
 impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P, H> {
+    fn disarmed(&mut self) {
+        self.host.disarmed();
+    }
+
     fn introduce(&mut self, local: Peer, address: &Address) {
         let address = S::address(address);
         let (peer, new) = self.routes.meet(S::INDEX, local, &address);
         if new {
             self.host.introduce(peer, &address);
         }
+    }
+
+    /// The endpoint's own number stays the peer's: only the transport's is used again.
+    fn retire(&mut self, local: Peer) -> bool {
+        self.routes.retire(S::INDEX, local);
+        true
     }
 
     #[inline(always)]

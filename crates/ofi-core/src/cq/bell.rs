@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use ofi_api::Result;
 
@@ -18,6 +18,8 @@ const STRUCK: u8 = 2;
 struct Shared {
     event: OwnedFd,
     state: AtomicU8,
+    /// Threads that block in a call of the library, or are about to.
+    asleep: AtomicU32,
 }
 
 /// An eventfd that is written only while somebody may be asleep. Clones share it.
@@ -30,7 +32,11 @@ impl Bell {
     /// # Errors
     /// What eventfd(2) answers.
     pub fn new() -> Result<Self> {
-        Ok(Self(Arc::new(Shared { event: sys::eventfd()?, state: AtomicU8::new(IDLE) })))
+        Ok(Self(Arc::new(Shared {
+            event: sys::eventfd()?,
+            state: AtomicU8::new(IDLE),
+            asleep: AtomicU32::new(0),
+        })))
     }
 
     /// Says that the caller will look once more, and then block. What happens before that look it sees; what happens
@@ -47,6 +53,26 @@ impl Bell {
         if self.0.state.load(Ordering::Relaxed) == ARMED {
             self.strike();
         }
+    }
+
+    /// Counts the caller as asleep while it arms the bell and blocks.
+    pub fn asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
+        self.0.asleep.fetch_add(1, Ordering::SeqCst);
+        let slept = sleep();
+        self.0.asleep.fetch_sub(1, Ordering::SeqCst);
+        slept
+    }
+
+    /// As [`Bell::ring`], if a thread is [asleep](Bell::asleep).
+    pub fn ring_sleepers(&self) {
+        if self.0.asleep.load(Ordering::SeqCst) > 0 {
+            self.ring();
+        }
+    }
+
+    /// Whether both are the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Wakes the reader in any case: the next block returns at once.

@@ -345,7 +345,8 @@ impl CompletionQueue for Cq {
                 return Err(Error::AGAIN);
             }
             // Also where a source always has something, which leads to no completion.
-            let woken = self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
+            let sleep = || self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
+            let woken = waiting.bell.asleep(sleep);
             if !woken {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late && !self.signaled.load(Ordering::Relaxed) {

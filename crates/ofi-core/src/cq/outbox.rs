@@ -80,6 +80,21 @@ impl Outbox {
         }
     }
 
+    /// The queue that reads at this moment, if it can be slept on.
+    pub fn reader(&self) -> Option<&Bell> {
+        if self.direct.is_null() { None } else { self.bell.as_ref() }
+    }
+
+    /// What sleepers had armed has been polled: whoever of them did not do so is woken, to arm it again. `reader` is the queue
+    /// that polls.
+    pub fn disarmed(&self, reader: Option<&Bell>) {
+        match &self.bell {
+            Some(bell) if reader.is_some_and(|reader| reader.is(bell)) => bell.ring_sleepers(),
+            Some(bell) => bell.ring(),
+            None => {}
+        }
+    }
+
     /// Whom to wake.
     pub fn set_bell(&mut self, bell: Bell) {
         self.bell = Some(bell);

@@ -19,6 +19,12 @@ pub(super) fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) 
     Error::wanted(Errno::EOPBADSTATE, subject, wanted, found, advice)
 }
 
+/// The refusal of a binding that comes too late.
+#[cold]
+pub(super) fn enabled_already() -> Error {
+    bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first")
+}
+
 pub(super) fn foreign(what: &str) -> Error {
     Error::wanted(
         Errno::EINVAL,
@@ -72,12 +78,7 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
+            return Err(enabled_already());
         }
         let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
         if (tx && state.ends.tx.bound) || (rx && state.ends.rx.bound) {
@@ -124,12 +125,7 @@ impl<T: Transport> EpCore<T> {
         let every = if events { Counters::ALL } else { Counters::ALL - target };
         let mut guard = self.state.lock();
         if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
+            return Err(enabled_already());
         }
         guard.ends.boxes.counters.bind(&counter, if flags.is_empty() { every } else { flags })
     }
@@ -146,12 +142,7 @@ impl<T: Transport> EpCore<T> {
         }
         let mut guard = self.state.lock();
         if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
+            return Err(enabled_already());
         }
         if guard.ends.connection.is_some() {
             return Err(Error::with(
@@ -180,12 +171,7 @@ impl<T: Transport> EpCore<T> {
         let eq = EqCore::of(eq)?;
         let mut guard = self.state.lock();
         if guard.lanes.is_some() {
-            return Err(bad_state(
-                "fi_ep_bind",
-                "an endpoint before fi_enable",
-                "an enabled one",
-                "bind first",
-            ));
+            return Err(enabled_already());
         }
         guard.ends.bind_queue(&eq).into_iter().flatten().collect()
     }

@@ -86,6 +86,11 @@ impl CollectiveSide {
         unsafe { self.engine.noted(peer, words, body, len) }
     }
 
+    /// Whether a peer is in a group.
+    pub fn knows(&self, peer: Peer) -> bool {
+        self.engine.knows(peer)
+    }
+
     /// A peer is gone.
     pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
         self.engine.peer_gone(peer, errno);

@@ -102,8 +102,30 @@ impl<T: Transport> Ends<T> {
 }
 
 impl<T: Transport> Host<T> for Ends<T> {
+    #[cold]
+    fn disarmed(&mut self) {
+        let sides = || self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
+        let all = || std::iter::once(&self.boxes).chain(sides());
+        let reader = all().find_map(|boxes| boxes.reader());
+        all().for_each(|boxes| boxes.disarmed(reader));
+    }
+
     fn introduce(&mut self, peer: Peer, address: &Address) {
         self.peers.introduce(peer, address);
+    }
+
+    #[cold]
+    fn retire(&mut self, peer: Peer) -> bool {
+        let mut used = self.connection.is_some()
+            || self.peers.is_used(peer)
+            || self.collectives.as_ref().is_some_and(|side| side.knows(peer))
+            || !self.tx.ops.ids(|op| op.peer == peer).is_empty()
+            || !self.rx.filling.ids(|filling| filling.arrived.peer == peer).is_empty();
+        self.each_receiver(|rx| used = used || rx.knows(peer));
+        if !used {
+            self.each_receiver(|rx| rx.forget(peer));
+        }
+        !used
     }
 
     #[inline(always)] // so that a transport's loop over messages knows what kind they are

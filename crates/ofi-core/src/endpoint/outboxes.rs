@@ -5,7 +5,7 @@ use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, F
 use std::sync::Arc;
 
 use crate::cntr::{Cntr, Counters, Kind};
-use crate::cq::{Credit, Credits, Entry, Outbox};
+use crate::cq::{Bell, Credit, Credits, Entry, Outbox};
 use crate::slots::{SlotId, Slots};
 use crate::transport::Route;
 
@@ -64,6 +64,17 @@ impl Outboxes {
     #[inline]
     pub fn end(&mut self, slot: usize) -> usize {
         self.boxes[slot & 1].end_direct()
+    }
+
+    /// The queue that is reading.
+    pub fn reader(&self) -> Option<&Bell> {
+        self.boxes.iter().find_map(Outbox::reader)
+    }
+
+    /// See [`Outbox::disarmed`].
+    pub fn disarmed(&self, reader: Option<&Bell>) {
+        self.boxes.iter().for_each(|outbox| outbox.disarmed(reader));
+        self.counters.disarmed();
     }
 
     /// Begins a poll whose completions nobody is reading.

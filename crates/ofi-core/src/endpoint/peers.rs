@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
 use crate::av::{Av, CountsOf};
+use crate::growth;
 use crate::transport::{Peer, RxName};
 
 /// What the endpoint knows of one peer.
@@ -16,6 +17,8 @@ struct Known {
     source: FiAddr,
     /// The vector's insertion count at that look.
     looked_at: u32,
+    /// Numbers of the vector lead here.
+    used: bool,
 }
 
 /// The caches of one endpoint.
@@ -90,7 +93,7 @@ impl Peers {
             self.removals = removals;
             self.forward.clear();
             for known in &mut self.known {
-                (known.source, known.looked_at) = (FiAddr::NOTAVAIL, 0);
+                (known.source, known.looked_at, known.used) = (FiAddr::NOTAVAIL, 0, false);
             }
         }
         av.address(address)
@@ -103,12 +106,25 @@ impl Peers {
             self.forward.resize(index + 1, 0);
         }
         self.forward[index] = peer + 1;
+        if let Some(known) = self.known.get_mut(peer as usize) {
+            known.used = true;
+        }
     }
 
-    /// Takes note of a new peer.
+    /// Whether the application may name a peer by its vector.
+    pub fn is_used(&mut self, peer: Peer) -> bool {
+        let _ = self.look_up(FiAddr::NOTAVAIL); // drops what is stale; the number itself is never there
+        self.known.get(peer as usize).is_some_and(|known| known.used)
+    }
+
+    /// Takes note of a new peer, whose number may have been another's.
     pub fn introduce(&mut self, peer: Peer, address: &Address) {
-        debug_assert_eq!(peer as usize, self.known.len(), "peers are introduced in order");
-        self.known.push(Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0 });
+        debug_assert!(peer as usize <= self.known.len(), "peers are introduced in order");
+        let new = Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0, used: false };
+        match self.known.get_mut(peer as usize) {
+            Some(known) => *known = new,
+            None => growth::push(&mut self.known, new),
+        }
     }
 
     /// A peer's address.

@@ -17,6 +17,24 @@ use crate::transport::{Lanes, Route, Transport};
 /// What a receive may be flagged with.
 pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
 
+/// Whether flags that are not only of a receive make a search.
+pub(super) fn searches(flags: OpFlags) -> bool {
+    flags.intersects(SEARCH_FLAGS) && (RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags)
+}
+
+/// Checks the memory of a receive.
+///
+/// # Errors
+/// For more than `limit` pieces, or one that is nowhere.
+#[inline]
+pub(super) fn check_pieces(op: &ReceiveOp<'_>, limit: usize) -> Result<()> {
+    match op.buf.pieces() {
+        [one] if one.addr.is_null() && one.len > 0 => Err(null_piece(one.len)),
+        [_] => Ok(()),
+        _ => many_len(&op.buf, limit).map(drop),
+    }
+}
+
 /// A multi-receive buffer of several pieces, or none.
 #[cold]
 pub(super) fn scattered_multi(pieces: usize) -> Error {
@@ -84,6 +102,10 @@ impl<T: Transport> State<T> {
         let rx = self.ends.receiver(at).rx;
         let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
         let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
+        if flags.intersects(SEARCH_FLAGS) {
+            // A search comes upon what has arrived. This is before numbers of peers are held, as a poll may retire some.
+            self.drive();
+        }
         let source = if directed && op.source != FiAddr::UNSPEC {
             if flags.contains(OpFlags::AUTH_KEY) {
                 let stripped = self.of_key(op, flags)?;
@@ -95,18 +117,13 @@ impl<T: Transport> State<T> {
         };
         let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
         if !RECEIVE_FLAGS.contains(flags) {
-            let search = flags & SEARCH_FLAGS;
-            if !TAGGED || search.is_empty() || !(RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags) {
+            if !TAGGED || !searches(flags) {
                 return Err(bad_flags(flags - RECEIVE_FLAGS));
             }
             return self.search(at, op, &want, flags);
         }
         let Receiver { rx, boxes, .. } = self.ends.receiver(at);
-        match op.buf.pieces() {
-            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
-            [_] => {}
-            _ => drop(many_len(&op.buf, rx.iov_limit)?),
-        }
+        check_pieces(op, rx.iov_limit)?;
         let credit = &mut boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());

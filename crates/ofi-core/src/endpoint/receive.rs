@@ -131,6 +131,26 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
+    /// Whether messages of a peer wait, or receives for its messages.
+    pub fn knows(&mut self, peer: Peer) -> bool {
+        match &self.shared {
+            None => {
+                let matcher = &mut self.queue.matcher;
+                let peer = crate::matching::Peer(peer);
+                let directed = self.directed || self.tagged_directed;
+                matcher.envelopes_of(peer) > 0 || directed && matcher.has_directed_at(peer)
+            }
+            Some(part) => part.knows(peer),
+        }
+    }
+
+    /// The number is free for another peer.
+    pub fn forget(&mut self, peer: Peer) {
+        if let Some(part) = &mut self.shared {
+            part.forget(peer);
+        }
+    }
+
     /// The payloads that lie at a peer, and whose tokens are `meant`, are lost.
     pub fn lose(&mut self, peer: Peer, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
         let lose = |kept: &mut Kept<T>| {

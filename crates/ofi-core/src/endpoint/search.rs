@@ -1,87 +1,129 @@
 //! Searching the messages that wait: peek, claim, discard.
 
 use ofi_api::{
-    CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result,
+    CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result,
 };
 
 use super::State;
+use super::post_receive::check_pieces;
 use super::queue::{Filling, Held, Kept};
 use super::receive;
 use super::receiver::Receiver;
 use super::transmit::bad_flags;
 use crate::cq::Credit;
-use crate::matching::{self, Unexpected, Want};
-use crate::transport::{Lanes, Transport};
+use crate::matching::{Unexpected, Want};
+use crate::transport::{Arrived, Lanes, Transport};
 
 /// What a tagged receive may be flagged with to search.
 pub const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
+
+/// A message that waits, as its endpoint would tell of it.
+pub(super) fn waiting<T: Transport>(message: &Unexpected<Kept<T>>) -> Arrived {
+    receive::arrived(&message.envelope, message.content.peer)
+}
+
+/// What a search does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    /// Tells of a message and leaves it.
+    Peek,
+    /// Sets a message aside for the search's context.
+    Claim,
+    /// Throws a message away.
+    Discard,
+    /// Receives the message that was set aside.
+    ReceiveClaimed,
+    /// Throws the message away that was set aside.
+    DiscardClaimed,
+}
+
+impl Search {
+    /// What these flags ask for.
+    ///
+    /// # Errors
+    /// `FI_EBADFLAGS` for what means nothing together.
+    pub(super) fn of(flags: OpFlags) -> Result<Self> {
+        let has = |flag| flags.contains(flag);
+        Ok(match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
+            (true, false, false) => Self::Peek,
+            (true, true, false) => Self::Claim,
+            (true, false, true) => Self::Discard,
+            (false, true, false) => Self::ReceiveClaimed,
+            (false, true, true) => Self::DiscardClaimed,
+            _ => return Err(bad_flags(flags & SEARCH_FLAGS)),
+        })
+    }
+}
+
+/// Nothing is claimed for a context.
+#[cold]
+pub(super) fn not_claimed(context: Context) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "fi_trecvmsg with FI_CLAIM",
+        "the context of an earlier FI_PEEK | FI_CLAIM that found a message",
+        format!("{:#x}, for which none is claimed", context.0),
+        "claim first, with the same context",
+    )
+}
 
 impl<T: Transport> State<T> {
     /// Peek, claim, discard, and receiving what was claimed.
     #[cold]
     pub(super) fn search(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, flags: OpFlags) -> Result<()> {
+        let search = Search::of(flags)?;
+        if search == Search::ReceiveClaimed {
+            check_pieces(op, self.ends.receiver(at).rx.iov_limit)?;
+        }
         let credit = &mut self.ends.receiver(at).boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        self.drive();
-        let has = |flag| flags.contains(flag);
         let context = op.context.0;
-        match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {
-            (true, true, false) => {
-                let found = self
-                    .ends
-                    .receiver(at)
-                    .rx
-                    .queue
-                    .matcher
-                    .claim(want, context)
-                    .map(|message| message.envelope);
+        let matcher = &mut self.ends.receiver(at).rx.queue.matcher;
+        match search {
+            Search::Claim => {
+                let found = matcher.claim(want, context).map(waiting);
                 self.found(at, op, want, found);
             }
-            (true, false, false) => {
-                let found =
-                    self.ends.receiver(at).rx.queue.matcher.peek(want).map(|message| message.envelope);
+            Search::Peek => {
+                let found = matcher.peek(want).map(waiting);
                 self.found(at, op, want, found);
             }
-            (true, false, true) => {
-                let message = self.ends.receiver(at).rx.queue.matcher.discard(want);
+            Search::Discard => {
+                let message = matcher.discard(want);
                 self.discarded(at, op, want, message);
             }
-            (false, true, true) => {
-                let message = self.ends.receiver(at).rx.queue.matcher.take_claimed(context);
+            Search::DiscardClaimed => {
+                let message = matcher.take_claimed(context);
                 self.discarded(at, op, want, message);
             }
-            (false, true, false) => match self.ends.receiver(at).rx.queue.matcher.take_claimed(context) {
+            Search::ReceiveClaimed => match matcher.take_claimed(context) {
                 Some(message) => {
                     let rx = self.ends.receiver(at).rx;
                     let posted = rx.posted(op.context, &op.buf, rx.reports(flags));
-                    let arrived = receive::arrived(&message.envelope, message.content.peer);
-                    let filling = Filling { at, ..rx.queue.fill(posted, &arrived) };
+                    let filling = Filling { at, ..rx.queue.fill(posted, &waiting(&message)) };
                     self.settle(filling, message.content.held);
                 }
                 None => {
                     self.ends.receiver(at).boxes.credits[Credit::Receive as usize] += 1;
-                    return Err(Error::wanted(
-                        Errno::EINVAL,
-                        "fi_trecvmsg with FI_CLAIM",
-                        "the context of an earlier FI_PEEK | FI_CLAIM that found a message",
-                        format!("{context:#x}, for which none is claimed"),
-                        "claim first, with the same context",
-                    ));
+                    return Err(not_claimed(op.context));
                 }
             },
-            _ => {
-                self.ends.receiver(at).boxes.credits[Credit::Receive as usize] += 1;
-                return Err(bad_flags(flags & SEARCH_FLAGS));
-            }
         }
         Ok(())
     }
 
-    fn discarded(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, message: Option<Unexpected<Kept<T>>>) {
-        let found = message.as_ref().map(|message| message.envelope);
+    /// Tells the sender of a message that nobody wants it, and the application what it was.
+    pub(super) fn discarded(
+        &mut self,
+        at: u16,
+        op: &ReceiveOp<'_>,
+        want: &Want,
+        message: Option<Unexpected<Kept<T>>>,
+    ) {
+        let found = message.as_ref().map(waiting);
         if let Some(Unexpected { content: Kept { held: Held::AtSender(token), peer, .. }, .. }) = message
             && let Some((lanes, _)) = self.split()
         {
@@ -91,9 +133,9 @@ impl<T: Transport> State<T> {
     }
 
     /// Reports what a search found.
-    fn found(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, found: Option<matching::Envelope>) {
+    pub(super) fn found(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, found: Option<Arrived>) {
         let Receiver { rx, boxes, peers, .. } = self.ends.receiver(at);
-        let Some(envelope) = found else {
+        let Some(arrived) = found else {
             let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
             let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
             error.tag = want.tag;
@@ -103,7 +145,6 @@ impl<T: Transport> State<T> {
             boxes.credits[Credit::Receive as usize] += 1;
             return;
         }
-        let arrived = receive::arrived(&envelope, envelope.peer.0);
         let source = if rx.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         let body = CqTaggedEntry {
             op_context: op.context,

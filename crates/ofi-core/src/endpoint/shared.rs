@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ofi_api::{Endpoint, Errno, Error, Info, Result, SHARED_CONTEXT, SharedTransmit};
 
+use super::bind::enabled_already;
 use super::queue::Filling;
 use super::shared_receive::SharedPart;
 use super::shared_transmit::{Loan, SharedTx};
 use super::srx::Srx;
-use super::{EpCore, State, bad_state, foreign, of_another_domain};
+use super::{EpCore, State, foreign, of_another_domain};
 use crate::cq::Credit;
 use crate::transport::Transport;
 
@@ -153,7 +154,7 @@ impl<T: Transport> EpCore<T> {
 #[cold]
 fn late(enabled: bool) -> Error {
     match enabled {
-        true => bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first"),
+        true => enabled_already(),
         false => Error::wanted(
             Errno::EBUSY,
             "fi_ep_bind",

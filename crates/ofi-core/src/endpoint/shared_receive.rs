@@ -8,6 +8,9 @@
 //! Senders have numbers of the context's own here, by address, so that a directed receive takes what its peer sent to
 //! whichever endpoint.
 
+mod search;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
@@ -19,12 +22,12 @@ use rustc_hash::FxHashMap;
 use super::EpCore;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
-use super::post_receive::RECEIVE_FLAGS;
+use super::post_receive::{RECEIVE_FLAGS, check_pieces, searches};
 use super::queue::{
     Arrival, Filling, Held, Incoming, Kept, Posted, RxQueue, SIGNALLED, SILENT, Special, SpecialKind,
 };
 use super::receive;
-use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
+use super::transmit::{bad_flags, not_opened_for};
 use crate::av::Av;
 use crate::cq::Credit;
 use crate::domain::DomainCore;
@@ -41,6 +44,25 @@ pub struct SharedRx<T: Transport> {
     pub(super) born: Born,
     pub(super) attr: RxAttr,
     state: PolicyLock<State<T>>,
+    /// Calls that may have matched a message and not told its endpoint.
+    settling: AtomicUsize,
+}
+
+/// Counts a call in [`SharedRx::settling`].
+struct Settling<'a>(&'a AtomicUsize);
+
+impl<'a> Settling<'a> {
+    /// Before the context's lock, under which the count is read.
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 struct State<T: Transport> {
@@ -156,6 +178,7 @@ impl<T: Transport> SharedRx<T> {
             fid: Fid::next(),
             born: Born::here(),
             state: PolicyLock::between(domain.serialization, state),
+            settling: AtomicUsize::new(0),
             attr,
         }
     }
@@ -170,19 +193,19 @@ impl<T: Transport> SharedRx<T> {
         }
         let flags = if op.call == Call::Msg { op.flags } else { self.attr.op_flags | op.flags };
         if !RECEIVE_FLAGS.contains(flags) {
-            return Err(bad_flags(flags - RECEIVE_FLAGS));
+            return match tag {
+                Some(tag) if searches(flags) => self.search(op, tag, flags),
+                _ => Err(bad_flags(flags - RECEIVE_FLAGS)),
+            };
         }
-        match op.buf.pieces() {
-            [one] if one.addr.is_null() && one.len > 0 => return Err(null_piece(one.len)),
-            [_] => {}
-            _ => drop(many_len(&op.buf, self.attr.iov_limit)?),
-        }
+        check_pieces(op, self.attr.iov_limit)?;
         let multi = flags.contains(OpFlags::MULTI_RECV);
         if multi && op.buf.pieces().len() != 1 {
             return Err(super::post_receive::scattered_multi(op.buf.pieces().len()));
         }
         let asked = flags.contains(OpFlags::COMPLETION);
         // A message of an endpoint that closes meanwhile is none: then the receive looks for the next.
+        let _settling = Settling::begin(&self.settling);
         loop {
             let settled = {
                 let mut guard = self.state.lock();
@@ -455,6 +478,21 @@ impl<T: Transport> SharedPart<T> {
     pub fn may_hold(&self, peer: Peer, len: usize) -> bool {
         let sender = self.sender(peer).unwrap_or(matching::Peer(u32::MAX));
         self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
+    }
+
+    /// Whether messages of a peer wait here, or may be on their way to a receive: a message that was matched is completed
+    /// after the context's lock was released.
+    pub fn knows(&self, peer: Peer) -> bool {
+        let guard = self.context.state.lock();
+        let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);
+        waits || self.context.settling.load(Ordering::Acquire) > 0
+    }
+
+    /// The number is free for another peer.
+    pub fn forget(&mut self, peer: Peer) {
+        if let Some(sender) = self.senders.get_mut(peer as usize) {
+            *sender = 0;
+        }
     }
 
     /// Changes what waits of a peer.

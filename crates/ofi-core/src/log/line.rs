@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::Event;
 use tracing::field::{Field, FieldSet, Visit};
 
+use super::Level;
 use super::origin::Origin;
-use super::{Filter, Level};
 
 const PROVIDER: &str = "prov";
 const SUBSYSTEM: &str = "subsys";
@@ -22,31 +22,55 @@ pub(super) fn is_origin_in_fields(fields: &FieldSet) -> bool {
     fields.field(PROVIDER).is_some() || fields.field(SUBSYSTEM).is_some()
 }
 
-/// The line to print for `event`, with its line end; `None` if `filter` does not let it through.
-pub(super) fn compose(event: &Event<'_>, filter: &Filter) -> Option<String> {
+/// A message, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The provider, or `core`.
+    pub provider: String,
+    /// One of [`super::SUBSYSTEMS`], or a plug-in's own.
+    pub subsystem: String,
+    /// How loud it is.
+    pub level: Level,
+    /// The function, or the module.
+    pub function: String,
+    /// The line of the source.
+    pub line: u64,
+    /// What is said, in one line, without a line end.
+    pub text: String,
+}
+
+/// What `event` says; `None` for other libraries' events.
+pub(super) fn read(event: &Event<'_>) -> Option<Entry> {
     let metadata = event.metadata();
-    let level = Level::from(*metadata.level());
     let origin = Origin::of(metadata.target())?;
     let mut fields = Fields::default();
     event.record(&mut fields);
-    let provider = fields.provider.as_deref().unwrap_or(origin.provider);
-    let subsystem = fields.subsystem.as_deref().unwrap_or(origin.subsystem);
-    if !filter.allows(provider, subsystem, level) {
-        return None;
-    }
-
     let module = metadata.module_path().unwrap_or_default();
-    let function = fields.function.as_deref().unwrap_or(module.rsplit("::").next().unwrap_or_default());
-    let number = fields.line.unwrap_or(metadata.line().unwrap_or_default().into());
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let pid = std::process::id();
-    let mut text =
-        format!("libfabric:{pid}:{seconds}::{provider}:{subsystem}:{function}():{number}<{}> ", level.name());
-    text.push_str(fields.message.trim_end());
+    let mut text = fields.message.trim_end().to_owned();
     text.push_str(&fields.rest);
     escape_controls(&mut text);
-    text.push('\n');
-    Some(text)
+    Some(Entry {
+        provider: fields.provider.unwrap_or_else(|| origin.provider.into()),
+        subsystem: fields.subsystem.unwrap_or_else(|| origin.subsystem.into()),
+        level: Level::from(*metadata.level()),
+        function: fields.function.unwrap_or_else(|| module.rsplit("::").next().unwrap_or_default().into()),
+        line: fields.line.unwrap_or(metadata.line().unwrap_or_default().into()),
+        text,
+    })
+}
+
+impl Entry {
+    /// The line to print, with its line end.
+    pub(super) fn printed(&self) -> String {
+        let Self { provider, subsystem, level, function, line, text } = self;
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (pid, level) = (std::process::id(), level.name());
+        let mut printed =
+            format!("libfabric:{pid}:{seconds}::{provider}:{subsystem}:{function}():{line}<{level}> {text}");
+        escape_controls(&mut printed);
+        printed.push('\n');
+        printed
+    }
 }
 
 /// What an event carries, sorted into what the line needs.

@@ -183,9 +183,31 @@ fn child() {
     if std::env::var_os("OFI_TEST_HAS_SUBSCRIBER").is_some() {
         tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::default()).unwrap();
     }
+    if std::env::var_os("OFI_TEST_TAKES_LOG").is_some() {
+        println!("taken: {}", take_over(Arc::new(Told)));
+        warn!(target: "ofi::shm::cq", "for the program");
+        info!(target: "ofi::shm::cq", "not wanted");
+        give_back();
+    }
     let started = init_from_env();
     warn!(target: "ofi::shm::cq", "spoken after {started:?}");
     println!("slots {}", SLOTS.get());
+}
+
+/// A program's log that wants warnings, and whose functions say something themselves.
+struct Told;
+
+impl Sink for Told {
+    fn enabled(&self, _: &str, _: &str, level: Level) -> Option<bool> {
+        warn!(target: "ofi::shm::cq", "said while it is asked");
+        Some(level == Level::Warn)
+    }
+
+    fn log(&self, entry: &Entry) -> bool {
+        println!("told: {}:{}:{}", entry.provider, entry.subsystem, entry.text);
+        warn!(target: "ofi::shm::cq", "said while it is told");
+        true
+    }
 }
 
 /// Standard output and standard error of [`child`].
@@ -225,4 +247,24 @@ fn with_a_level_settings_that_cannot_be_used_come_first() {
 fn a_subscriber_of_the_program_stays() {
     let (_, stderr) = run_child(&[("FI_LOG_LEVEL", "debug"), ("OFI_TEST_HAS_SUBSCRIBER", "1")]);
     assert!(!stderr.contains("libfabric:"), "{stderr}");
+}
+
+#[test]
+fn a_program_takes_the_log_and_gives_it_back() {
+    let told = |stdout: &str| stdout.lines().filter(|line| line.contains("told: ")).count();
+    let (stdout, stderr) = run_child(&[("OFI_TEST_TAKES_LOG", "1")]);
+    assert!(stdout.contains("taken: true") && stdout.contains("told: shm:cq:for the program"), "{stdout}");
+    assert_eq!(told(&stdout), 1, "{stdout}");
+    assert!(!stderr.contains("libfabric:"), "{stderr}");
+
+    let (stdout, stderr) = run_child(&[("OFI_TEST_TAKES_LOG", "1"), ("FI_LOG_LEVEL", "debug")]);
+    assert_eq!(told(&stdout), 1, "{stdout}");
+    let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("libfabric:")).collect();
+    assert!(lines.len() == 1 && lines[0].ends_with("spoken after Taken"), "{stderr}");
+}
+
+#[test]
+fn the_log_of_a_program_with_a_subscriber_is_not_taken() {
+    let (stdout, _) = run_child(&[("OFI_TEST_TAKES_LOG", "1"), ("OFI_TEST_HAS_SUBSCRIBER", "1")]);
+    assert!(stdout.contains("taken: false") && !stdout.contains("told: "), "{stdout}");
 }

@@ -321,6 +321,16 @@ impl<R, U> Matcher<R, U> {
         self.posted.extract(wanted)
     }
 
+    /// Whether a receive waits for messages of this peer alone. Looks at all of them.
+    pub fn has_directed_at(&mut self, peer: Peer) -> bool {
+        let mut found = false;
+        drop(self.posted.extract(|want, _| {
+            found |= want.source == Source::From(peer);
+            false
+        }));
+        found
+    }
+
     /// Receives that wait.
     #[inline]
     pub fn posted_len(&self) -> usize {

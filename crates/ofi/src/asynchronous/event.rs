@@ -1,4 +1,4 @@
-//! Completions of no operation: what peers did to this node, and injects that failed.
+//! Completions of no operation of the node: what peers did to it, what it got for a shared context, and injects that failed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use crate::threading::{Level, Safe};
 pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> AsyncNode<L> {
-    /// Waits for the next completion that is of no operation: a peer's write with remote CQ data
-    /// ([`writedata`](AsyncNode::writedata)). The node keeps 65,536 that nobody fetched; more are dropped, and
+    /// Waits for the next completion that is of no operation of the node: a peer's write with remote CQ data
+    /// ([`writedata`](AsyncNode::writedata)), or a receive of a [shared context](crate::SharedReceive). The node keeps 65,536 that nobody fetched; more are dropped, and
     /// [counted](AsyncNode::lost).
     ///
     /// # Errors

@@ -156,6 +156,14 @@ impl<L: Level> AsyncNode<L> {
         self.node.lookup(address)
     }
 
+    /// As [`Node::rx_addr`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rx_addr(&self, peer: FiAddr, index: usize) -> Result<FiAddr> {
+        self.node.rx_addr(peer, index)
+    }
+
     /// As [`Node::option`].
     ///
     /// # Errors

@@ -358,6 +358,8 @@ impl<L: Level> Table<L> {
         // A message of a multi-receive that takes more.
         let goes_on = done.range.is_some() && done.released.is_none();
         let owner = match done.op {
+            // Its number is one of the context's.
+            Some(_) if done.shared => Owner::Nobody,
             Some(op) => match self.owners.get_mut(op.index()) {
                 Some(owner) if goes_on => *owner,
                 Some(owner) => std::mem::replace(owner, Owner::Nobody),

@@ -81,7 +81,7 @@ impl<L: Level> Node<L> {
         peer: FiAddr,
         remote: RemoteWindow,
     ) -> Result<Op> {
-        self.search(false, |endpoint, context| {
+        self.desk().search(false, |endpoint, context| {
             Change { op, operands, compare: &[], peer, remote, call: Call::Plain }
                 .post(context, None, |op| endpoint.atomic(op))
         })
@@ -121,7 +121,7 @@ impl<L: Level> Node<L> {
         let change = Change { op, operands, compare: &[], peer, remote, call: Call::Plain };
         // SAFETY: one operation that writes its results to the memory of a `BufferMut`, with one completion.
         unsafe {
-            self.transfer(result, Part::ALL, |endpoint, lent, context| {
+            self.desk().transfer(result, Part::ALL, |endpoint, lent, context| {
                 change.post(context, Some(lent), |op| endpoint.atomic(op))
             })
         }
@@ -143,7 +143,7 @@ impl<L: Level> Node<L> {
         let change = Change { op, operands, compare, peer, remote, call: Call::Plain };
         // SAFETY: as above.
         unsafe {
-            self.transfer(result, Part::ALL, |endpoint, lent, context| {
+            self.desk().transfer(result, Part::ALL, |endpoint, lent, context| {
                 change.post(context, Some(lent), |op| endpoint.atomic(op))
             })
         }

@@ -1,20 +1,22 @@
 //! Opening a node.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
-    Address, AvAttr, BindFlags, Caps, CqAttr, CqFormat, EqAttr, Errno, Error, EventQueue, GetinfoFlags,
-    Hints, Info, MrMode, Result, WaitObj,
+    Address, AvAttr, BindFlags, Caps, CompletionQueue, CqAttr, CqFormat, Endpoint, EqAttr, Errno, Error,
+    EventQueue, GetinfoFlags, Hints, Info, MrMode, Result, SHARED_CONTEXT, WaitObj,
 };
 use ofi_core::lock::PolicyLock;
 
 use super::Node;
 use super::collective::Joins;
 use crate::asynchronous::AsyncNode;
-use crate::domain::Domain;
+use crate::domain::{Domain, Opened};
 use crate::operations::Operations;
+use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
 
 /// How to open a [`Node`]. Begins with [`Node::builder`], [`Node::builder_completion`] or [`Domain::node`].
@@ -26,7 +28,6 @@ use crate::threading::Level;
 /// assert!(node.wait_fd().is_some());
 /// # Ok::<(), ofi::Error>(())
 /// ```
-#[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder<L: Level> {
     domain: Option<Domain<L>>,
@@ -38,7 +39,18 @@ pub struct NodeBuilder<L: Level> {
     wait_obj: WaitObj,
     cq_size: usize,
     av_count: usize,
+    rx_ctx_bits: u32,
+    shared_receive: Option<Arc<Shared>>,
+    shared_transmit: Option<Arc<dyn ofi_api::SharedTransmit>>,
     _level: PhantomData<fn() -> L>,
+}
+
+impl<L: Level> fmt::Debug for NodeBuilder<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("NodeBuilder");
+        debug.field("domain", &self.domain).field("hints", &self.hints).field("name", &self.name);
+        debug.finish_non_exhaustive()
+    }
 }
 
 impl<L: Level> NodeBuilder<L> {
@@ -53,6 +65,9 @@ impl<L: Level> NodeBuilder<L> {
             wait_obj: WaitObj::Yield,
             cq_size: 0,
             av_count: 0,
+            rx_ctx_bits: 0,
+            shared_receive: None,
+            shared_transmit: None,
             _level: PhantomData,
         }
     }
@@ -93,6 +108,24 @@ impl<L: Level> NodeBuilder<L> {
         Self { av_count, ..self }
     }
 
+    /// How many bits of a peer's number name one of its receive contexts: see [`Node::rx_addr`]. Peers with `n` contexts
+    /// take the logarithm of `n` to base 2, rounded up.
+    pub fn rx_ctx_bits(self, rx_ctx_bits: u32) -> Self {
+        Self { rx_ctx_bits, ..self }
+    }
+
+    /// Has messages received by the receives of `context`, in its domain, instead of receives of the node's own.
+    pub fn shared_receive(self, context: &SharedReceive<L>) -> Self {
+        let domain = self.domain.or_else(|| Some(context.domain().clone()));
+        Self { domain, shared_receive: Some(Arc::clone(context.shared())), ..self }
+    }
+
+    /// Takes the room for what the node sends from `context`, in its domain.
+    pub fn shared_transmit(self, context: &SharedTransmit<L>) -> Self {
+        let domain = self.domain.or_else(|| Some(context.domain().clone()));
+        Self { domain, shared_transmit: Some(Arc::clone(context.raw())), ..self }
+    }
+
     /// Opens it with operations that are futures. The wait object is [`WaitObj::Fd`], whatever was chosen.
     ///
     /// # Errors
@@ -117,37 +150,58 @@ impl<L: Level> NodeBuilder<L> {
         self.assemble(info, Some(eq))
     }
 
-    fn assemble(self, info: Option<&Info>, eq: Option<&Arc<dyn EventQueue>>) -> Result<Node<L>> {
-        let domain = match self.domain {
-            Some(domain) => domain,
-            None => Domain::open_as(&self.hints, self.node.as_deref(), self.service.as_deref(), self.flags)?,
-        };
-        let opened = domain.opened();
-        let info = info.unwrap_or(&opened.info);
-        // A mode that this layer does not serve must not have been asked for.
-        let served = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL | MrMode::BASIC;
-        if !info.mode.is_empty() || !served.contains(info.domain_attr.mr_mode) {
-            return Err(Error::wanted(
-                Errno::ENOSYS,
-                "fi_info.mode and domain_attr.mr_mode",
-                format!("no mode, and of mr_mode {served}"),
-                format!("[ {} ] and [ {} ]", info.mode, info.domain_attr.mr_mode),
-                "leave the others out of the hints, or use the raw layer",
-            ));
+    /// The domain to open it in.
+    fn domain(&self, hints: &Hints) -> Result<Domain<L>> {
+        match &self.domain {
+            Some(domain) => Ok(domain.clone()),
+            None => Domain::open_as(hints, self.node.as_deref(), self.service.as_deref(), self.flags),
         }
-        let endpoint = opened.raw.open_endpoint(info)?;
+    }
+
+    fn open_cq(&self, opened: &Opened) -> Result<Arc<dyn CompletionQueue>> {
         let attr =
             CqAttr { size: self.cq_size, format: CqFormat::Tagged, wait_obj: self.wait_obj, wait_set: None };
-        let cq = opened.raw.open_cq(&attr)?;
-        let av = opened.raw.open_av(&AvAttr {
-            av_type: info.domain_attr.av_type,
+        opened.raw.open_cq(&attr)
+    }
+
+    fn open_av(&self, opened: &Opened) -> Result<Vector> {
+        let attr = AvAttr {
+            av_type: opened.info.domain_attr.av_type,
             count: self.av_count,
+            rx_ctx_bits: self.rx_ctx_bits,
             ..AvAttr::default()
-        })?;
+        };
+        Ok(Vector { raw: opened.raw.open_av(&attr)?, rx_ctx_bits: self.rx_ctx_bits })
+    }
+
+    fn assemble(self, info: Option<&Info>, eq: Option<&Arc<dyn EventQueue>>) -> Result<Node<L>> {
+        let domain = self.domain(&self.hints)?;
+        let opened = domain.opened();
+        let mut info = info.unwrap_or(&opened.info).clone();
+        check_modes(&info)?;
+        if self.shared_receive.is_some() {
+            info.ep_attr.rx_ctx_cnt = SHARED_CONTEXT;
+        }
+        if self.shared_transmit.is_some() {
+            info.ep_attr.tx_ctx_cnt = SHARED_CONTEXT;
+        }
+        let endpoint = opened.raw.open_endpoint(&info)?;
+        // First of all, so that a context's vector is of its domain.
+        if let Some(context) = &self.shared_receive {
+            endpoint.bind_shared_receive(context.endpoint())?;
+        }
+        if let Some(context) = &self.shared_transmit {
+            endpoint.bind_shared_transmit(context)?;
+        }
+        let cq = self.open_cq(opened)?;
+        let vector = match &self.shared_receive {
+            Some(context) => context.vector(|| self.open_av(opened))?,
+            None => self.open_av(opened)?,
+        };
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
         match eq {
             Some(eq) => endpoint.bind_eq(eq)?,
-            None => endpoint.bind_av(&av)?,
+            None => endpoint.bind_av(&vector.raw)?,
         }
         if let Some(name) = &self.name {
             endpoint.set_name(name)?;
@@ -159,17 +213,108 @@ impl<L: Level> NodeBuilder<L> {
         } else {
             None
         };
-        Ok(Node {
+        let shared = self.shared_receive.as_ref().map(|context| context.member(&cq));
+        Ok(Node { joins, shared, ..self.node(domain, (endpoint, None), cq, vector) })
+    }
+
+    /// A node of these parts: an endpoint, and what its receives are posted to if that is another.
+    fn node(
+        &self,
+        domain: Domain<L>,
+        (endpoint, receiver): (Arc<dyn Endpoint>, Option<Arc<dyn Endpoint>>),
+        cq: Arc<dyn CompletionQueue>,
+        vector: Vector,
+    ) -> Node<L> {
+        Node {
+            shared: None,
             endpoint,
+            receiver,
             cq,
-            av,
-            joins,
+            av: vector.raw,
+            rx_ctx_bits: vector.rx_ctx_bits,
+            joins: None,
             reading: PolicyLock::new(L::serialization(), ()),
             operations: PolicyLock::new(L::serialization(), Operations::new()),
             domain,
             yields: self.wait_obj == WaitObj::Yield,
             signaled: AtomicBool::new(false),
             _level: PhantomData,
-        })
+        }
     }
+}
+
+/// Scalable endpoints.
+impl<L: Level> NodeBuilder<L> {
+    /// Opens a scalable endpoint (`fi_scalable_ep`) of `count` contexts, each as a node: transmit context `i`, receive context
+    /// `i`, and a queue of its own. All of them have one address, at which a peer sees one source, and one address
+    /// vector: what one inserts has its number for all.
+    ///
+    /// A message goes to the context that its sender names ([`Node::rx_addr`]), if the hints have `FI_NAMED_RX_CTX`; otherwise
+    /// messages of one sender go to one of them. There are no collectives. The endpoint closes with its last context.
+    ///
+    /// # Errors
+    /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than there can be, and for shared ones.
+    pub fn open_contexts(self, count: usize) -> Result<Vec<Node<L>>> {
+        let shares = self.shared_receive.is_some() || self.shared_transmit.is_some();
+        if shares || count == 0 {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the contexts of a scalable endpoint",
+                "one or more of its own",
+                if shares { "a shared one" } else { "none" },
+                "share contexts between nodes that are opened one by one",
+            ));
+        }
+        let domain = self.domain(&self.hints.clone().tx_ctx_cnt(count).rx_ctx_cnt(count))?;
+        let opened = domain.opened();
+        let mut info = opened.info.clone();
+        check_modes(&info)?;
+        (info.ep_attr.tx_ctx_cnt, info.ep_attr.rx_ctx_cnt) = (count, count);
+        for caps in [&mut info.caps, &mut info.tx_attr.caps, &mut info.rx_attr.caps] {
+            *caps -= Caps::COLLECTIVE;
+        }
+        let hub = opened.raw.open_scalable(&info)?;
+        let vector = self.open_av(opened)?;
+        hub.bind_av(&vector.raw)?;
+        if let Some(name) = &self.name {
+            hub.set_name(name)?;
+        }
+        let nodes = (0..count).map(|index| {
+            let (tx, _) = hub.transmit_context(index, None)?;
+            let (rx, _) = hub.receive_context(index, None)?;
+            let cq = self.open_cq(opened)?;
+            tx.bind_cq(&cq, BindFlags::TRANSMIT)?;
+            rx.bind_cq(&cq, BindFlags::RECV)?;
+            tx.enable()?;
+            rx.enable()?;
+            Ok(self.node(domain.clone(), (tx, Some(rx)), cq, vector.clone()))
+        });
+        let nodes = nodes.collect::<Result<_>>()?;
+        hub.enable()?;
+        Ok(nodes)
+    }
+
+    /// As [`NodeBuilder::open_contexts`], with operations that are futures.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_contexts_async(self, count: usize) -> Result<Vec<AsyncNode<L>>> {
+        let nodes = self.wait_obj(WaitObj::Fd).open_contexts(count)?;
+        Ok(nodes.into_iter().map(AsyncNode::new).collect())
+    }
+}
+
+/// Refuses an info with modes that this layer does not serve: they must not have been asked for.
+fn check_modes(info: &Info) -> Result<()> {
+    let served = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL | MrMode::BASIC;
+    if info.mode.is_empty() && served.contains(info.domain_attr.mr_mode) {
+        return Ok(());
+    }
+    Err(Error::wanted(
+        Errno::ENOSYS,
+        "fi_info.mode and domain_attr.mr_mode",
+        format!("no mode, and of mr_mode {served}"),
+        format!("[ {} ] and [ {} ]", info.mode, info.domain_attr.mr_mode),
+        "leave the others out of the hints, or use the raw layer",
+    ))
 }

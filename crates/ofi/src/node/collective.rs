@@ -145,7 +145,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::send`]; for a group that has failed, why it did.
     pub fn barrier(&self, group: &Group) -> Result<Op> {
         let op = |context| CollectiveOp::new(CollectiveKind::Barrier, group.raw.addr(), context);
-        self.search(false, |endpoint, context| endpoint.collective(&op(context)))
+        self.desk().search(false, |endpoint, context| endpoint.collective(&op(context)))
     }
 
     /// Sends the root's buffer to all (`fi_broadcast`): at the others it receives, and is as long.
@@ -156,7 +156,7 @@ impl<L: Level> Node<L> {
         let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
         // SAFETY: one broadcast from or into the memory of a `BufferMut`, with one completion.
         unsafe {
-            self.transfer(buffer, Part::ALL, |endpoint, lent, context| {
+            self.desk().transfer(buffer, Part::ALL, |endpoint, lent, context| {
                 let mut op = CollectiveOp::new(CollectiveKind::Broadcast, group.raw.addr(), context);
                 (op.buf, op.count, op.root) = (lent, lent.len(), address);
                 endpoint.collective(&op)
@@ -254,7 +254,7 @@ impl<L: Level> Node<L> {
             endpoint.collective(&together)
         };
         // SAFETY: one collective that writes the first part of a vector and reads the second, with one completion.
-        let posted = unsafe { self.transfer(buffer, Part::new(&(..outcome)), post) };
+        let posted = unsafe { self.desk().transfer(buffer, Part::new(&(..outcome)), post) };
         Ok(posted?)
     }
 }

@@ -1,6 +1,6 @@
 //! Untagged messages, and what tagged ones have in common with them.
 
-use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, ReceiveOp, Result, SendOp};
+use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, Result, SendOp};
 
 use super::Node;
 use crate::buffer::{Buffer, BufferMut};
@@ -39,7 +39,9 @@ impl<L: Level> Node<L> {
         out: Outgoing,
     ) -> Result<Op, Rejected<B>> {
         // SAFETY: one send, which reads the memory, and, not being an inject, ends with one completion.
-        unsafe { self.transfer(buffer, part, |endpoint, lent, context| out.post(endpoint, lent, context)) }
+        unsafe {
+            self.desk().transfer(buffer, part, |endpoint, lent, context| out.post(endpoint, lent, context))
+        }
     }
 
     pub(super) fn post_inject(&self, bytes: &[u8], out: Outgoing) -> Result<()> {
@@ -113,21 +115,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv_from`]; `FI_EINVAL` for a range beyond the buffer.
     pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
-        let RecvMsg { buffer, source, tag, part } = message;
-        if let Err(error) = self.check_source(source, tag.is_some()) {
-            return Err(Rejected { error, buffer });
-        }
-        // SAFETY: one receive into the memory of a `BufferMut`. The flags are given here whatever `rx_attr.op_flags`
-        // says, so it is no multi-receive, and ends with one completion.
-        unsafe {
-            self.transfer(buffer, part, |endpoint, buf, context| {
-                let op = ReceiveOp { buf, source, context, flags: OpFlags::COMPLETION, call: Call::Msg };
-                match tag {
-                    Some(tag) => endpoint.receive_tagged(&op, tag),
-                    None => endpoint.receive(&op),
-                }
-            })
-        }
+        self.receiving().recvmsg(message)
     }
 
     /// Posts a buffer that takes one untagged message after the other (`FI_MULTI_RECV`), until less than
@@ -137,13 +125,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
     pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
-        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
-        // SAFETY: one multi-receive into the memory of a `BufferMut`.
-        unsafe {
-            self.transfer_multi(buffer, |endpoint, buf, context| {
-                endpoint.receive(&ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg })
-            })
-        }
+        self.receiving().recv_multi(buffer, None)
     }
 }
 

@@ -9,6 +9,7 @@ mod collective;
 mod message;
 mod post;
 mod queue;
+mod receiving;
 mod rma;
 mod tagged;
 
@@ -25,10 +26,12 @@ use ofi_core::lock::PolicyLock;
 
 pub use builder::NodeBuilder;
 pub use collective::Group;
+pub(crate) use post::Desk;
 
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
 use crate::operations::{Op, Operations};
+use crate::shared::Membership;
 use crate::threading::{Completion, Level, Safe};
 
 /// A reliable-datagram endpoint (`FI_EP_RDM`) with its completion queue and address vector.
@@ -101,10 +104,17 @@ use crate::threading::{Completion, Level, Safe};
 /// ```
 pub struct Node<L: Level = Safe> {
     // Fields drop in order. The endpoint goes first: closing it ends what transports and peers do with the memory of
-    // operations in flight. It is the only handle, and never given out. `operations`, which owns that memory, is last.
+    // operations in flight. It is the only handle, and never given out; so is `receiver`. `operations`, which owns that
+    // memory, is last. What a shared context was given for receives is the context's, and goes with it.
+    /// The shared receive context, if its receives are not its own.
+    shared: Option<Membership>,
     endpoint: Arc<dyn Endpoint>,
+    /// What receives are posted to, where that is another: a receive context of a scalable endpoint.
+    receiver: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
+    /// The bits of a peer's number that name one of its receive contexts.
+    rx_ctx_bits: u32,
     /// There with `FI_COLLECTIVE`.
     joins: Option<collective::Joins>,
     domain: Domain<L>,
@@ -207,6 +217,34 @@ impl<L: Level> Node<L> {
         self.av.reverse_lookup(address)
     }
 
+    /// One of the receive contexts of a peer that is a scalable endpoint (`fi_rx_addr`), as a destination of messages.
+    ///
+    /// ```
+    /// # use ofi::{Caps, Hints, Node};
+    /// let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::NAMED_RX_CTX);
+    /// let workers = Node::builder().hints(hints.clone()).open_contexts(3)?;
+    /// let client = Node::builder().hints(hints).rx_ctx_bits(2).open()?; // numbers have room for 4 contexts
+    /// let service = client.insert(&workers[0].name()?)?;
+    /// client.inject(b"for the last of them", client.rx_addr(service, 2)?)?;
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an index that [`NodeBuilder::rx_ctx_bits`] has no room for.
+    pub fn rx_addr(&self, peer: FiAddr, index: usize) -> Result<FiAddr> {
+        let count = 1_u64 << self.rx_ctx_bits;
+        if index as u64 >= count {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the index of a peer's receive context",
+                format!("one below {count}, as the node was opened with {} rx_ctx_bits", self.rx_ctx_bits),
+                index.to_string(),
+                "open the node with more NodeBuilder::rx_ctx_bits",
+            ));
+        }
+        Ok(peer.with_rx_index(index as u32, self.rx_ctx_bits))
+    }
+
     /// Reads an option of the endpoint (`fi_getopt`).
     ///
     /// # Errors
@@ -238,16 +276,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// `FI_ENOENT` if it is no receive of this node that waits: it may have ended already.
     pub fn cancel(&self, op: Op) -> Result<()> {
-        if !self.operations.lock().contains(op) {
-            return Err(Error::wanted(
-                Errno::ENOENT,
-                "the operation to cancel",
-                "one of this node that is in flight",
-                format!("{op:?}, which is not"),
-                "nothing: its completion has been read",
-            ));
-        }
-        self.endpoint.cancel(op.context())
+        self.receiving().cancel(op)
     }
 
     /// The endpoint, for calls that move no memory.
@@ -258,8 +287,9 @@ impl<L: Level> Node<L> {
     /// Closes the endpoint. Operations in flight end without completions, and their buffers come back; those of
     /// multi-receives live on in their ranges.
     pub fn close(self) -> Vec<AnyBuffer> {
-        let Self { endpoint, operations, .. } = self;
-        drop(endpoint);
+        let Self { shared, endpoint, receiver, operations, .. } = self;
+        drop(shared);
+        drop((endpoint, receiver));
         operations.lock().drain()
     }
 }

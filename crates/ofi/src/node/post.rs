@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use ofi_api::{Caps, Context, Desc, Errno, Error, FiAddr, Lent, MrMode, Piece, Result};
+use ofi_api::{Caps, Context, Desc, Endpoint, Errno, Error, FiAddr, Lent, MrMode, Piece, Result};
+
+use ofi_core::lock::PolicyLock;
 
 use super::Node;
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
+use crate::domain::Opened;
 use crate::multi_recv::MultiRecvBuffer;
-use crate::operations::{Claim, Op, Slot};
+use crate::operations::{Claim, Op, Operations, Slot};
 use crate::request::{Part, Rejected};
 use crate::threading::Level;
 
@@ -39,7 +42,29 @@ impl Memory {
     }
 }
 
+/// Where operations are posted: an endpoint, and the table that owns what they use.
+#[derive(Clone, Copy)]
+pub(crate) struct Desk<'a> {
+    pub endpoint: &'a dyn Endpoint,
+    pub operations: &'a PolicyLock<Operations>,
+    pub opened: &'a Opened,
+}
+
 impl<L: Level> Node<L> {
+    /// For everything but receives.
+    #[inline]
+    pub(super) fn desk(&self) -> Desk<'_> {
+        Desk { endpoint: &*self.endpoint, operations: &self.operations, opened: self.domain.opened() }
+    }
+
+    /// For receives.
+    #[inline]
+    pub(super) fn receiving(&self) -> Desk<'_> {
+        Desk { endpoint: self.receiver.as_deref().unwrap_or(&*self.endpoint), ..self.desk() }
+    }
+}
+
+impl Desk<'_> {
     /// Moves `buffer` into a slot and posts an operation on its part `part`.
     ///
     /// # Safety
@@ -50,7 +75,7 @@ impl<L: Level> Node<L> {
         &self,
         buffer: B,
         part: Part,
-        post: impl FnOnce(&dyn ofi_api::Endpoint, Lent<'_>, Context) -> Result<()>,
+        post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
     ) -> Result<Op, Rejected<B>> {
         let buffer = AnyBuffer::from(buffer);
         let part = match self.checked(&buffer, part) {
@@ -60,7 +85,7 @@ impl<L: Level> Node<L> {
         let memory = Memory::of(&buffer, &part);
         let op = self.operations.lock().insert(Slot::Transfer { buffer, part });
         // SAFETY: the slot owns the buffer, and the caller promises the rest.
-        let posted = unsafe { memory.lend(|lent| post(&*self.endpoint, lent, op.context())) };
+        let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, op.context())) };
         let Err(error) = posted else { return Ok(op) };
         let slot = self.operations.lock().remove(op);
         match slot {
@@ -69,7 +94,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// As [`Node::transfer`], for a receive of a claimed message.
+    /// As [`Desk::transfer`], for a receive of a claimed message.
     ///
     /// # Safety
     /// As there.
@@ -77,7 +102,7 @@ impl<L: Level> Node<L> {
         &self,
         claim: Claim,
         buffer: B,
-        post: impl FnOnce(&dyn ofi_api::Endpoint, Lent<'_>, Context) -> Result<()>,
+        post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
     ) -> Result<Op, Rejected<(Claim, B)>> {
         let buffer = AnyBuffer::from(buffer);
         let part = match self.checked(&buffer, Part::ALL) {
@@ -91,7 +116,7 @@ impl<L: Level> Node<L> {
             return Err(rejected(not_claimed(), buffer).map(|buffer| (claim, buffer)));
         }
         // SAFETY: the slot owns the buffer, and the caller promises the rest.
-        let posted = unsafe { memory.lend(|lent| post(&*self.endpoint, lent, claim.0.context())) };
+        let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, claim.0.context())) };
         let Err(error) = posted else { return Ok(claim.0) };
         let slot = self.operations.lock().unclaimed(&claim);
         match slot {
@@ -100,14 +125,14 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// As [`Node::transfer`], for a multi-receive: there are many completions, and the last has `FI_MULTI_RECV`.
+    /// As [`Desk::transfer`], for a multi-receive: there are many completions, and the last has `FI_MULTI_RECV`.
     ///
     /// # Safety
     /// As there.
     pub(super) unsafe fn transfer_multi(
         &self,
         mut buffer: MultiRecvBuffer,
-        post: impl FnOnce(&dyn ofi_api::Endpoint, Lent<'_>, Context) -> Result<()>,
+        post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
     ) -> Result<Op, Rejected<MultiRecvBuffer>> {
         if !buffer.is_unused() {
             let error = Error::wanted(
@@ -126,7 +151,7 @@ impl<L: Level> Node<L> {
         let memory = Memory::of(buffer.buffer(), &part);
         let op = self.operations.lock().insert(Slot::Multi(buffer));
         // SAFETY: the slot owns the buffer, of which there are no ranges; the caller promises the rest.
-        let posted = unsafe { memory.lend(|lent| post(&*self.endpoint, lent, op.context())) };
+        let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, op.context())) };
         let Err(error) = posted else { return Ok(op) };
         let slot = self.operations.lock().remove(op);
         match slot {
@@ -139,10 +164,10 @@ impl<L: Level> Node<L> {
     pub(super) fn search(
         &self,
         claim: bool,
-        post: impl FnOnce(&dyn ofi_api::Endpoint, Context) -> Result<()>,
+        post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
     ) -> Result<Op> {
         let op = self.operations.lock().insert(Slot::Search { claim });
-        let posted = post(&*self.endpoint, op.context());
+        let posted = post(self.endpoint, op.context());
         if posted.is_err() {
             self.operations.lock().remove(op);
         }
@@ -153,13 +178,13 @@ impl<L: Level> Node<L> {
     pub(super) fn search_claimed(
         &self,
         claim: Claim,
-        post: impl FnOnce(&dyn ofi_api::Endpoint, Context) -> Result<()>,
+        post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
     ) -> Result<Op, Rejected<Claim>> {
         let claimed = self.operations.lock().claimed(&claim, Slot::Search { claim: false });
         if claimed.is_err() {
             return Err(Rejected { error: not_claimed(), buffer: claim });
         }
-        match post(&*self.endpoint, claim.0.context()) {
+        match post(self.endpoint, claim.0.context()) {
             Ok(()) => Ok(claim.0),
             Err(error) => {
                 self.operations.lock().unclaimed(&claim);
@@ -171,7 +196,7 @@ impl<L: Level> Node<L> {
     /// Whether the buffer may be used here; the range of it that is wanted.
     #[inline]
     fn checked(&self, buffer: &AnyBuffer, part: Part) -> Result<Range<usize>> {
-        let (raw, opened) = (buffer.raw(), self.domain.opened());
+        let (raw, opened) = (buffer.raw(), self.opened);
         if raw.domain != opened.id
             && (raw.domain != 0 || opened.info.domain_attr.mr_mode.contains(MrMode::LOCAL))
         {
@@ -184,7 +209,7 @@ impl<L: Level> Node<L> {
     pub(super) fn check_source(&self, source: FiAddr, tagged: bool) -> Result<()> {
         let enough =
             if tagged { Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };
-        if source == FiAddr::UNSPEC || self.info().caps.intersects(enough) {
+        if source == FiAddr::UNSPEC || self.opened.info.caps.intersects(enough) {
             return Ok(());
         }
         Err(Error::wanted(

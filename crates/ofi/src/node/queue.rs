@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ofi_api::{CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
+use ofi_api::{CompletionFlags, CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
 
 use super::Node;
 use crate::completion::Completion;
@@ -50,14 +50,23 @@ impl<L: Level> Node<L> {
             Ok(count) => {
                 let mut operations = self.operations.lock();
                 for (entry, source) in entries[..count].iter().zip(sources) {
-                    operations.complete(entry, source).into_iter().for_each(&mut take);
+                    match &self.shared {
+                        Some(shared) if entry.flags.contains(CompletionFlags::RECV) => {
+                            shared.complete(entry, source).into_iter().for_each(&mut take);
+                        }
+                        _ => operations.complete(entry, source).into_iter().for_each(&mut take),
+                    }
                 }
                 Ok(count)
             }
             Err(error) if error.is_again() => Ok(0),
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
-                let failed = self.operations.lock().fail(error, |number| self.cq.error_text(number));
+                let text = |number| self.cq.error_text(number);
+                let failed = match &self.shared {
+                    Some(shared) if error.flags.contains(CompletionFlags::RECV) => shared.fail(error, text),
+                    _ => self.operations.lock().fail(error, text),
+                };
                 failed.into_iter().for_each(take);
                 Ok(1)
             }

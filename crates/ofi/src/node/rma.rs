@@ -35,7 +35,7 @@ impl<L: Level> Node<L> {
         let (buffer, part, access) = Access::new(message, call);
         // SAFETY: one read into the memory of a `BufferMut`, with one completion.
         unsafe {
-            self.transfer(buffer, part, |endpoint, lent, context| {
+            self.desk().transfer(buffer, part, |endpoint, lent, context| {
                 access.post(lent, context, |op| endpoint.read(op))
             })
         }
@@ -75,7 +75,7 @@ impl<L: Level> Node<L> {
         let (buffer, part, access) = Access::new(message, call);
         // SAFETY: one write, which reads the memory, with one completion.
         unsafe {
-            self.transfer(buffer, part, |endpoint, lent, context| {
+            self.desk().transfer(buffer, part, |endpoint, lent, context| {
                 access.post(lent, context, |op| endpoint.write(op))
             })
         }

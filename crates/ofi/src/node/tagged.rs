@@ -1,6 +1,6 @@
 //! Tagged messages, and looking for them before receiving them.
 
-use ofi_api::{Call, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
+use ofi_api::{FiAddr, OpFlags, Result, TagMatch};
 
 use super::Node;
 use super::message::Outgoing;
@@ -82,14 +82,7 @@ impl<L: Level> Node<L> {
         tag: u64,
         ignore: u64,
     ) -> Result<Op, Rejected<MultiRecvBuffer>> {
-        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
-        // SAFETY: one multi-receive into the memory of a `BufferMut`.
-        unsafe {
-            self.transfer_multi(buffer, |endpoint, buf, context| {
-                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
-                endpoint.receive_tagged(&op, TagMatch { tag, ignore })
-            })
-        }
+        self.receiving().recv_multi(buffer, Some(TagMatch { tag, ignore }))
     }
 
     /// Looks for a tagged message that has arrived and that no receive waits for (`FI_PEEK`). The completion has its
@@ -98,7 +91,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`].
     pub fn peek(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK)
+        self.receiving().look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK)
     }
 
     /// As [`Node::peek`], for messages of `source`.
@@ -106,7 +99,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv_from`].
     pub fn peek_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(false, source, TagMatch { tag, ignore }, OpFlags::PEEK)
+        self.receiving().look(false, source, TagMatch { tag, ignore }, OpFlags::PEEK)
     }
 
     /// As [`Node::peek`], and takes the message aside (`FI_PEEK | FI_CLAIM`): the completion has a
@@ -115,7 +108,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`].
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(true, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK | OpFlags::CLAIM)
+        self.receiving().look(true, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK | OpFlags::CLAIM)
     }
 
     /// As [`Node::peek`], and drops the message (`FI_PEEK | FI_DISCARD`).
@@ -123,15 +116,12 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`].
     pub fn discard(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK | OpFlags::DISCARD)
-    }
-
-    fn look(&self, claim: bool, source: FiAddr, tag: TagMatch, flags: OpFlags) -> Result<Op> {
-        self.check_source(source, true)?;
-        self.search(claim, |endpoint, context| {
-            let op = ReceiveOp { buf: Lent::EMPTY, source, context, flags, call: Call::Msg };
-            endpoint.receive_tagged(&op, tag)
-        })
+        self.receiving().look(
+            false,
+            FiAddr::UNSPEC,
+            TagMatch { tag, ignore },
+            OpFlags::PEEK | OpFlags::DISCARD,
+        )
     }
 
     /// Receives a claimed message (`FI_CLAIM`).
@@ -139,14 +129,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`], with the claim and the buffer; `FI_EINVAL` for another node's claim.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
-        let flags = OpFlags::CLAIM | OpFlags::COMPLETION;
-        // SAFETY: one receive into the memory of a `BufferMut`, with one completion.
-        unsafe {
-            self.transfer_claimed(claim, buffer, |endpoint, buf, context| {
-                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
-                endpoint.receive_tagged(&op, TagMatch::default())
-            })
-        }
+        self.receiving().claim(claim, buffer)
     }
 
     /// Drops a claimed message (`FI_CLAIM | FI_DISCARD`).
@@ -154,10 +137,6 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::claim`].
     pub fn discard_claimed(&self, claim: Claim) -> Result<Op, Rejected<Claim>> {
-        let flags = OpFlags::CLAIM | OpFlags::DISCARD;
-        self.search_claimed(claim, |endpoint, context| {
-            let op = ReceiveOp { buf: Lent::EMPTY, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
-            endpoint.receive_tagged(&op, TagMatch::default())
-        })
+        self.receiving().discard_claimed(claim)
     }
 }

@@ -12,6 +12,10 @@ impl Controller for Fixed {
         u64::MAX
     }
 
+    fn pace(&self) -> Option<u64> {
+        None
+    }
+
     fn on_acked(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _limited: bool) {}
 
     fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _queue: bool) {}

@@ -16,6 +16,9 @@ pub trait Controller: Debug + Send {
     /// Bytes that may be under way.
     fn window(&self) -> u64;
 
+    /// Bytes that may leave in a round trip, evenly; `None`: as fast as they go.
+    fn pace(&self) -> Option<u64>;
+
     /// `bytes` that left at `sent` have arrived. `limited`: the window was what held the sender back.
     fn on_acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool);
 
@@ -35,6 +38,8 @@ pub enum Congestion {
     /// [`Reno`]: shares a link fairly with TCP.
     #[default]
     Reno,
+    /// The same, but what the window allows leaves at once.
+    Bursts,
     /// [`Fixed`]: only credit counts. For networks that nobody else uses.
     Fixed,
 }
@@ -43,7 +48,8 @@ impl Congestion {
     /// A controller of this kind, for packets of `packet` bytes.
     pub fn controller(self, packet: u64) -> Box<dyn Controller> {
         match self {
-            Self::Reno => Box::new(Reno::new(packet)),
+            Self::Reno => Box::new(Reno::new(packet, true)),
+            Self::Bursts => Box::new(Reno::new(packet, false)),
             Self::Fixed => Box::new(Fixed),
         }
     }

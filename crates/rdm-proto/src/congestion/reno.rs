@@ -12,6 +12,7 @@ pub struct Reno {
     window: u64,
     threshold: u64,
     packet: u64,
+    paced: bool,
     /// Packets that left before this belong to a loss that has been answered.
     recovery: Option<Instant>,
     /// Bytes acknowledged since the window last grew, past the threshold.
@@ -24,15 +25,22 @@ const INITIAL_PACKETS: u64 = 10;
 const LEAST_PACKETS: u64 = 2;
 
 impl Reno {
-    /// For packets of `packet` bytes.
-    pub fn new(packet: u64) -> Self {
-        Self { window: INITIAL_PACKETS * packet, threshold: u64::MAX, packet, recovery: None, counted: 0 }
+    /// For packets of `packet` bytes, which leave evenly or not.
+    pub fn new(packet: u64, paced: bool) -> Self {
+        let (window, threshold) = (INITIAL_PACKETS * packet, u64::MAX);
+        Self { window, threshold, packet, paced, recovery: None, counted: 0 }
     }
 }
 
 impl Controller for Reno {
     fn window(&self) -> u64 {
         self.window
+    }
+
+    /// Somewhat more than the window, so that it stays what bounds the sender (RFC 9002, section 7.7); twice as much while it doubles.
+    fn pace(&self) -> Option<u64> {
+        let grown = if self.window < self.threshold { self.window } else { self.window / 4 };
+        self.paced.then_some(self.window.saturating_add(grown))
     }
 
     fn on_acked(&mut self, _now: Instant, sent: Instant, bytes: u64, limited: bool) {
@@ -87,13 +95,14 @@ mod tests {
 
     #[test]
     fn it_doubles_until_a_loss_halves_it_once_and_then_grows_by_a_packet() {
-        let mut reno = Reno::new(1000);
-        assert_eq!(reno.window(), 10_000);
+        let mut reno = Reno::new(1000, true);
+        assert_eq!((reno.window(), reno.pace()), (10_000, Some(20_000)));
         reno.on_acked(at(2), at(1), 10_000, true);
         assert_eq!(reno.window(), 20_000);
         reno.on_lost(at(3), at(2), 1000, true);
         reno.on_lost(at(3), at(2), 1000, true);
         assert_eq!(reno.window(), 10_000, "two packets of one burst are one event");
+        assert_eq!((reno.pace(), Reno::new(1000, false).pace()), (Some(12_500), None));
         reno.on_acked(at(4), at(3), 5000, true);
         assert_eq!(reno.window(), 10_000, "left before the loss was known");
         reno.on_acked(at(5), at(4), 10_000, true);

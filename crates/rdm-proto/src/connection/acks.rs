@@ -1,8 +1,9 @@
 //! What acknowledgements say: what has arrived, and what is lost (RFC 9002, section 6.1).
 
+use core::ops::Range;
 use core::time::Duration;
 
-use super::{Connection, Sent, Session};
+use super::{Connection, Session};
 use crate::stream::{Sender, Stream};
 use crate::time::Instant;
 use crate::wire::Ack;
@@ -19,12 +20,10 @@ impl Connection {
         if ack.largest >= session.next_number {
             return false;
         }
+        let oldest = session.sent.get(0).map_or(session.next_number, |sent| sent.first);
         let mut fresh = false;
-        for run in ack.runs() {
-            let run = run.start.max(session.first_sent)..run.end.min(session.next_number);
-            for number in run {
-                fresh |= session.acked(&mut self.sender, now, number, ack);
-            }
+        for run in ack.runs().take_while(|run| run.end > oldest) {
+            fresh |= session.acked(&mut self.sender, now, run, ack);
         }
         if fresh {
             session.probe_count = 0;
@@ -32,38 +31,49 @@ impl Connection {
             session.largest_acked = session.largest_acked.max(Some(ack.largest));
             self.stats.lost += session.find_lost(&mut self.sender, now);
         }
-        session.forget();
+        session.sent.forget();
         true
     }
 }
 
 impl Session {
-    /// One packet has arrived. Whether that is news.
-    fn acked(&mut self, sender: &mut Sender, now: Instant, number: u64, ack: &Ack<'_>) -> bool {
-        let index = (number - self.first_sent) as usize;
+    /// The packets of a run of numbers have arrived. Whether that is news.
+    fn acked(&mut self, sender: &mut Sender, now: Instant, run: Range<u64>, ack: &Ack<'_>) -> bool {
+        let (mut index, mut fresh) = (self.sent.find(run.start), false);
+        while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < run.end) {
+            // Those that were taken for lost count too: their bytes need not be sent again.
+            if sent.in_flight || sent.streams.iter().any(|range| !range.is_empty()) {
+                index = self.sent.isolate(index, &run);
+                fresh |= self.acked_run(sender, now, index, ack);
+            }
+            index += 1;
+        }
+        fresh
+    }
+
+    fn acked_run(&mut self, sender: &mut Sender, now: Instant, index: usize, ack: &Ack<'_>) -> bool {
         let limited = self.in_flight * 2 >= self.controller.window();
         let Some(sent) = self.sent.get_mut(index) else { return false };
         for (stream, range) in Stream::ALL.into_iter().zip(&mut sent.streams) {
-            // Also of a packet that was taken for lost: its bytes need not be sent again.
             sender.stream(stream).ack(core::mem::replace(range, 0..0));
         }
-        if !sent.in_flight {
+        if !core::mem::take(&mut sent.in_flight) {
             return false;
         }
-        sent.in_flight = false;
-        let (at, size, probe) = (sent.at, u64::from(sent.size), sent.probe);
-        self.in_flight -= size;
-        self.in_flight_packets -= 1;
-        if number == ack.largest {
+        let (at, bytes, probe) = (sent.at, sent.bytes(), sent.probe);
+        self.in_flight -= bytes;
+        self.in_flight_packets -= sent.count;
+        self.vanishing.on_acked(sent.size);
+        if sent.end() == ack.largest + 1 {
             let delay = Duration::from_micros(u64::from(ack.delay_us)).min(LONGEST_DELAY);
             self.rtt.sample(now.since(at), delay);
         }
         if probe {
-            if self.size.on_probe_acked(size) {
+            if self.size.on_probe_acked(bytes) {
                 self.controller.set_packet_size(self.size.packet());
             }
         } else {
-            self.controller.on_acked(now, at, size, limited);
+            self.controller.on_acked(now, at, bytes, limited);
         }
         true
     }
@@ -73,57 +83,59 @@ impl Session {
         self.loss_time = None;
         let Some(largest) = self.largest_acked else { return 0 };
         let delay = self.rtt.loss_delay();
-        let (mut number, mut lost) = (self.first_sent, 0);
-        while number < largest {
-            let index = (number - self.first_sent) as usize;
-            let Some(sent) = self.sent.get(index) else { break };
+        let (mut index, mut lost) = (0, 0);
+        while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < largest) {
             if sent.in_flight {
                 let by = sent.at + delay;
-                if largest - number >= REORDERING || by <= now {
-                    self.lose(sender, now, index);
-                    lost += 1;
+                // Of a run, the first ones may have been overtaken by enough others, and the last ones not.
+                let below = if by <= now { largest } else { (largest + 1).saturating_sub(REORDERING) };
+                let numbers = sent.first..below.min(sent.end());
+                if !numbers.is_empty() {
+                    index = self.sent.isolate(index, &numbers);
+                    lost += self.lose(sender, now, index);
                 } else {
                     self.loss_time = Some(self.loss_time.map_or(by, |before| before.min(by)));
                 }
             }
-            number += 1;
+            index += 1;
         }
         lost
     }
 
-    fn lose(&mut self, sender: &mut Sender, now: Instant, index: usize) {
-        let sent = &mut self.sent[index];
+    /// The packets of a run are lost. Answers how many these are.
+    fn lose(&mut self, sender: &mut Sender, now: Instant, index: usize) -> u64 {
+        let Some(sent) = self.sent.get_mut(index) else { return 0 };
         sent.in_flight = false;
-        let (at, size, probe) = (sent.at, u64::from(sent.size), sent.probe);
-        self.in_flight -= size;
-        self.in_flight_packets -= 1;
+        let (at, bytes, count, probe, size) = (sent.at, sent.bytes(), sent.count, sent.probe, sent.size);
+        self.in_flight -= bytes;
+        self.in_flight_packets -= count;
         self.tell_credit |= sent.credit;
         for (stream, range) in Stream::ALL.into_iter().zip(&sent.streams) {
             sender.stream(stream).lose(range.clone());
         }
         if probe {
-            self.size.on_probe_lost(size, false);
+            self.size.on_probe_lost(bytes, false);
         } else {
-            self.controller.on_lost(now, at, size, self.rtt.shows_queue());
-        }
-    }
-
-    /// Has what the oldest packets under way carry sent again, without taking them for lost.
-    pub(super) fn repeat_oldest(&mut self, sender: &mut Sender) {
-        let oldest = self.sent.iter().filter(|sent| sent.in_flight && !sent.probe).take(2);
-        for Sent { streams, credit, .. } in oldest {
-            self.tell_credit |= credit;
-            for (stream, range) in Stream::ALL.into_iter().zip(streams) {
-                sender.stream(stream).lose(range.clone());
+            self.controller.on_lost(now, at, bytes, self.rtt.shows_queue());
+            if self.vanishing.on_lost(now, at, size) && self.size.on_black_hole() {
+                self.controller.set_packet_size(self.size.packet());
             }
         }
+        count
     }
 
-    /// Forgets packets of which nothing is to be learned any more. Those that were taken for lost are kept while younger ones are under way.
-    pub(super) fn forget(&mut self) {
-        while self.sent.front().is_some_and(|sent| !sent.in_flight) {
-            self.sent.pop_front();
-            self.first_sent += 1;
+    /// Has what the two oldest packets under way carry sent again, without taking them for lost.
+    pub(super) fn repeat_oldest(&mut self, sender: &mut Sender) {
+        let mut left = 2;
+        for sent in self.sent.iter().filter(|sent| sent.in_flight && !sent.probe) {
+            if left == 0 {
+                return;
+            }
+            self.tell_credit |= sent.credit;
+            for (stream, range) in Stream::ALL.into_iter().zip(sent.carried(left)) {
+                sender.stream(stream).lose(range);
+            }
+            left -= left.min(sent.count);
         }
     }
 }

@@ -1,18 +1,20 @@
 //! One peer: its session, if there is one, and what survives sessions.
 //!
-//! `transmit.rs` makes packets, `acks.rs` reacts to acknowledgements and finds losses, `timers.rs` to the passing of
-//! time, `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about sessions: how they begin, take packets, and end.
+//! `transmit.rs` makes packets, `train.rs` rows of them, `sent.rs` remembers them, `incoming.rs` takes such rows, `acks.rs` reacts to acknowledgements and finds losses, `timers.rs` to the passing of
+//! time, `pacing.rs` spreads packets over it, `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about sessions: how they begin, take packets, and end.
 
 mod acks;
+mod incoming;
+mod pacing;
 mod packet_size;
 mod resting;
+mod sent;
 mod timers;
+mod train;
 mod transmit;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use core::net::SocketAddr;
-use core::ops::Range;
 use core::time::Duration;
 
 use crate::congestion::{Congestion, Controller};
@@ -25,9 +27,11 @@ use crate::time::Instant;
 use crate::wire::handshake::param;
 use crate::wire::{Accept, Frame, Header, Init, Params, header};
 
-use packet_size::PacketSize;
+use pacing::Pacer;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
+use packet_size::{PacketSize, Vanishing};
 use resting::Resting;
+use sent::{History, Sent};
 
 /// How an endpoint behaves.
 #[derive(Clone, Copy, Debug)]
@@ -86,17 +90,6 @@ pub struct Stats {
     pub packet_size: u64,
 }
 
-/// A packet that was sent.
-#[derive(Debug)]
-struct Sent {
-    at: Instant,
-    size: u32,
-    in_flight: bool,
-    streams: [Range<u64>; 2],
-    credit: bool,
-    probe: bool,
-}
-
 #[derive(Debug)]
 enum State {
     /// No session.
@@ -116,9 +109,7 @@ struct Session {
     receive: [ReceiveStream; 2],
 
     next_number: u64,
-    /// Packets from number `first_sent` on.
-    sent: VecDeque<Sent>,
-    first_sent: u64,
+    sent: History,
     in_flight: u64,
     in_flight_packets: u64,
     largest_acked: Option<u64>,
@@ -129,9 +120,13 @@ struct Session {
     silent_from: Instant,
     changed: bool,
     probes: u32,
+    /// Packets that may go beyond the window, as this end will not be here when there is room.
+    farewell: u32,
     rtt: Rtt,
     controller: Box<dyn Controller>,
+    pacer: Pacer,
     size: PacketSize,
+    vanishing: Vanishing,
 
     received: RangeSet,
     /// Numbers below are forgotten, and count as received.
@@ -149,6 +144,54 @@ struct Session {
     last_heard: Instant,
     /// When the network last said that the peer cannot be reached, and was believed so far as to ask.
     last_hint: Option<Instant>,
+}
+
+impl Session {
+    /// Nothing was sent yet, and nothing came.
+    fn begin(
+        remote: u64,
+        peer: Params,
+        receive: [ReceiveStream; 2],
+        controller: Box<dyn Controller>,
+        size: PacketSize,
+        now: Instant,
+    ) -> Self {
+        Self {
+            remote,
+            peer,
+            receive,
+            next_number: 0,
+            sent: History::new(),
+            in_flight: 0,
+            in_flight_packets: 0,
+            largest_acked: None,
+            last_eliciting: now,
+            loss_time: None,
+            probe_count: 0,
+            silent_from: now,
+            changed: false,
+            probes: 0,
+            farewell: 0,
+            rtt: Rtt::default(),
+            controller,
+            pacer: Pacer::default(),
+            size,
+            vanishing: Vanishing::default(),
+            received: RangeSet::default(),
+            floor: 0,
+            largest_at: now,
+            unacked: 0,
+            ack_by: None,
+            ack_now: false,
+            quick: true,
+            tell_credit: false,
+            bulk_first: false,
+            ask: false,
+            asks: 0,
+            last_heard: now,
+            last_hint: None,
+        }
+    }
 }
 
 /// See the module.
@@ -183,11 +226,18 @@ pub struct Connection {
     peer_epoch: Option<u64>,
     peer_attempt: u64,
     /// Incarnations that are over.
-    retired: VecDeque<u64>,
+    retired: Option<Box<Retired>>,
     /// Time without an answer, as far as this end was there to hear one.
     silent: Duration,
     last_tick: Instant,
     pub stats: Stats,
+}
+
+/// Incarnations of a peer that are over, the latest last; zeroes before there were so many, which no incarnation is called. Few peers
+/// have any.
+#[derive(Debug, Default)]
+struct Retired {
+    epochs: [u64; RETIRED],
 }
 
 /// What to do with an `Init`.
@@ -228,7 +278,7 @@ impl Connection {
             attempts: 0,
             peer_epoch: None,
             peer_attempt: 0,
-            retired: VecDeque::new(),
+            retired: None,
             silent: Duration::ZERO,
             last_tick: Instant::default(),
             stats: Stats::default(),
@@ -303,7 +353,7 @@ impl Connection {
 
     /// Whether an `Init` of the peer begins a session.
     pub fn on_init(&self, own_epoch: u64, init: &Init) -> Answer {
-        if self.retired.contains(&init.epoch) {
+        if self.retired.as_ref().is_some_and(|retired| retired.epochs.contains(&init.epoch)) {
             return Answer::Nothing;
         }
         let known = self.peer_epoch == Some(init.epoch);
@@ -326,10 +376,9 @@ impl Connection {
             && old != epoch
         {
             self.peer_attempt = 0;
-            self.retired.push_back(old);
-            if self.retired.len() > RETIRED {
-                self.retired.pop_front();
-            }
+            let retired = self.retired.get_or_insert_default();
+            retired.epochs.rotate_left(1);
+            retired.epochs[RETIRED - 1] = old;
         }
         self.peer_attempt = self.peer_attempt.max(attempt);
     }
@@ -381,39 +430,10 @@ impl Connection {
         }
         let longest = config.params.max_packet.min(peer.max_packet) as u64;
         self.asleep = None;
-        self.session = Some(Box::new(Session {
-            remote,
-            peer,
-            receive: core::array::from_fn(|_| ReceiveStream::new(config.params.window)),
-            next_number: 0,
-            sent: VecDeque::new(),
-            first_sent: 0,
-            in_flight: 0,
-            in_flight_packets: 0,
-            largest_acked: None,
-            last_eliciting: now,
-            loss_time: None,
-            probe_count: 0,
-            silent_from: now,
-            changed: false,
-            probes: 0,
-            rtt: Rtt::default(),
-            controller: config.congestion.controller(BASE_PACKET.min(longest)),
-            size: PacketSize::new(longest),
-            received: RangeSet::default(),
-            floor: 0,
-            largest_at: now,
-            unacked: 0,
-            ack_by: None,
-            ack_now: false,
-            quick: true,
-            tell_credit: false,
-            bulk_first: false,
-            ask: false,
-            asks: 0,
-            last_heard: now,
-            last_hint: None,
-        }));
+        let receive = core::array::from_fn(|_| ReceiveStream::new(config.params.window));
+        let controller = config.congestion.controller(BASE_PACKET.min(longest));
+        let size = PacketSize::new(longest);
+        self.session = Some(Box::new(Session::begin(remote, peer, receive, controller, size, now)));
     }
 
     /// What asks for the session that this end wants.
@@ -540,7 +560,7 @@ impl Connection {
             }
         }
         let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
-        let expected = session.received.iter().next_back().map_or(0, |run| run.end);
+        let expected = session.received.last().map_or(0, |run| run.end);
         session.received.insert(head.number..head.number + 1);
         if session.received.len() > RECEIVED_RUNS
             && let Some(run) = session.received.forget_first()
@@ -551,13 +571,8 @@ impl Connection {
             session.largest_at = now;
         }
         if eliciting {
-            session.unacked += 1;
-            session.ack_now |= session.quick
-                || head.number != expected
-                || session.unacked >= ACK_EVERY
-                || head.flags & header::flag::URGENT != 0;
-            let by = now + config.ack_delay;
-            session.ack_by = Some(session.ack_by.map_or(by, |before| before.min(by)));
+            let urgent = head.number != expected || head.flags & header::flag::URGENT != 0;
+            session.on_eliciting(now, config, 1, urgent);
         }
         Ok(Arrival::Fresh)
     }

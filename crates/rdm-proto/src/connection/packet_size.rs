@@ -1,40 +1,67 @@
-//! The longest packet that the path carries, found by packets of padding (RFC 8899, much reduced).
+//! The longest packet that the path carries, found by packets of padding (RFC 8899, much reduced), and looked for again now and
+//! then: a path may carry more than it did.
+
+use core::time::Duration;
+
+use crate::time::Instant;
 
 /// What every path carries: an IPv6 packet of 1,280 bytes, less its headers.
 pub const BASE_PACKET: u64 = 1232;
 /// Longest packet that there is.
 pub const LONGEST_PACKET: u64 = 65_000;
 /// What is tried, besides the longest that both ends take: steps below a loopback, jumbo frames, Ethernet, Ethernet through a tunnel.
-const CANDIDATES: [u64; 5] = [32_716, 16_332, 8952, 1452, 1372];
+const CANDIDATES: [u32; 5] = [32_716, 16_332, 8952, 1452, 1372];
 /// Probes of a size before it counts as too long.
-const TRIES: u32 = 2;
+const TRIES: u8 = 2;
+/// How long what was found holds before more is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
+const RAISE_AFTER: Duration = Duration::from_secs(600);
 
 /// See the module.
 #[derive(Debug)]
 pub struct PacketSize {
-    longest: u64,
-    packet: u64,
-    /// What is being tried, and how often it was.
-    probing: Option<(u64, u32)>,
+    longest: u32,
+    packet: u32,
+    /// What is being tried, 0 if nothing, and how often it was.
+    probing: u32,
+    tries: u8,
     /// A probe is under way.
     waiting: bool,
+    /// When more is tried than was found. Zero before that is known.
+    raise_at: Instant,
 }
 
 impl PacketSize {
     pub fn new(longest: u64) -> Self {
-        let longest = longest.min(LONGEST_PACKET);
-        let packet = BASE_PACKET.min(longest);
-        Self { longest, packet, probing: (longest > packet).then_some((longest, 0)), waiting: false }
+        let longest = longest.min(LONGEST_PACKET) as u32;
+        let packet = longest.min(BASE_PACKET as u32);
+        let probing = if longest > packet { longest } else { 0 };
+        Self { longest, packet, probing, tries: 0, waiting: false, raise_at: Instant::default() }
     }
 
     /// Longest packet to send.
     pub fn packet(&self) -> u64 {
-        self.packet
+        self.packet.into()
     }
 
     /// The size of the probe to send now.
     pub fn probe(&self) -> Option<u64> {
-        self.probing.filter(|_| !self.waiting).map(|(size, _)| size)
+        (self.probing > 0 && !self.waiting).then_some(self.probing.into())
+    }
+
+    /// There is something to send: tries more than was found, if that is long ago.
+    pub fn raise(&mut self, now: Instant) {
+        if self.probing > 0 || self.packet == self.longest {
+            return;
+        }
+        if self.raise_at == Instant::default() {
+            self.raise_at = now + RAISE_AFTER;
+        } else if self.raise_at <= now {
+            self.begin();
+        }
+    }
+
+    fn begin(&mut self) {
+        (self.probing, self.tries, self.raise_at) = (self.longest, 0, Instant::default());
     }
 
     /// The probe is under way.
@@ -45,35 +72,75 @@ impl PacketSize {
     /// A probe of `size` arrived. Whether packets may be longer now.
     pub fn on_probe_acked(&mut self, size: u64) -> bool {
         self.waiting = false;
-        if self.probing.is_some_and(|(probed, _)| probed <= size) {
-            self.probing = None;
+        if u64::from(self.probing) <= size {
+            self.probing = 0;
         }
-        let longer = size > self.packet;
-        self.packet = self.packet.max(size);
+        let longer = size > self.packet();
+        self.packet = self.packet.max(size.min(LONGEST_PACKET) as u32);
         longer
     }
 
     /// A probe of `size` did not; `never`: the system says that it cannot.
     pub fn on_probe_lost(&mut self, size: u64, never: bool) {
         self.waiting = false;
-        let Some((probed, tries)) = self.probing.filter(|&(probed, _)| probed == size) else { return };
-        if !never && tries + 1 < TRIES {
-            self.probing = Some((probed, tries + 1));
+        if self.probing == 0 || u64::from(self.probing) != size {
             return;
         }
-        let next = CANDIDATES.into_iter().find(|&candidate| candidate < probed);
-        self.probing = next.filter(|&candidate| candidate > self.packet).map(|candidate| (candidate, 0));
+        self.tries += 1;
+        if never || self.tries == TRIES {
+            let next = CANDIDATES.into_iter().find(|&candidate| candidate < self.probing);
+            (self.probing, self.tries) = (next.filter(|&candidate| candidate > self.packet).unwrap_or(0), 0);
+        }
     }
 
     /// Packets vanish: the path may have changed. Whether packets must be shorter now.
     pub fn on_black_hole(&mut self) -> bool {
-        let base = BASE_PACKET.min(self.longest);
+        let base = self.longest.min(BASE_PACKET as u32);
         let shorter = self.packet > base;
         if shorter {
             self.packet = base;
-            self.probing = Some((self.longest, 0));
+            self.begin();
         }
         shorter
+    }
+}
+
+/// Rounds of long packets that vanish while short ones arrive, after which the path counts as shorter, and how long they have to
+/// have taken.
+const VANISHED: (u32, Duration) = (4, Duration::from_millis(50));
+
+/// Whether long packets alone vanish: then probes after a timeout are answered, and no silence tells of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Vanishing {
+    rounds: u32,
+    since: Instant,
+    /// When the last of the rounds was noticed. What left before is of that round, or of an earlier one.
+    noticed: Instant,
+}
+
+impl Vanishing {
+    /// A packet of `size` bytes has arrived.
+    pub fn on_acked(&mut self, size: u64) {
+        if size > BASE_PACKET {
+            self.rounds = 0;
+        }
+    }
+
+    /// One that left at `sent` has not. Whether the path counts as shorter now.
+    pub fn on_lost(&mut self, now: Instant, sent: Instant, size: u64) -> bool {
+        if size <= BASE_PACKET || (self.rounds > 0 && sent <= self.noticed) {
+            return false;
+        }
+        if self.rounds == 0 {
+            self.since = sent;
+        }
+        (self.rounds, self.noticed) = (self.rounds + 1, now);
+        let (rounds, time) = VANISHED;
+        let over = self.rounds >= rounds && self.since + time <= now;
+        if over {
+            self.rounds = 0;
+        }
+        over
     }
 }
 
@@ -81,26 +148,75 @@ impl PacketSize {
 mod tests {
     use super::*;
 
+    /// Tries on a path of this length until nothing is left to try. How many probes that took.
+    fn search(size: &mut PacketSize, path: u64) -> u32 {
+        let mut probes = 0;
+        while let Some(probe) = size.probe() {
+            probes += 1;
+            size.on_probe_sent();
+            assert_eq!(size.probe(), None, "one at a time");
+            if probe <= path {
+                size.on_probe_acked(probe);
+            } else {
+                size.on_probe_lost(probe, false);
+            }
+        }
+        probes
+    }
+
     #[test]
     fn the_longest_size_that_passes_is_found() {
         for path in [1232, 1372, 1452, 1500, 8952, 20_000, 65_000, 70_000] {
             let mut size = PacketSize::new(65_536);
-            let mut probes = 0;
-            while let Some(probe) = size.probe() {
-                probes += 1;
-                size.on_probe_sent();
-                assert_eq!(size.probe(), None, "one at a time");
-                if probe <= path {
-                    size.on_probe_acked(probe);
-                } else {
-                    size.on_probe_lost(probe, false);
-                }
-            }
+            let probes = search(&mut size, path);
             let best =
                 [65_000, 32_716, 16_332, 8952, 1452, 1372, 1232].into_iter().find(|&size| size <= path);
             assert_eq!(Some(size.packet()), best);
             assert!(probes <= 12);
         }
+    }
+
+    #[test]
+    fn what_was_found_is_tried_to_be_raised_after_ten_minutes() {
+        let at = |seconds| Instant::from_nanos(1) + Duration::from_secs(seconds);
+        let mut size = PacketSize::new(9000);
+        search(&mut size, 1500);
+        assert_eq!(size.packet(), 1452);
+        for (second, raises) in [(0, false), (599, false), (600, true)] {
+            size.raise(at(second));
+            assert_eq!(size.probe().is_some(), raises, "after {second} s");
+        }
+        search(&mut size, 1500);
+        assert_eq!(size.packet(), 1452);
+        size.raise(at(1000));
+        size.raise(at(1600));
+        search(&mut size, 9000);
+        assert_eq!(size.packet(), 9000);
+        size.raise(at(9999));
+        size.raise(at(99_999));
+        assert_eq!(size.probe(), None, "there is no more");
+    }
+
+    #[test]
+    fn long_packets_that_vanish_round_after_round_are_no_accident() {
+        let at = |millis| Instant::from_nanos(1) + Duration::from_millis(millis);
+        let mut vanishing = Vanishing::default();
+        // A row that is lost at once is one round, and short packets are none.
+        assert!((0..100).all(|_| !vanishing.on_lost(at(100), at(10), 9000)));
+        assert!((1..100).all(|round| !vanishing.on_lost(at(100 + 10 * round), at(99 + 10 * round), 1232)));
+        assert!(!vanishing.on_lost(at(120), at(110), 9000) && !vanishing.on_lost(at(140), at(130), 9000));
+        assert!(vanishing.on_lost(at(160), at(150), 9000));
+        // One that arrives says that others may, too.
+        for round in 0..20 {
+            assert!(!vanishing.on_lost(at(210 + 20 * round), at(200 + 20 * round), 9000));
+            if round % 3 == 2 {
+                vanishing.on_acked(9000);
+            }
+        }
+        // Rounds of a millisecond: not before some time has passed.
+        vanishing.on_acked(9000);
+        let told = (0..200).find(|round| vanishing.on_lost(at(1002 + 2 * round), at(1001 + 2 * round), 9000));
+        assert_eq!(told, Some(25));
     }
 
     #[test]

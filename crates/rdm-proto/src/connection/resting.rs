@@ -1,7 +1,6 @@
 //! A session that nothing happens in: what is needed to go on with it, in little room.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use core::ops::Range;
 
 use super::packet_size::PacketSize;
@@ -52,38 +51,15 @@ impl Resting {
     fn wake(self) -> Session {
         let mut received = RangeSet::new();
         received.insert(self.received.clone());
+        let receive = self.receive.map(|(next, limit)| ReceiveStream::at(next, limit, self.window));
         Session {
-            remote: self.remote,
-            peer: self.peer,
-            receive: self.receive.map(|(next, limit)| ReceiveStream::at(next, limit, self.window)),
             next_number: self.next_number,
-            sent: VecDeque::new(),
-            first_sent: self.next_number,
-            in_flight: 0,
-            in_flight_packets: 0,
             largest_acked: self.largest_acked,
-            last_eliciting: self.last_heard,
-            loss_time: None,
-            probe_count: 0,
-            silent_from: self.last_heard,
-            changed: false,
-            probes: 0,
             rtt: self.rtt,
-            controller: self.controller,
-            size: self.size,
-            received,
             floor: self.received.start,
-            largest_at: self.last_heard,
-            unacked: 0,
-            ack_by: None,
-            ack_now: false,
-            quick: true,
-            tell_credit: false,
-            bulk_first: false,
-            ask: false,
-            asks: 0,
-            last_heard: self.last_heard,
+            received,
             last_hint: self.last_hint,
+            ..Session::begin(self.remote, self.peer, receive, self.controller, self.size, self.last_heard)
         }
     }
 }
@@ -96,7 +72,7 @@ impl Connection {
         }
         self.sender.rest();
         let Some(session) = self.session.as_deref_mut() else { return };
-        session.forget();
+        session.sent.forget();
         if let Some((receive, received)) = Resting::of(session).filter(|_| session.sent.is_empty())
             && let Some(session) = self.session.take()
         {

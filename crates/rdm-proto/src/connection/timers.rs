@@ -32,6 +32,7 @@ impl Connection {
             };
         };
         add(session.ack_by.filter(|_| session.unacked > 0));
+        add(session.pacer.until().filter(|_| self.sender.has_output()));
         add(self.probe_time());
         add(self.keep_alive_time(config));
         earliest
@@ -102,6 +103,7 @@ impl Connection {
             }
             return Ok(());
         };
+        session.pacer.on_time(now);
         if session.probe_count > 0 {
             self.silent += passed;
             if self.silent >= config.patience && (session.asks >= 2 || session.peer.liveness_port == 0) {

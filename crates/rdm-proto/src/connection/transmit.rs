@@ -17,6 +17,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
 const LAST_RETRY: Duration = Duration::from_millis(125);
 
+/// Packets that an end which closes sends beyond the window: about an initial window more (RFC 6928 allows ten).
+const FAREWELL: u32 = 10;
+
 impl Connection {
     /// Writes the next packet to `buf`; answers to whom, and its length.
     pub fn transmit<D: Driver>(
@@ -59,6 +62,13 @@ impl Connection {
         Some((self.address, len))
     }
 
+    /// Lets some packets go beyond the window.
+    pub fn take_leave(&mut self) {
+        if let Some(session) = self.session.as_deref_mut() {
+            session.farewell = FAREWELL;
+        }
+    }
+
     fn packet<D: Driver>(
         &mut self,
         now: Instant,
@@ -69,6 +79,9 @@ impl Connection {
     ) -> Option<usize> {
         let (checked, trailer) = (self.is_checked(config), self.trailer());
         let session = self.session.as_deref_mut()?;
+        if self.sender.has_output() {
+            session.size.raise(now);
+        }
         let probe = session.size.probe().filter(|&size| size as usize <= buf.len());
         let room = (session.size.packet() as usize).min(buf.len()).checked_sub(trailer)?;
         let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
@@ -76,14 +89,18 @@ impl Connection {
         // One packet may always be under way, whatever the peer says.
         let credit = cost < session.peer.in_flight || session.in_flight_packets == 0;
         let window = session.in_flight < session.controller.window();
-        let may_send = (credit && window) || session.probes > 0;
-        if wants && !may_send {
+        let pace = session.pace();
+        let allowed = credit && window && wants && session.pacer.allows(now, pace) > 0;
+        let beyond = !allowed && session.farewell > 0;
+        let may_send = allowed || session.probes > 0 || beyond;
+        if wants && !(credit && window) && !may_send {
             self.stats.stalls[usize::from(credit)] += 1;
         }
         let mut at = header::LEN;
         let due = session.ack_now || session.ack_by.is_some_and(|by| by <= now);
         let new_limit = session.tell_credit || session.receive.iter().any(|s| s.new_limit().is_some());
         let data = wants && may_send;
+        session.farewell -= u32::from(data && beyond);
         if data && now.since(session.largest_at) <= config.ack_delay {
             session.quick = false; // an answer: it would have had company
         }
@@ -171,19 +188,17 @@ impl Connection {
         if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
             protection.seal(number, &mut buf[..at]);
         }
-        if session.sent.is_empty() {
-            session.first_sent = number;
-        }
         if eliciting {
             session.last_eliciting = now;
+            session.pacer.sent(now, at as u64, pace);
             session.in_flight += at as u64;
             session.in_flight_packets += 1;
-        }
-        if eliciting || !session.sent.is_empty() {
-            session.sent.push_back(Sent {
+            session.sent.push(Sent {
+                first: number,
+                count: 1,
                 at: now,
-                size: at as u32,
-                in_flight: eliciting,
+                size: at as u64,
+                in_flight: true,
                 streams,
                 credit: credit_told,
                 probe: is_probe,
@@ -196,8 +211,7 @@ impl Connection {
     /// The system refused to send a packet of `size` bytes as too long.
     pub fn on_too_long(&mut self, size: u64) {
         let Some(session) = self.session.as_deref_mut() else { return };
-        if let Some(sent) =
-            session.sent.iter_mut().rev().find(|sent| sent.in_flight && u64::from(sent.size) == size)
+        if let Some(sent) = session.sent.iter_mut().rev().find(|sent| sent.in_flight && sent.size == size)
             && sent.probe
         {
             sent.in_flight = false;

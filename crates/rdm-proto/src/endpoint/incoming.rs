@@ -40,6 +40,67 @@ impl Endpoint {
         self.answers.push_back((to, header, body.to_vec()));
     }
 
+    /// Takes a row of datagrams, of `len` bytes each but for the last, which may be shorter: as [`Endpoint::handle`] would one after
+    /// the other.
+    pub fn handle_row<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        row: &mut [u8],
+        len: usize,
+        driver: &mut D,
+    ) {
+        let len = len.clamp(1, row.len().max(1));
+        let mut at = 0;
+        loop {
+            if row.len() - at > len {
+                at += self.on_row(now, from, &row[at..], len, driver);
+            }
+            let end = row.len().min(at + len);
+            self.handle(now, from, &mut row[at..end], driver);
+            at = end;
+            if at == row.len() {
+                return;
+            }
+        }
+    }
+
+    /// Takes datagrams off the front of a row that are plain; answers how many bytes that were, not all.
+    fn on_row<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        row: &[u8],
+        len: usize,
+        driver: &mut D,
+    ) -> usize {
+        // Others are for `handle` alone, at no more cost than this.
+        if !matches!(row, [VERSION, 0, 0, flags, ..] if u16::from(*flags) & !flag::URGENT == 0) {
+            return 0;
+        }
+        let Some(name) = row.get(8..).and_then(|row| row.first_chunk::<8>()) else { return 0 };
+        let Some(peer) = self.book.named(&self.peers, u64::from_be_bytes(*name)) else { return 0 };
+        let connection = &mut self.peers[peer as usize];
+        if connection.address != from || !connection.is_open() {
+            return 0;
+        }
+        // The last one is left for who ends the row.
+        let row = &row[..(row.len() - 1) / len * len];
+        let taken = match connection.on_row(now, &self.config, peer, (row, len), driver) {
+            Ok(0) => return 0,
+            Ok(taken) => taken,
+            Err(reason) => {
+                self.lose(peer, reason, driver);
+                return 0; // which finds that there is no such session
+            }
+        };
+        if connection.is_stopped() && !self.stopped.contains(&peer) {
+            self.stopped.push(peer);
+        }
+        self.activate(now, peer);
+        taken
+    }
+
     /// Takes a datagram. Its bytes are changed where they are encrypted.
     pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8], driver: &mut D) {
         let (head, body) = match Header::parse(datagram) {
@@ -103,7 +164,7 @@ impl Endpoint {
                 _ => self.stats.stale += 1,
             },
             Kind::Reset => {
-                let known = self.by_address.get(&from).copied();
+                let known = self.find(from);
                 match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
                     Some(peer) => self.lose(peer, Lost::Reset, driver),
                     None => self.stats.strangers += 1,
@@ -115,7 +176,7 @@ impl Endpoint {
                 self.answer(from, header, &[]);
             }
             Kind::Answer => {
-                let asked = self.by_session.get(&head.number).copied().filter(|&peer| {
+                let asked = self.book.named(&self.peers, head.number).filter(|&peer| {
                     let connection = &self.peers[peer as usize];
                     connection.liveness() == Some((from, head.session))
                 });
@@ -137,7 +198,7 @@ impl Endpoint {
         body: &mut [u8],
         driver: &mut D,
     ) {
-        let known = self.by_session.get(&head.session).copied();
+        let known = self.book.named(&self.peers, head.session);
         let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
             self.stats.strangers += 1;
             if known.is_none() && !body.is_empty() {
@@ -190,7 +251,7 @@ impl Endpoint {
             }
             return;
         }
-        if !self.admits && !self.by_address.contains_key(&from) {
+        if !self.admits && self.find(from).is_none() {
             self.stats.stale += 1;
             return;
         }
@@ -206,7 +267,7 @@ impl Endpoint {
             Err(refusal) => return self.refuse(from, init, refusal),
         };
         let full = self.peers.len() - self.free.len() >= self.config.max_peers;
-        if full && !self.by_address.contains_key(&from) {
+        if full && self.find(from).is_none() {
             self.stats.unanswered += 1;
             return;
         }
@@ -258,7 +319,7 @@ impl Endpoint {
 
     /// The peer at `from` whom this end has asked for a session of this name.
     fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
-        let peer = *self.by_session.get(&name)?;
+        let peer = self.book.named(&self.peers, name)?;
         let connection = &self.peers[peer as usize];
         (connection.is_connecting() && connection.address == from).then_some(peer)
     }

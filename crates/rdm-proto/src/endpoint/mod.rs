@@ -3,6 +3,7 @@
 //! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
 //! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
 
+mod book;
 mod incoming;
 mod schedule;
 
@@ -12,8 +13,9 @@ use core::cmp::Reverse;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use hashbrown::HashMap;
+use book::Book;
 
+use crate::chunks::Chunks;
 use crate::connection::{Config, Connection, Lost, Stats};
 use crate::crypto::{Identity, Security};
 use crate::hash::{self, Key};
@@ -40,6 +42,16 @@ pub trait Driver {
     /// Copies bytes of a payload, from `at` on.
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
 
+    /// As [`Driver::fill`], for the packets in `row`, each of which has its `part` bytes at `skip`: one behind the other in the
+    /// payload, from `at` on.
+    fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
+        let part = row.part as u64;
+        for (at, to) in (at..).step_by(row.part.max(1)).zip(row.parts()) {
+            debug_assert_eq!(to.len() as u64, part);
+            self.fill(peer, token, at, to);
+        }
+    }
+
     /// As [`Driver::fill`], for a packet that nobody looks at before it leaves: the bytes may take their place, which is a part
     /// of the buffer given to [`Endpoint::poll_transmit`], on the way out.
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
@@ -47,13 +59,32 @@ pub trait Driver {
     }
 }
 
-/// A datagram to be sent.
+/// Packets of one length, one behind the other, and where each has room for its part of a payload.
+#[derive(Debug)]
+pub struct Row<'a> {
+    pub(crate) bytes: &'a mut [u8],
+    pub(crate) len: usize,
+    pub(crate) skip: usize,
+    /// Bytes of payload in each packet.
+    pub part: usize,
+}
+
+impl<'a> Row<'a> {
+    /// The room in each.
+    pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
+        self.bytes.chunks_exact_mut(self.len).map(move |packet| &mut packet[self.skip..self.skip + self.part])
+    }
+}
+
+/// A datagram to be sent, or a row of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// To whom.
     pub to: SocketAddr,
-    /// Bytes of the buffer.
+    /// Bytes of it.
     pub len: usize,
+    /// Datagrams of this length that lie one behind the other in the buffer.
+    pub count: usize,
     /// The peer, unless it goes to a stranger.
     pub peer: Option<u32>,
 }
@@ -90,9 +121,8 @@ pub struct Endpoint {
     identity: Identity,
     secret: KeyBox,
     counter: u64,
-    peers: Vec<Connection>,
-    by_address: HashMap<SocketAddr, u32>,
-    by_session: HashMap<u64, u32>,
+    peers: Chunks<Connection>,
+    book: Book,
     /// Peers to which time means something, in no order; each knows its place.
     active: Vec<u32>,
     /// Peers that may have something to send, each once.
@@ -130,9 +160,8 @@ impl Endpoint {
             identity: Identity::clear(hash::sip(key, b"epoch").max(1)),
             secret: KeyBox(key),
             counter: 0,
-            peers: Vec::new(),
-            by_address: HashMap::new(),
-            by_session: HashMap::new(),
+            peers: Chunks::new(),
+            book: Book::default(),
             active: Vec::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -159,7 +188,7 @@ impl Endpoint {
 
     /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.
     pub fn peer(&mut self, address: SocketAddr) -> (u32, bool) {
-        if let Some(&peer) = self.by_address.get(&address) {
+        if let Some(peer) = self.find(address) {
             return (peer, false);
         }
         let peer = match self.free.pop() {
@@ -176,8 +205,13 @@ impl Endpoint {
                 self.peers.len() as u32 - 1
             }
         };
-        self.by_address.insert(address, peer);
+        self.book.place(self.secret.0, &self.peers, peer);
         (peer, true)
+    }
+
+    /// The peer at `address`, if there is one.
+    pub fn find(&self, address: SocketAddr) -> Option<u32> {
+        self.book.at(self.secret.0, &self.peers, &address)
     }
 
     /// The address of a peer.
@@ -192,13 +226,14 @@ impl Endpoint {
 
     /// Forgets a peer and its session, without a word to anybody. Its number goes to the next new peer.
     pub fn forget(&mut self, peer: u32) {
-        let Some(connection) = self.peers.get_mut(peer as usize) else { return };
-        self.by_session.remove(&connection.local);
-        if self.by_address.get(&connection.address) == Some(&peer) {
-            self.by_address.remove(&connection.address);
+        if peer as usize >= self.peers.len() {
+            return;
+        }
+        self.book.unname(&self.peers, peer);
+        if self.book.displace(self.secret.0, &self.peers, peer) {
             self.free.push(peer);
         }
-        connection.reset();
+        self.peers[peer as usize].reset();
         self.stopped.retain(|&other| other != peer);
         self.enqueue(peer); // it comes to rest when it is its turn
     }
@@ -209,16 +244,7 @@ impl Endpoint {
             return;
         }
         self.peers.swap(one as usize, other as usize);
-        for (number, before) in [(one, other), (other, one)] {
-            let connection = &self.peers[number as usize];
-            // The address of a forgotten peer may be another's now.
-            if let Some(at) = self.by_address.get_mut(&connection.address).filter(|at| **at == before) {
-                *at = number;
-            }
-            if let Some(at) = self.by_session.get_mut(&connection.local).filter(|at| **at == before) {
-                *at = number;
-            }
-        }
+        self.book.swapped(self.secret.0, &self.peers, one, other);
         let swapped = |number: &mut u32| {
             *number = if *number == one {
                 other
@@ -294,23 +320,22 @@ impl Endpoint {
     fn fresh_name(&mut self) -> u64 {
         loop {
             let name = self.random();
-            if name != 0 && !self.by_session.contains_key(&name) {
+            if name != 0 && self.book.named(&self.peers, name).is_none() {
                 return name;
             }
         }
     }
 
     fn rename(&mut self, peer: u32, name: u64) {
-        let old = self.peers[peer as usize].local;
-        self.by_session.remove(&old);
-        self.by_session.insert(name, peer);
+        self.book.unname(&self.peers, peer);
+        self.peers[peer as usize].local = name;
+        self.book.name(&self.peers, peer);
     }
 
     /// Ends a session.
     fn lose<D: Driver>(&mut self, peer: u32, reason: Lost, driver: &mut D) {
-        let connection = &mut self.peers[peer as usize];
-        self.by_session.remove(&connection.local);
-        connection.reset();
+        self.book.unname(&self.peers, peer);
+        self.peers[peer as usize].reset();
         self.stats.lost += 1;
         driver.lost(peer, reason);
     }
@@ -342,16 +367,27 @@ impl Endpoint {
         buf: &mut [u8],
         driver: &mut D,
     ) -> Option<Transmit> {
+        self.poll_train(now, 1, buf, driver)
+    }
+
+    /// As [`Endpoint::poll_transmit`], but for up to `most` datagrams of one length to one peer, one behind the other.
+    pub fn poll_train<D: Driver>(
+        &mut self,
+        now: Instant,
+        most: usize,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<Transmit> {
         if let Some((to, mut header, body)) = self.answers.pop_front() {
             let len = header::LEN + body.len();
             let packet = buf.get_mut(..len)?;
             packet[header::LEN..].copy_from_slice(&body);
             header.flags |= flag::CHECKED;
             header.write(packet);
-            return Some(Transmit { to, len, peer: None });
+            return Some(Transmit { to, len, count: 1, peer: None });
         }
         while let Some(&peer) = self.ready.front() {
-            if let Some(transmit) = self.poll_transmit_to(now, peer, buf, driver) {
+            if let Some(transmit) = self.poll_train_to(now, peer, most, buf, driver) {
                 return Some(transmit);
             }
             self.ready.pop_front();
@@ -376,6 +412,17 @@ impl Endpoint {
         buf: &mut [u8],
         driver: &mut D,
     ) -> Option<Transmit> {
+        self.poll_train_to(now, peer, 1, buf, driver)
+    }
+
+    fn poll_train_to<D: Driver>(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        most: usize,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> Option<Transmit> {
         let connection = self.peers.get_mut(peer as usize)?;
         if !connection.is_open() && !connection.is_connecting() && !connection.sender.is_drained() {
             let name = self.fresh_name();
@@ -384,9 +431,15 @@ impl Endpoint {
         }
         let connection = &mut self.peers[peer as usize];
         let written = connection.transmit(now, &self.config, &self.identity, peer, buf, driver);
+        let more = match &written {
+            Some((_, len)) if most > 1 => {
+                connection.train(now, &self.config, peer, most - 1, &mut buf[*len..], driver)
+            }
+            _ => 0,
+        };
         self.set_timer(peer);
         let (to, len) = written?;
-        Some(Transmit { to, len, peer: Some(peer) })
+        Some(Transmit { to, len, count: 1 + more, peer: Some(peer) })
     }
 
     /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.
@@ -400,7 +453,7 @@ impl Endpoint {
 
     /// The network says that nobody is at `address`. Anybody can say that, so it only makes this end ask.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
-        let Some(&peer) = self.by_address.get(&address) else { return };
+        let Some(peer) = self.find(address) else { return };
         self.peers[peer as usize].on_unreachable(now);
         self.activate(now, peer);
     }
@@ -429,17 +482,23 @@ impl Endpoint {
         })
     }
 
-    /// The driver's payloads are about to go away: from here on nothing is sent to peers that would need them.
-    pub fn mute_payloads(&mut self) {
-        for connection in &mut self.peers {
+    /// The endpoint is about to close, and the driver's payloads to go away: from here on nothing is sent to peers that would
+    /// need them. The others get what is left, such as answers, though the window may be full: a search for the path's
+    /// longest packet fills that of a young session, and nobody would send them later.
+    pub fn take_leave(&mut self) {
+        for (peer, connection) in self.peers.iter_mut().enumerate() {
             connection.muted = !connection.sender.commands.is_plain() || !connection.sender.bulk.is_plain();
+            connection.take_leave();
+            if connection.sender.has_output() && !core::mem::replace(&mut connection.queued, true) {
+                self.ready.push_back(peer as u32);
+            }
         }
     }
 
     /// Writes a datagram that tells `peer` that the endpoint closes. `None` where there is no session.
     pub fn close(&mut self, peer: u32, buf: &mut [u8]) -> Option<Transmit> {
         let (to, len) = self.peers.get_mut(peer as usize)?.close(&self.config, buf)?;
-        Some(Transmit { to, len, peer: Some(peer) })
+        Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::wire::Malformed;
 
 pub use receive::ReceiveStream;
 pub(crate) use resting::Senders;
+pub(crate) use send::PART_HEAD;
 pub use send::SendStream;
 
 /// Which of a session's streams.

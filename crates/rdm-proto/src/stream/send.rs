@@ -33,7 +33,96 @@ const FIRST_LIMIT: u64 = crate::wire::handshake::LEAST_WINDOW;
 #[derive(Debug)]
 enum What {
     Bytes(Vec<u8>),
-    Part { head: [u8; PART_HEAD], token: u64, at: u64 },
+    Parts(Parts),
+}
+
+/// Parts of one payload, one behind the other and all of one length.
+#[derive(Clone, Debug)]
+struct Parts {
+    /// What comes before the bytes of the first.
+    head: [u8; PART_HEAD],
+    token: u64,
+    /// Where in the payload the first begins.
+    at: u64,
+    /// Bytes of payload in each.
+    part: u64,
+}
+
+impl Parts {
+    fn new((kind, flags, id): (u8, u8, u64), token: u64, at: u64, part: u64) -> Self {
+        let mut head = [0u8; PART_HEAD];
+        head[..HEAD].copy_from_slice(&record::head(kind, flags, 16 + part as usize));
+        head[HEAD..HEAD + 8].copy_from_slice(&id.to_be_bytes());
+        head[HEAD + 8..].copy_from_slice(&at.to_be_bytes());
+        Self { head, token, at, part }
+    }
+
+    /// Bytes of the stream that each takes.
+    fn stride(&self) -> u64 {
+        PART_HEAD as u64 + self.part
+    }
+
+    /// What comes before the bytes of part `index`.
+    fn head(&self, index: u64) -> [u8; PART_HEAD] {
+        let mut head = self.head;
+        head[HEAD + 8..].copy_from_slice(&(self.at + index * self.part).to_be_bytes());
+        head
+    }
+
+    /// Whether `next` is what follows after `len` bytes of the stream.
+    fn go_on_with(&self, len: u64, next: &Self) -> bool {
+        let same = |head: &[u8; PART_HEAD]| {
+            let (front, _) = head.split_at(HEAD + 8);
+            front.iter().eq(&next.head[..HEAD + 8])
+        };
+        self.part == next.part
+            && self.token == next.token
+            && self.at + len / self.stride() * self.part == next.at
+            && same(&self.head)
+    }
+
+    /// Writes bytes from `skip` on.
+    fn copy(&self, skip: usize, mut to: &mut [u8], fill: &mut Fill<'_>) {
+        let stride = self.stride() as usize;
+        let (mut index, mut skip) = (skip / stride, skip % stride);
+        while !to.is_empty() {
+            let (here, rest) = to.split_at_mut((stride - skip).min(to.len()));
+            let of_head = PART_HEAD.saturating_sub(skip).min(here.len());
+            let (front, back) = here.split_at_mut(of_head);
+            front.copy_from_slice(&self.head(index as u64)[skip.min(PART_HEAD)..][..of_head]);
+            if !back.is_empty() {
+                let at = self.at + index as u64 * self.part;
+                fill(self.token, at + (skip + of_head - PART_HEAD) as u64, back);
+            }
+            (index, skip, to) = (index + 1, 0, rest);
+        }
+    }
+}
+
+/// Parts of a payload that were just put into the stream, each for a packet of its own.
+#[derive(Debug)]
+pub(crate) struct Train {
+    parts: Parts,
+    /// Where in the stream the first begins.
+    pub start: u64,
+    pub count: u64,
+}
+
+impl Train {
+    /// Whose payload it is, where in it the first part begins, and bytes of it in each.
+    pub fn payload(&self) -> (u64, u64, usize) {
+        (self.parts.token, self.parts.at, self.parts.part as usize)
+    }
+
+    /// Bytes of the stream in each packet.
+    pub fn stride(&self) -> u64 {
+        self.parts.stride()
+    }
+
+    /// What comes before the payload in the stream's bytes of packet `index`.
+    pub fn head(&self, index: u64) -> [u8; PART_HEAD] {
+        self.parts.head(index)
+    }
 }
 
 #[derive(Debug)]
@@ -187,7 +276,7 @@ impl SendStream {
     pub(crate) fn ends_with_payload(&self) -> bool {
         self.next == self.end
             && self.pending.is_empty()
-            && matches!(self.segments.back(), Some(Segment { what: What::Part { .. }, .. }))
+            && matches!(self.segments.back(), Some(Segment { what: What::Parts(_), .. }))
     }
 
     /// Whether there is something to send, and credit for it.
@@ -233,13 +322,19 @@ impl SendStream {
                         return;
                     }
                     let part = fits.min(left);
-                    let mut head = [0u8; PART_HEAD];
-                    head[..HEAD].copy_from_slice(&record::head(*kind, *flags, 16 + part as usize));
-                    head[HEAD..HEAD + 8].copy_from_slice(&id.to_be_bytes());
-                    head[HEAD + 8..].copy_from_slice(&at.to_be_bytes());
-                    let (start, len_here) = (self.end, PART_HEAD as u64 + part);
-                    let what = What::Part { head, token: *token, at: *at };
-                    self.segments.push_back(Segment { start, len: len_here, what });
+                    let parts = Parts::new((*kind, *flags, *id), *token, *at, part);
+                    let (start, len_here) = (self.end, parts.stride());
+                    match self.segments.back_mut() {
+                        Some(Segment { len, what: What::Parts(before), .. })
+                            if before.go_on_with(*len, &parts) =>
+                        {
+                            *len += len_here;
+                        }
+                        _ => {
+                            let what = What::Parts(parts);
+                            self.segments.push_back(Segment { start, len: len_here, what });
+                        }
+                    }
                     self.end += len_here;
                     room -= len_here as usize;
                     *at += part;
@@ -280,6 +375,35 @@ impl SendStream {
         Some((bytes, frame::STREAM_LEN + len))
     }
 
+    /// Puts more parts of the payload into the stream of which the packet that was just written has one, and nothing else of the
+    /// stream but `bytes`: at most `most`, and not the payload's last one. They count as sent.
+    pub(crate) fn train(&mut self, bytes: &Range<u64>, most: u64) -> Option<Train> {
+        let Segment { start, len, what: What::Parts(parts) } = self.segments.back_mut()? else { return None };
+        let stride = parts.stride();
+        let is_last = bytes.end == self.end && self.next == self.end && bytes.end - bytes.start == stride;
+        if !is_last || !self.lost.is_empty() {
+            return None;
+        }
+        // Payloads take turns, so the one that had its turn is the last.
+        let turn =
+            if self.stream == Stream::Bulk { self.pending.back_mut() } else { self.pending.front_mut() };
+        let Some(Pending::Payload { kind, flags, id, token, at, len: total }) = turn else { return None };
+        let next = Parts::new((*kind, *flags, *id), *token, *at, parts.part);
+        if !parts.go_on_with(*len, &next) {
+            return None;
+        }
+        let wanted = (*total - *at - 1) / parts.part;
+        let count = most.min(wanted).min(self.limit.saturating_sub(self.end) / stride);
+        if count == 0 {
+            return None;
+        }
+        *at += count * parts.part;
+        *len += count * stride;
+        let from = core::mem::replace(&mut self.end, *start + *len);
+        self.next = self.end;
+        Some(Train { parts: next, start: from, count })
+    }
+
     fn copy(&self, bytes: Range<u64>, mut to: &mut [u8], fill: &mut Fill<'_>) {
         let first = self.find(bytes.start);
         let mut at = bytes.start;
@@ -292,14 +416,7 @@ impl SendStream {
             let (here, rest) = to.split_at_mut(run);
             match &segment.what {
                 What::Bytes(bytes) => here.copy_from_slice(&bytes[skip..skip + run]),
-                What::Part { head, token, at } => {
-                    let of_head = PART_HEAD.saturating_sub(skip).min(run);
-                    let (front, back) = here.split_at_mut(of_head);
-                    front.copy_from_slice(&head[skip.min(PART_HEAD)..][..of_head]);
-                    if !back.is_empty() {
-                        fill(*token, *at + (skip + of_head - PART_HEAD) as u64, back);
-                    }
-                }
+                What::Parts(parts) => parts.copy(skip, here, fill),
             }
             at += run as u64;
             to = rest;
@@ -416,7 +533,9 @@ mod tests {
         let mut stream = SendStream::new(Stream::Bulk);
         assert_eq!(stream.find(0), 0);
         stream.set_limit(1 << 20);
-        stream.payload(2, 0, 77, 3, 20_000);
+        // They take turns, so no two parts behind each other are of one.
+        stream.payload(2, 0, 77, 3, 10_000);
+        stream.payload(2, 0, 78, 4, 10_000);
         let mut packet = [0u8; 1000];
         while stream.write(&mut packet, &mut fill).is_some() {
             let plain = |at| {

@@ -122,6 +122,19 @@ impl<'a> Frame<'a> {
         Ok(Some((frame, reader.0)))
     }
 
+    /// Where the bytes belong that are all there is in a packet with the frames `input`; `None` if there is more, or anything else.
+    #[inline]
+    pub fn only_data(input: &'a [u8]) -> Option<(Stream, u64, &'a [u8])> {
+        let (&[kind::STREAM, stream, a, b, ref offset @ ..], bytes) =
+            input.split_first_chunk::<STREAM_LEN>()?
+        else {
+            return None;
+        };
+        let len = usize::from(u16::from_be_bytes([a, b]));
+        let stream = Stream::parse(stream).ok()?;
+        (len == bytes.len() && len > 0).then(|| (stream, u64::from_be_bytes(*offset), bytes))
+    }
+
     /// Writes the frame; answers its length, or `None` if it does not fit.
     pub fn write(&self, to: &mut [u8]) -> Option<usize> {
         let mut writer = Writer::new(to);
@@ -222,6 +235,13 @@ mod tests {
             let mut bytes = [0u8; 40];
             let len = frame.write(&mut bytes).unwrap();
             assert_eq!(Frame::parse(&bytes[..len]), Ok(Some((frame, &[][..]))));
+            let only = match frame {
+                Frame::Data { stream, offset, bytes } => Some((stream, offset, bytes)),
+                _ => None,
+            };
+            assert_eq!(Frame::only_data(&bytes[..len]), only);
+            assert_eq!(Frame::only_data(&bytes[..len + 1]), None, "there is more");
+            assert!((0..len).all(|cut| Frame::only_data(&bytes[..cut]).is_none()));
             assert_eq!(frame.write(&mut bytes[..len - 1]), None);
             assert!((1..len).all(|cut| Frame::parse(&bytes[..cut]) == Err(Malformed::Truncated)));
         }

@@ -97,6 +97,19 @@ impl Header {
         }
     }
 
+    /// Flags and number of a packet of the session `session` that is neither checked nor sealed. `None` for any other, and for
+    /// what is malformed.
+    #[inline]
+    pub fn of_data(packet: &[u8], session: u64) -> Option<(u16, u64)> {
+        let head = packet.first_chunk::<LEN>()?;
+        let word = |at: usize| head[at..].first_chunk::<8>().map(|word| u64::from_be_bytes(*word));
+        let (front, name, number) = (word(0)?, word(8)?, word(16)?);
+        let flags = (front >> 32) as u16;
+        let plain =
+            front == (u64::from(VERSION) << 56) | (u64::from(flags) << 32) | (Kind::Data as u64) << 48;
+        (plain && name == session && flags & !flag::URGENT == 0).then_some((flags, number))
+    }
+
     /// The header of `packet`, and what follows it.
     ///
     /// # Errors
@@ -141,6 +154,28 @@ mod tests {
         }
         for len in 0..LEN {
             assert!(Header::parse(&packet[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_plain_data_packet_is_seen_as_what_it_parses_to_and_nothing_else_is() {
+        let session = 0x1122_3344_5566_7788;
+        for flags in [0, flag::URGENT] {
+            let header = Header { flags, ..Header::new(Kind::Data, session, 99) };
+            let mut packet = [0u8; LEN + 3];
+            header.write(&mut packet);
+            assert_eq!(Header::of_data(&packet, session), Some((flags, 99)));
+            assert_eq!(Header::of_data(&packet, session + 1), None);
+            assert!((0..LEN).all(|len| Header::of_data(&packet[..len], session).is_none()));
+            for bit in 0..LEN * 8 {
+                let mut other = packet;
+                other[bit / 8] ^= 1 << (bit % 8);
+                if let Some((flags, number)) = Header::of_data(&other, session) {
+                    let parsed = Header { flags, ..Header::new(Kind::Data, session, number) };
+                    assert_eq!(Header::parse(&other).unwrap().0, parsed, "bit {bit}");
+                    assert!(bit >= 16 * 8 || flags != header.flags, "bit {bit}");
+                }
+            }
         }
     }
 }

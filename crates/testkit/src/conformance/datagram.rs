@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use ofi::raw::{Address, BindFlags, Caps, Context, EpType, Errno, EventKind, MrAccess};
+use ofi::raw::{Address, BindFlags, Caps, Context, EpType, Errno, EventKind, Hints, MrAccess};
 
 use crate::connect::{event, open_eq};
 use crate::kit::Opening;
 use crate::memory::Memory;
 use crate::pair::Pair;
-use crate::side::{Event, Side, remote};
+use crate::side::{Event, Side, remote, remote_at};
 use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
@@ -58,6 +58,40 @@ pub fn a_datagram_endpoint_reads_and_writes_its_peer_s_memory(kit: &dyn Kit) {
     pair.post(|| pair.a.out(pair.to_b, &source).context(3).write(&there));
     let failed = pair.drive("the write without a target", || pair.a.next_of(3)).failed();
     assert!([Errno::EKEYREJECTED, Errno::ENOKEY].contains(&failed.err), "{failed:?}");
+}
+
+pub fn messages_and_accesses_share_a_datagram_endpoint(kit: &dyn Kit) {
+    let caps = Caps::MSG | Caps::RMA | Caps::SOURCE;
+    let opening = || Opening::new(kit.usual().ep_type(EpType::Dgram).caps(caps));
+    let pair = Pair::of(opening().open(), opening().open());
+    let longest = pair.a.info.ep_attr.max_msg_size;
+    let target = Memory::new(longest + 1);
+    let region =
+        pair.b.register(&target, MrAccess::REMOTE_WRITE | MrAccess::REMOTE_READ).expect("registering");
+    let there = |len| [remote_at(&region, 0, len)];
+    for (seed, len) in (1..).zip([1, 100, longest / 2, longest]) {
+        let (sent, got) = (Memory::patterned(len, seed), Memory::new(len));
+        pair.b.receive(&got).context(1).post().expect("posting");
+        pair.post(|| pair.a.out(pair.to_b, &sent).context(2).write(&there(len)));
+        pair.drive("the write", || pair.a.next_of(2)).done();
+        target.check(len, seed);
+        pair.post(|| pair.a.out(pair.to_b, &sent).context(3).send());
+        let Event::Done(entry, source) = pair.drive("the message", || pair.b.next_of(1)) else {
+            panic!("an error");
+        };
+        assert_eq!((entry.len, source), (len, pair.to_a));
+        got.check(len, seed);
+        pair.drive("the send", || pair.a.next_of(3)).done();
+        let back = Memory::new(len);
+        pair.post(|| pair.a.out(pair.to_b, &back).context(4).read(&there(len)));
+        pair.drive("the read", || pair.a.next_of(4)).done();
+        back.check(len, seed);
+    }
+    let memory = Memory::new(longest + 1);
+    let out = || pair.a.out(pair.to_b, &memory);
+    for refused in [out().write(&there(longest + 1)), out().read(&there(longest + 1)), out().send()] {
+        assert_eq!(refused.unwrap_err().errno(), Errno::EMSGSIZE);
+    }
 }
 
 /// Sends `count` datagrams, each with its number as remote data, reading only the sender's queue.
@@ -153,10 +187,16 @@ pub fn datagrams_carry_tags_and_data_where_they_are_granted(kit: &dyn Kit) {
 }
 
 pub fn a_group_s_members_receive_what_is_sent_to_it(kit: &dyn Kit) {
-    let hints = kit.usual().ep_type(EpType::Dgram).caps(Caps::MSG | Caps::SOURCE | Caps::MULTICAST);
-    if kit.getinfo(&hints).is_err() {
-        return; // a transport without multicast
+    for more in [Caps::empty(), Caps::RMA] {
+        let caps = Caps::MSG | Caps::SOURCE | Caps::MULTICAST | more;
+        let hints = kit.usual().ep_type(EpType::Dgram).caps(caps);
+        if kit.getinfo(&hints).is_ok() {
+            send_to_a_group(kit, &hints);
+        } // otherwise a transport without multicast
     }
+}
+
+fn send_to_a_group(kit: &dyn Kit, hints: &Hints) {
     let open = || {
         let side = Opening::new(hints.clone()).open_disabled().expect("opening an endpoint");
         let eq = open_eq(&side.fabric).expect("an event queue");

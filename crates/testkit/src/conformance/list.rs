@@ -89,6 +89,7 @@ macro_rules! for_each_case {
             }
             datagram {
                 a_datagram_endpoint_reads_and_writes_its_peer_s_memory
+                messages_and_accesses_share_a_datagram_endpoint
                 datagrams_carry_messages_and_their_source
                 a_datagram_has_a_bounded_size
                 datagrams_have_no_atomics_and_no_collectives
@@ -213,6 +214,7 @@ macro_rules! for_each_case {
                 a_peek_can_discard
                 a_discarded_large_message_completes_at_its_sender
                 a_claim_without_a_peek_is_refused
+                a_claimed_message_is_not_written_to_nowhere
                 discard_alone_is_refused
                 a_cancelled_receive_ends_once
                 a_cancelled_receive_gives_its_room_back
@@ -260,6 +262,7 @@ macro_rules! for_each_case {
                 many_accesses_at_once
                 both_sides_access_each_other
                 an_endpoint_accesses_its_own_memory
+                what_was_executed_is_confirmed_though_its_owner_closes_at_once
             }
             atomic {
                 every_operation_gives_the_same_in_any_memory
@@ -349,6 +352,7 @@ macro_rules! for_each_case {
                 a_message_ends_a_blocking_read
                 an_error_ends_a_blocking_read
                 a_cancellation_by_another_thread_ends_a_blocking_read
+                calls_of_another_thread_leave_a_sleeper_its_wake_up
                 a_signal_tells_who_waits_by_descriptor_once
                 trywait_says_again_while_something_waits
                 the_descriptor_becomes_readable_for_every_event
@@ -441,6 +445,7 @@ macro_rules! for_each_case {
                 eight_threads_write_and_read_through_one_endpoint
                 control_calls_come_from_any_thread
                 endpoints_come_and_go_beside_a_busy_queue
+                where_the_application_serializes_a_send_ends_by_its_receiver_s_next_look
             }
             lifecycle {
                 closing_ends_outstanding_operations_silently
@@ -517,6 +522,17 @@ macro_rules! for_each_case {
                 endpoints_of_a_shared_context_have_one_vector
                 endpoints_share_the_room_of_a_transmit_context
                 threads_post_to_a_shared_context_while_its_endpoints_are_read
+            }
+            shared_search {
+                a_shared_peek_is_told_by_the_endpoint_of_its_message
+                a_shared_peek_that_finds_nothing_ends_at_the_first_endpoint
+                a_shared_peek_drives_the_endpoints
+                a_message_claimed_in_a_shared_context_is_for_its_claimer
+                a_message_in_a_shared_context_can_be_discarded
+                claims_in_a_shared_context_end_with_their_endpoint
+                searches_of_a_shared_context_give_their_room_back
+                a_shared_peek_may_be_directed
+                wrong_searches_of_a_shared_context_are_refused
             }
             six {
                 six_the_source_is_the_number_of_the_sender

@@ -36,6 +36,7 @@ pub mod rma;
 pub mod search;
 pub mod sets;
 pub mod shared_av;
+pub mod shared_search;
 pub mod sharing;
 pub mod six;
 pub mod threading;

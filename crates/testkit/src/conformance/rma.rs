@@ -411,3 +411,16 @@ pub fn an_endpoint_accesses_its_own_memory(kit: &dyn Kit) {
         }
     }
 }
+
+pub fn what_was_executed_is_confirmed_though_its_owner_closes_at_once(kit: &dyn Kit) {
+    let pair = kit.pair_with(|opening| opening.hints(|hints| hints.cq_data_size(8)));
+    let (_memory, region) = target(&pair, 1000, false);
+    let from = Memory::patterned(1000, 3);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).data(77).write(&[remote(&region)]));
+    // Only as long as it takes until the owner sees it: nothing else has gone between the two.
+    let told = pair.drive("the data", || pair.b.next()).done();
+    assert_eq!(told.data, 77);
+    let Pair { a, b, .. } = pair;
+    drop((region, b));
+    wait::drive(&[&a], "the write", || a.next_of(1)).done();
+}

@@ -203,6 +203,22 @@ pub fn a_claim_without_a_peek_is_refused(kit: &dyn Kit) {
     assert_eq!(receive(&pair, None), (1, 10));
 }
 
+pub fn a_claimed_message_is_not_written_to_nowhere(kit: &dyn Kit) {
+    let pair = kit.pair();
+    three_messages(&pair);
+    assert_eq!(search(&pair, PEEK | CLAIM, Some(1), 7).done().len, 10);
+    let nowhere = [Piece::new(std::ptr::null_mut(), 10)];
+    // SAFETY: nobody may write there, which the endpoint is to find out.
+    let lent = unsafe { Lent::new(&nowhere, &[]) };
+    let op = ReceiveOp { flags: CLAIM, call: Call::Msg, ..ReceiveOp::new(lent, Context(7)) };
+    let error = pair.b.ep.receive_tagged(&op, TagMatch { tag: 1, ignore: 0 }).unwrap_err();
+    assert_eq!(error.errno(), Errno::EINVAL, "{error}");
+    // It is still there for its claimer.
+    let into = Memory::new(100);
+    pair.b.receive(&into).context(7).tag(1).msg(CLAIM).post().unwrap();
+    assert_eq!(pair.drive("the claimed message", || pair.b.next_of(7)).done().len, 10);
+}
+
 pub fn discard_alone_is_refused(kit: &dyn Kit) {
     let pair = kit.pair();
     let error = pair.b.receive(()).context(7).tag(1).msg(DISCARD).post().unwrap_err();

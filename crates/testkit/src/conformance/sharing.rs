@@ -3,20 +3,25 @@
 use crate::prelude::*;
 
 /// Endpoints of one domain that share a receive context, each with an endpoint far away.
-struct Group {
+pub(super) struct Group {
     /// Their context, as something to post to.
-    srx: Side,
-    members: Vec<Pair>,
+    pub(super) srx: Side,
+    pub(super) members: Vec<Pair>,
 }
 
 impl Group {
     /// `count` members; in a pair `a` is far away, and `b` a member.
-    fn open(kit: &dyn Kit, count: usize, change: impl Fn(Opening) -> Opening) -> Self {
+    pub(super) fn open(kit: &dyn Kit, count: usize, change: impl Fn(Opening) -> Opening) -> Self {
         Self::sized(kit, count, 0, change)
     }
 
     /// The same with a context for `size` receives, 0 for as many as usual.
-    fn sized(kit: &dyn Kit, count: usize, size: usize, change: impl Fn(Opening) -> Opening) -> Self {
+    pub(super) fn sized(
+        kit: &dyn Kit,
+        count: usize,
+        size: usize,
+        change: impl Fn(Opening) -> Opening,
+    ) -> Self {
         let opening = change(kit.opening());
         let host = opening.clone().open_disabled().expect("opening an endpoint");
         let mut attr = host.info.rx_attr.clone();
@@ -37,18 +42,18 @@ impl Group {
     }
 
     #[track_caller]
-    fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
+    pub(super) fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
         wait::drive(&self.sides(), what, ready)
     }
 
     #[track_caller]
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         wait::drive_through(Duration::from_millis(20), &self.sides());
     }
 
     /// Sends to member `at`; its data is `number`.
     #[track_caller]
-    fn send(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
+    pub(super) fn send(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
         let pair = &self.members[at];
         let out = pair.a.out(pair.to_b, memory).data(number).context(usize::MAX);
         let out = if let Some(tag) = tag { out.tag(tag) } else { out };
@@ -61,7 +66,7 @@ impl Group {
 
     /// The next thing that member `at` says.
     #[track_caller]
-    fn next(&self, at: usize) -> Event {
+    pub(super) fn next(&self, at: usize) -> Event {
         self.drive("something at a member", || self.members[at].b.next())
     }
 }

@@ -236,3 +236,37 @@ pub fn endpoints_come_and_go_beside_a_busy_queue(kit: &dyn Kit) {
         }
     });
 }
+
+/// Where nobody but the application may touch an endpoint, it takes the application to acknowledge what it took last (manual progress
+/// asks that of targets too, fi_domain(3)). Until then the sender waits; nothing fails meanwhile, and one look is enough.
+pub fn where_the_application_serializes_a_send_ends_by_its_receiver_s_next_look(kit: &dyn Kit) {
+    for threading in [Threading::Domain, Threading::Completion] {
+        let pair = pair_at(kit, threading);
+        // Answers make acknowledgements wait for company.
+        for _ in 0..20 {
+            for (from, to, peer) in [(&pair.a, &pair.b, pair.to_b), (&pair.b, &pair.a, pair.to_a)] {
+                let (out, into) = (Memory::patterned(64, 5), Memory::new(64));
+                pair.post(|| to.receive(&into).context(2).post());
+                pair.post(|| from.out(peer, &out).context(1).send());
+                pair.drive("the message", || to.next_of(2)).done();
+                pair.drive("its end", || from.next_of(1)).done();
+            }
+        }
+        let (out, into) = (Memory::patterned(64, 6), Memory::new(64));
+        pair.post(|| pair.b.receive(&into).context(2).post());
+        wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, &out).context(1).send().ok());
+        wait::drive(&[&pair.b], "the message", || pair.b.next_of(2)).done();
+        let start = Instant::now();
+        let mut end = None;
+        while end.is_none() && start.elapsed() < Duration::from_millis(300) {
+            end = pair.a.next_of(1);
+        }
+        let end = end.unwrap_or_else(|| {
+            let _ = pair.b.rx.read(&mut CqBuffer::new::<CqTaggedEntry>(&mut []));
+            wait::drive(&[&pair.a], "the end of the send, after one look of its receiver", || {
+                pair.a.next_of(1)
+            })
+        });
+        end.done();
+    }
+}

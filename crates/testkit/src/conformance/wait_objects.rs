@@ -173,6 +173,39 @@ pub fn a_cancellation_by_another_thread_ends_a_blocking_read(kit: &dyn Kit) {
     }
 }
 
+/// A thread sleeps on the queue of `b`, another does `meanwhile`, then `a` sends: the sleeper wakes at once.
+fn is_woken_after(pair: &Pair, what: &str, meanwhile: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let (mut entry, begun) = ([CqTaggedEntry::EMPTY], Instant::now());
+            pair.b.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG)).unwrap();
+            assert!(begun.elapsed() < LONG / 2, "not woken after {what}");
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        meanwhile();
+        std::thread::sleep(Duration::from_millis(5));
+        wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+        while !waiter.is_finished() {
+            pair.a.poll();
+            std::thread::yield_now();
+        }
+    });
+}
+
+pub fn calls_of_another_thread_leave_a_sleeper_its_wake_up(kit: &dyn Kit) {
+    let pair = kit.pair_with(|opening| opening.wait_obj(WaitObj::Unspec).hints(|hints| hints.rx_size(8)));
+    pair.warm_up();
+    // A post without room moves the endpoint on, and a read of the same queue takes what there is: nothing.
+    let post = || while pair.b.receive(()).context(2).post().is_ok() {};
+    is_woken_after(&pair, "a post without room", post);
+    let read = || {
+        let mut entry = [CqTaggedEntry::EMPTY];
+        let read = pair.b.rx.read(&mut CqBuffer::new(&mut entry));
+        assert_eq!(read.unwrap_err().errno(), Errno::EAGAIN);
+    };
+    is_woken_after(&pair, "a read of the queue", read);
+}
+
 pub fn a_signal_tells_who_waits_by_descriptor_once(kit: &dyn Kit) {
     let side = kit.opening().wait_obj(WaitObj::Fd).open();
     wait::drive(&[&side], "a queue that may be waited for", || side.tx.trywait().ok());

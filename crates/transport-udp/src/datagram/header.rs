@@ -1,7 +1,7 @@
 //! What goes before a message where bare datagrams would not do (`docs/protocol.md`, "Datagrams").
 
 /// The first byte: no version of the session protocol, so that neither takes the other's datagrams for its own.
-const MAGIC: u8 = 0xd1;
+pub const MAGIC: u8 = 0xd1;
 /// Flags, in the second byte.
 const TAGGED: u8 = 1;
 const DATA: u8 = 2;

@@ -1,12 +1,13 @@
 //! Which way datagrams come from the kernel: by io_uring where that is wanted and allowed, by recvmmsg(2) where it is not, and for
 //! threads that do not own the ring.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 
 use ofi_api::Result;
 
 use super::incoming::Incoming;
 use super::ring::Ring;
+use super::segments::Row;
 
 /// Which driver is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +96,12 @@ impl Driver {
         got
     }
 
-    /// The bytes of datagram `index` of the last batch, and its sender.
+    /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
-    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
+    pub fn row(&mut self, index: usize) -> Row<'_> {
         match &mut self.ring {
-            Some(ring) if self.by_ring => ring.datagram(index),
-            _ => self.calls.datagram(index),
+            Some(ring) if self.by_ring => ring.row(index),
+            _ => self.calls.row(index),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Datagrams on their way in, received in batches; many of them may come as one message and are taken apart here.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use ofi_api::Result;
 
 use super::name::{empty_storage, from_storage};
-use super::segments;
+use super::segments::{self, Row};
 use crate::sys::Pages;
 
 /// Messages received by one system call.
@@ -31,6 +31,8 @@ struct Span {
     message: u32,
     start: u32,
     end: u32,
+    /// The end of the last datagram that came in the same message.
+    last: u32,
 }
 
 /// See the module. The pointers in `headers` lead to the other fields' heap memory, which stays where it is.
@@ -131,22 +133,23 @@ impl Incoming {
                 message: message as u32,
                 start: start as u32,
                 end: end as u32,
+                last: len as u32,
             }));
         }
         // What else there is, the next look takes along with what comes meanwhile.
         Ok((self.spans.len(), got == most && !alone))
     }
 
-    /// The bytes of received datagram `index`, and its sender.
+    /// The datagrams from `index` on that came in one message: their bytes, the length of each but the last, and their sender.
     #[inline]
-    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
-        let Span { message, start, end } = self.spans[index];
-        let (message, len) = (message as usize, (end - start) as usize);
-        debug_assert!(message < RECEIVE && end as usize <= MESSAGE);
+    pub fn row(&mut self, index: usize) -> Row<'_> {
+        let Span { message, start, end, last } = self.spans[index];
+        let (message, len) = (message as usize, (last - start) as usize);
+        debug_assert!(message < RECEIVE && last as usize <= MESSAGE);
         let base = self.pages.base().wrapping_add(message * MESSAGE + start as usize);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
-        (bytes, from_storage(&self.names[message]))
+        Row { bytes, len: (end - start) as usize, from: from_storage(&self.names[message]) }
     }
 }
 

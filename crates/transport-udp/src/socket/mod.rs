@@ -24,12 +24,14 @@ use rdm_proto::{Instant, Transmit};
 
 use driver::Driver;
 use outgoing::Outgoing;
+use segments::Row;
 use vacancy::Vacancy;
 
 use crate::sys::{Bound, Timer, bind};
 
 pub use driver::Choice;
 pub use outgoing::Gaps;
+pub use segments::MOST_BYTES as LONGEST_ROW;
 
 /// The time, as `rdm-proto` counts it.
 pub fn now() -> Instant {
@@ -130,7 +132,13 @@ impl Socket {
     /// The bytes of datagram `index` of the last batch, and its sender.
     #[inline]
     pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
-        self.driver.datagram(index)
+        self.driver.row(index).first()
+    }
+
+    /// The datagrams of the last batch from `index` on that came in one message.
+    #[inline]
+    pub fn row(&mut self, index: usize) -> Row<'_> {
+        self.driver.row(index)
     }
 
     #[cold]
@@ -149,7 +157,13 @@ impl Socket {
         self.outgoing.next()
     }
 
-    /// The datagram in the buffer of [`Socket::next`] is to be sent.
+    /// Datagrams that a row in such a buffer may have, which ends within [`LONGEST_ROW`].
+    #[inline]
+    pub fn longest_row(&self) -> usize {
+        self.outgoing.longest_row()
+    }
+
+    /// The datagram, or the row of them, in the buffer of [`Socket::next`] is to be sent.
     #[inline]
     pub fn push(&mut self, transmit: &Transmit) {
         self.outgoing.push(transmit);

@@ -12,16 +12,18 @@ use super::name::{empty_storage, to_storage};
 use super::segments;
 use crate::sys::Pages;
 
-/// Datagrams that one batch holds: three messages of as many as fit a path of 1,500 bytes.
+/// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.
 const SEND: usize = 132;
+/// And at most, as the last row of them may be any.
+const SLOTS: usize = SEND + segments::MOST;
 /// Bytes that a batch holds, all datagrams together: as many of the longest as one message may have of short ones.
 const ROOM: usize = segments::MOST * DATAGRAM;
 /// Room for one datagram of any length. Pages of it that are not used are never touched.
 const DATAGRAM: usize = 65_536;
 /// Gaps in one datagram, and pieces of memory that fill them.
 const GAPS: usize = 4;
-/// Shorter runs are copied: a vector costs the kernel more. The payload of a packet of 1,500 bytes is longer.
-const LEAST_GAP: usize = 1024;
+/// Shorter runs are copied: two more vectors cost the kernel more (`docs/hot-path.md`).
+const LEAST_GAP: usize = 4096;
 /// Parts of one datagram: gaps, and what lies before, between and behind.
 const PARTS: usize = 2 * GAPS + 1;
 /// Bytes of the control message that says how long segments are, aligned as cmsghdr(3) wants it.
@@ -36,6 +38,7 @@ struct Gap {
 }
 
 /// The gaps of one datagram, in the order of their places.
+#[derive(Clone)]
 pub struct Gaps {
     base: *mut u8,
     gaps: [Gap; GAPS],
@@ -78,12 +81,17 @@ impl Gaps {
     }
 }
 
+/// A row of datagrams to one peer, all of one length, one behind the other.
+#[derive(Clone)]
 struct Slot {
     /// Where in the pages it begins: where the one before it ends, so that rows of them are one stretch of memory.
     at: usize,
     to: SocketAddr,
     peer: Option<u32>,
+    /// Bytes of each datagram.
     len: usize,
+    count: usize,
+    /// Of a single one.
     gaps: Gaps,
 }
 
@@ -97,19 +105,21 @@ struct Control([u8; CONTROL]);
 pub struct Outgoing {
     pages: Pages,
     slots: Box<[Slot]>,
-    /// Datagrams that have been made and not sent.
+    /// Rows that have been made and not sent.
     waiting: Range<usize>,
+    /// Datagrams of the batch, sent ones too.
+    made: usize,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[Control]>,
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
-    /// Datagrams of each message.
-    runs: [usize; SEND],
+    /// Rows of each message.
+    runs: [usize; SLOTS],
     /// Messages of many datagrams are made.
     pub joins: bool,
     /// The first waiting datagram has met an error that was none of its own.
     again: bool,
-    /// Up to this datagram each goes alone: the kernel did not take them together.
+    /// Up to this row each, of one datagram, goes alone: the kernel did not take them together.
     alone: usize,
 }
 
@@ -125,33 +135,35 @@ impl Outgoing {
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
         Ok(Self {
             pages: Pages::new(ROOM, false)?,
-            slots: (0..SEND)
-                .map(|_| Slot { at: 0, to: nobody, peer: None, len: 0, gaps: Gaps::NONE })
-                .collect(),
+            slots: vec![Slot { at: 0, to: nobody, peer: None, len: 0, count: 0, gaps: Gaps::NONE }; SLOTS]
+                .into(),
             waiting: 0..0,
-            names: (0..SEND).map(|_| empty_storage()).collect(),
-            controls: vec![Control([0; CONTROL]); SEND].into(),
-            vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SEND * PARTS].into(),
-            headers: (0..SEND).map(|_| super::empty_header()).collect(),
-            runs: [0; SEND],
+            made: 0,
+            names: (0..SLOTS).map(|_| empty_storage()).collect(),
+            controls: vec![Control([0; CONTROL]); SLOTS].into(),
+            vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SLOTS * PARTS].into(),
+            headers: (0..SLOTS).map(|_| super::empty_header()).collect(),
+            runs: [0; SLOTS],
             joins,
             again: false,
             alone: 0,
         })
     }
 
-    /// The buffer of the next datagram, and where its gaps are noted; `None` if the batch is full.
+    /// The buffer of the next row of datagrams, which ends within what one message may be, and where the gaps of its only one are
+    /// noted; `None` if the batch is full.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
         if self.waiting.is_empty() {
-            (self.waiting, self.alone) = (0..0, 0);
+            (self.waiting, self.made, self.alone) = (0..0, 0, 0);
         }
         let index = self.waiting.end;
-        let at = index.checked_sub(1).map_or(0, |before| self.slots[before].at + self.slots[before].len);
-        let slot = self.slots.get_mut(index)?;
-        if at + DATAGRAM > ROOM {
+        let end = |slot: &Slot| slot.at + slot.len * slot.count;
+        let at = index.checked_sub(1).map_or(0, |before| end(&self.slots[before]));
+        if at + DATAGRAM > ROOM || self.made >= SEND {
             return None;
         }
+        let slot = self.slots.get_mut(index)?;
         let base = self.pages.base().wrapping_add(at);
         (slot.at, slot.gaps.base, slot.gaps.count) = (at, base, 0);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
@@ -159,11 +171,20 @@ impl Outgoing {
         Some((buffer, &mut slot.gaps))
     }
 
-    /// The datagram in the buffer of [`Outgoing::next`] is to be sent.
+    /// Datagrams that a row may have: one, where the kernel does not take them together.
+    #[inline]
+    pub fn longest_row(&self) -> usize {
+        if self.joins { segments::MOST } else { 1 }
+    }
+
+    /// The datagram, or the row of them, in the buffer of [`Outgoing::next`] is to be sent.
     #[inline]
     pub fn push(&mut self, transmit: &Transmit) {
         let slot = &mut self.slots[self.waiting.end];
         (slot.to, slot.peer, slot.len) = (transmit.to, transmit.peer, transmit.len);
+        slot.count = transmit.count;
+        debug_assert!(slot.count == 1 || slot.gaps.count == 0);
+        self.made += slot.count;
         self.waiting.end += 1;
     }
 
@@ -178,7 +199,7 @@ impl Outgoing {
         while at < self.waiting.end {
             let run = if self.joins && at >= self.alone {
                 let slots = &self.slots[at..self.waiting.end];
-                segments::run(slots.len(), |index| (slots[index].to, slots[index].len))
+                segments::run(slots.len(), |index| (slots[index].to, slots[index].len, slots[index].count))
             } else {
                 1
             };
@@ -193,7 +214,7 @@ impl Outgoing {
             header.msg_iov = &mut self.vectors[first];
             header.msg_iovlen = vector - first;
             (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
-            if run > 1 {
+            if run > 1 || self.slots[at].count > 1 {
                 let control = &mut self.controls[message];
                 *control = segment_control(self.slots[at].len as u16);
                 (header.msg_control, header.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL);
@@ -204,7 +225,7 @@ impl Outgoing {
         &mut self.headers[..message]
     }
 
-    /// Writes the parts of datagram `index` to the vectors from `next` on, of which those from `first` on are of the same message;
+    /// Writes the parts of row `index` to the vectors from `next` on, of which those from `first` on are of the same message;
     /// what lies behind the last of these makes it longer. Answers which vector is the next.
     fn parts(&mut self, index: usize, first: usize, mut next: usize) -> usize {
         let slot = &self.slots[index];
@@ -229,29 +250,48 @@ impl Outgoing {
             add(gap.from.cast_mut(), gap.len);
             at = gap.at + gap.len;
         }
-        add(base.wrapping_add(at), slot.len - at);
+        add(base.wrapping_add(at), slot.len * slot.count - at);
         next
     }
 
     /// The first `messages` of what was described have been sent; answers how many datagrams that were.
     pub fn sent(&mut self, messages: usize) -> usize {
-        let datagrams: usize = self.runs[..messages].iter().sum();
-        self.waiting.start += datagrams;
+        let rows: usize = self.runs[..messages].iter().sum();
+        let gone = self.waiting.start..self.waiting.start + rows;
+        self.waiting.start = gone.end;
         self.again = false;
-        datagrams
+        self.slots[gone].iter().map(|slot| slot.count).sum()
     }
 
     /// The kernel refused the first message. If it had many datagrams, each goes alone from now on, and the answer is `None`;
     /// if not, it is taken out of the batch: its peer and length.
     pub fn refused(&mut self) -> Option<(Option<u32>, usize)> {
         self.again = false;
-        if self.runs[0] > 1 {
-            self.alone = self.waiting.start + self.runs[0];
+        let first = self.waiting.start..self.waiting.start + self.runs[0];
+        let datagrams: usize = self.slots[first].iter().map(|slot| slot.count).sum();
+        if datagrams > 1 {
+            self.take_apart();
+            self.alone = datagrams;
             return None;
         }
         let slot = &self.slots[self.waiting.start];
         self.waiting.start += 1;
         Some((slot.peer, slot.len))
+    }
+
+    /// Makes each waiting datagram a row of its own, from the first slot on.
+    #[cold]
+    fn take_apart(&mut self) {
+        let rows = self.slots[self.waiting.clone()].to_vec();
+        let each = rows.iter().flat_map(|row| {
+            (0..row.count).map(|index| Slot { at: row.at + index * row.len, count: 1, ..row.clone() })
+        });
+        let mut count = 0;
+        for (slot, datagram) in self.slots.iter_mut().zip(each) {
+            *slot = datagram;
+            count += 1;
+        }
+        self.waiting = 0..count;
     }
 
     /// Whether the first waiting datagram has met an error that may have been another's before; from now on it has.
@@ -318,7 +358,45 @@ mod tests {
             let piece = Piece::new(lent.as_ptr().cast_mut(), lent.len());
             assert!(gaps.leave(&[piece], 0, &mut buffer[40..40 + lent.len()]));
         }
-        batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len, peer: Some(0) });
+        batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len, count: 1, peer: Some(0) });
+    }
+
+    #[test]
+    fn a_row_is_one_message_and_is_taken_apart_if_the_kernel_does_not_take_it() {
+        let mut batch = Outgoing::new(true).unwrap();
+        push(&mut batch, 1_000, 0, None);
+        let (buffer, _) = batch.next().expect("room");
+        for (value, datagram) in (1..).zip(buffer[..5_000].chunks_exact_mut(1_000)) {
+            datagram.fill(value);
+        }
+        batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len: 1_000, count: 5, peer: Some(0) });
+        push(&mut batch, 700, 6, None);
+        push(&mut batch, 1_000, 7, None);
+        let bytes = |value: u8, len| vec![value; len];
+        let whole = (0..6).flat_map(|value| bytes(value, 1_000)).chain(bytes(6, 700)).collect();
+        assert_eq!(described(&mut batch), [(whole, 1), (bytes(7, 1_000), 1)]);
+        assert_eq!(batch.refused(), None);
+        let each: Vec<_> = described(&mut batch).into_iter().map(|(bytes, _)| bytes).collect();
+        let lengths = [1_000, 1_000, 1_000, 1_000, 1_000, 1_000, 700, 1_000];
+        assert_eq!(each, (0..).zip(lengths).map(|(value, len)| bytes(value, len)).collect::<Vec<_>>());
+        assert_eq!(batch.refused(), Some((Some(0), 1_000)), "one that is refused alone");
+        assert_eq!(described(&mut batch).len(), 7);
+        assert_eq!(batch.sent(7), 7);
+        assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn a_batch_of_rows_is_full_after_so_many_datagrams() {
+        let mut batch = Outgoing::new(true).unwrap();
+        let mut rows = 0;
+        while batch.next().is_some() {
+            batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len: 1_000, count: 64, peer: Some(0) });
+            rows += 1;
+        }
+        assert_eq!(rows, SEND.div_ceil(64));
+        assert_eq!(described(&mut batch).len(), rows);
+        assert_eq!(batch.refused(), None);
+        assert_eq!(described(&mut batch).len(), 64 + rows - 1, "the refused one alone, the others together");
     }
 
     #[test]
@@ -336,9 +414,9 @@ mod tests {
     #[test]
     fn lent_memory_goes_where_its_gap_is_and_stays_there_once_settled() {
         let mut batch = Outgoing::new(true).unwrap();
-        let lent = vec![200u8; 1_400];
+        let lent = vec![200u8; LEAST_GAP];
         for value in 0..3 {
-            push(&mut batch, 1_472, value, Some(&lent));
+            push(&mut batch, LEAST_GAP + 72, value, Some(&lent));
         }
         let wanted: Vec<u8> =
             (0..3u8).flat_map(|value| [vec![value; 40], lent.clone(), vec![value; 32]].concat()).collect();

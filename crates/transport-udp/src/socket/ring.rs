@@ -19,7 +19,7 @@ use io_uring::{IoUring, cqueue, opcode};
 
 use super::incoming::{CONTROL, Control, segment_len};
 use super::name::{empty_storage, from_storage};
-use super::segments;
+use super::segments::{self, Row};
 use crate::sys::Pages;
 
 /// Buffers of a ring; a power of two.
@@ -42,6 +42,8 @@ struct Datagram {
     buffer: u16,
     start: u32,
     end: u32,
+    /// The end of the last one of the same message.
+    last: u32,
     from: Option<SocketAddr>,
 }
 
@@ -270,21 +272,24 @@ impl Ring {
         let segment = (control_len > 0).then(|| segment_len(&control)).flatten();
         let from = from_storage(&name);
         self.long |= payload.len() >= LONG;
-        self.datagrams.extend(segments::cut(payload.len(), segment).map(|(first, last)| Datagram {
+        let len = payload.len();
+        self.datagrams.extend(segments::cut(len, segment).map(|(first, end)| Datagram {
             buffer,
             start: (start + first) as u32,
-            end: (start + last) as u32,
+            end: (start + end) as u32,
+            last: (start + len) as u32,
             from,
         }));
     }
 
-    /// The bytes of datagram `index` of the last batch, and its sender.
+    /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
-    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
-        let Datagram { buffer, start, end, from } = self.datagrams[index];
+    pub fn row(&mut self, index: usize) -> Row<'_> {
+        let Datagram { buffer, start, end, last, from } = self.datagrams[index];
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER + start as usize);
         // SAFETY: inside a buffer that is here, so not the kernel's, and borrowed mutably along with `self`.
-        (unsafe { std::slice::from_raw_parts_mut(base, (end - start) as usize) }, from)
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base, (last - start) as usize) };
+        Row { bytes, len: (end - start) as usize, from }
     }
 
     /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can say so.

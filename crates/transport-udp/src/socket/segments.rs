@@ -3,27 +3,49 @@
 
 use std::net::SocketAddr;
 
+/// Datagrams that came as one message.
+pub struct Row<'a> {
+    pub bytes: &'a mut [u8],
+    /// Bytes of each, but for the last, which may be shorter.
+    pub len: usize,
+    /// Who sent them.
+    pub from: Option<SocketAddr>,
+}
+
+impl<'a> Row<'a> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.bytes.len().div_ceil(self.len.max(1)).max(1)
+    }
+
+    /// The first one, and its sender.
+    pub fn first(self) -> (&'a mut [u8], Option<SocketAddr>) {
+        (&mut self.bytes[..self.len], self.from)
+    }
+}
+
 /// Datagrams in one message to the kernel, at most (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MOST: usize = 64;
 /// Bytes of them all together: an IPv4 packet's 65,535, less its headers.
 pub const MOST_BYTES: usize = 65_535 - 60 - 8;
 
-/// How many of the first datagrams, of which `get` tells address and length, may be one message: all to one peer and of one
-/// length, but for the last, which may be shorter. At least 1 of a row that is not empty.
-pub fn run(count: usize, get: impl Fn(usize) -> (SocketAddr, usize)) -> usize {
-    if count == 0 {
+/// How many of the first rows of datagrams, of which `get` tells address, length of each datagram and how many it has, may be one
+/// message: all to one peer and of one length, but for the last datagram, which may be shorter. At least 1, if there are any.
+pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> usize {
+    if rows == 0 {
         return 0;
     }
-    let (to, len) = get(0);
-    let (mut run, mut bytes) = (1, len);
-    while run < count.min(MOST) {
-        let (next_to, next_len) = get(run);
-        bytes += next_len;
-        if next_to != to || next_len > len || bytes > MOST_BYTES {
+    let (to, len, mut count) = get(0);
+    let (mut run, mut bytes) = (1, len * count);
+    while run < rows {
+        let (next_to, next_len, next_count) = get(run);
+        (bytes, count) = (bytes + next_len * next_count, count + next_count);
+        let ends = next_len < len;
+        if next_to != to || next_len > len || (ends && next_count > 1) || count > MOST || bytes > MOST_BYTES {
             break;
         }
         run += 1;
-        if next_len < len {
+        if ends {
             break;
         }
     }
@@ -48,7 +70,7 @@ mod tests {
     fn runs(row: &[(u16, usize)]) -> Vec<usize> {
         let (mut at, mut runs) = (0, vec![]);
         while at < row.len() {
-            runs.push(run(row.len() - at, |index| (peer(row[at + index].0), row[at + index].1)));
+            runs.push(run(row.len() - at, |index| (peer(row[at + index].0), row[at + index].1, 1)));
             at += runs[runs.len() - 1];
         }
         runs
@@ -61,6 +83,19 @@ mod tests {
         assert_eq!(runs(&[(1, 40_000), (1, 40_000)]), [1, 1], "longer than a packet may be");
         assert_eq!(runs(&[(1, 200); 100]), [64, 36]);
         assert_eq!(run(0, |_| unreachable!()), 0);
+    }
+
+    #[test]
+    fn rows_go_together_as_far_as_the_kernel_takes_them() {
+        let of = |rows: &[(usize, usize)]| run(rows.len(), |index| (peer(1), rows[index].0, rows[index].1));
+        assert_eq!(
+            of(&[(1452, 1), (1452, 43), (1452, 1), (200, 1)]),
+            3,
+            "65,340 bytes; the next is too much"
+        );
+        assert_eq!(of(&[(1452, 20), (1452, 20), (90, 1), (90, 1)]), 3);
+        assert_eq!(of(&[(1452, 20), (90, 2)]), 1, "only one may be shorter");
+        assert_eq!(of(&[(100, 60), (100, 4), (100, 1)]), 2);
     }
 
     #[test]

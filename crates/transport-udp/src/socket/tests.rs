@@ -25,7 +25,7 @@ fn with_each(test: impl Fn(Choice)) {
 fn send_one(from: &mut Socket, to: SocketAddr, bytes: &[u8]) {
     let (buffer, _) = from.next().unwrap();
     buffer[..bytes.len()].copy_from_slice(bytes);
-    from.push(&Transmit { to, len: bytes.len(), peer: None });
+    from.push(&Transmit { to, len: bytes.len(), count: 1, peer: None });
     while from.has_waiting() {
         from.flush();
     }
@@ -81,7 +81,7 @@ fn datagrams_of_all_lengths_arrive_whole_in_order_and_with_their_sender() {
             for (number, &len) in lengths.iter().enumerate() {
                 let (buffer, _) = one.next().unwrap();
                 buffer[..len].fill(value(number));
-                one.push(&Transmit { to: other.address, len, peer: None });
+                one.push(&Transmit { to: other.address, len, count: 1, peer: None });
             }
             while one.has_waiting() {
                 one.flush();

@@ -229,6 +229,11 @@ impl Collectives {
         }
     }
 
+    /// Whether a peer is in a group.
+    pub fn knows(&self, peer: Peer) -> bool {
+        self.groups.values().any(|group| group.members.contains(&peer))
+    }
+
     /// A peer is gone, after all that it sent was taken. Operations that want more of it fail at the next
     /// [`Collectives::advance`].
     pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {

@@ -2,11 +2,14 @@
 //! delay datagrams, hosts that sleep, die and come back. An hour of silence costs nothing, and a seed gives the same run
 //! again.
 
+mod rival;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use self::rival::{Rival, SEGMENT};
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::handshake::param;
 use rdm_proto::wire::{Params, Record};
@@ -142,8 +145,33 @@ pub struct Application {
 const RECORD: u8 = 1;
 const PART: u8 = 2;
 
-fn pattern(seed: u64, at: u64) -> u8 {
-    (seed.wrapping_mul(31).wrapping_add(at)).wrapping_mul(0x9e37_79b9) as u8
+/// How long a pattern is: a prime, so that what lies a row of packets too far shows.
+const PERIOD: usize = 251;
+/// A payload is a piece of this, over and over: which bytes lie where takes no arithmetic, byte by byte.
+const PATTERN: [u8; 2 * PERIOD] = {
+    let (mut bytes, mut at) = ([0; 2 * PERIOD], 0);
+    while at < bytes.len() {
+        bytes[at] = ((at % PERIOD) as u8).wrapping_mul(0xb9);
+        at += 1;
+    }
+    bytes
+};
+
+/// The bytes of payload `seed` from `at` on, as many as there are before they repeat.
+fn pattern(seed: u64, at: u64) -> &'static [u8] {
+    &PATTERN[(seed.wrapping_mul(31).wrapping_add(at) % PERIOD as u64) as usize..][..PERIOD]
+}
+
+fn fill(seed: u64, at: u64, to: &mut [u8]) {
+    let pattern = pattern(seed, at);
+    to.chunks_mut(PERIOD).for_each(|chunk| chunk.copy_from_slice(&pattern[..chunk.len()]));
+}
+
+fn check(seed: u64, at: u64, bytes: &[u8], what: &dyn std::fmt::Debug) {
+    let pattern = pattern(seed, at);
+    for (number, chunk) in bytes.chunks(PERIOD).enumerate() {
+        assert_eq!(chunk, &pattern[..chunk.len()], "{what:?}, from {} on", at + (PERIOD * number) as u64);
+    }
 }
 
 impl Driver for Application {
@@ -163,9 +191,7 @@ impl Driver for Application {
                 let (who, number) = (word(0), word(8));
                 let sent =
                     Sent { incarnation: (who >> 32) as u32, session: who as u32, number: number as u32 };
-                for (at, &byte) in record.body[16..].iter().enumerate() {
-                    assert_eq!(byte, pattern(who ^ number, at as u64), "{sent:?} at {at}");
-                }
+                check(who ^ number, 0, &record.body[16..], &sent);
                 let before = model.received[stream as usize].last().copied();
                 match before {
                     Some(last) if (last.incarnation, last.session) == (sent.incarnation, sent.session) => {
@@ -182,9 +208,7 @@ impl Driver for Application {
                 let (id, offset) = (word(0), word(8));
                 let got = model.payloads.entry(id).or_default();
                 assert_eq!(offset, *got, "parts of {id:#x} come in order");
-                for (at, &byte) in record.body[16..].iter().enumerate() {
-                    assert_eq!(byte, pattern(id, offset + at as u64));
-                }
+                check(id, offset, &record.body[16..], &format_args!("{id:#x}"));
                 *got += record.body.len() as u64 - 16;
             }
             other => panic!("a record of kind {other}"),
@@ -205,9 +229,7 @@ impl Driver for Application {
     }
 
     fn fill(&mut self, _peer: u32, token: u64, at: u64, to: &mut [u8]) {
-        for (n, byte) in to.iter_mut().enumerate() {
-            *byte = pattern(token, at + n as u64);
-        }
+        fill(token, at, to);
     }
 }
 
@@ -229,8 +251,15 @@ pub struct Host {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    Datagram { from: SocketAddr, to: SocketAddr, bytes: Vec<u8> },
+    Datagram {
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: Vec<u8>,
+    },
     Wake(usize),
+    /// Of the cross traffic: a packet's acknowledgement, and a look at the clock.
+    Acked(u64),
+    Tick,
 }
 
 /// See the module.
@@ -254,6 +283,7 @@ pub struct Net {
     buffer: Vec<u8>,
     /// Datagrams put on the wire.
     pub datagrams: u64,
+    rival: Option<(usize, Rival)>,
 }
 
 /// What all hosts of a network want, one network after another.
@@ -300,6 +330,7 @@ impl Net {
             security: vec![WISHES[(seed / 2 % 4) as usize]; hosts],
             buffer: Vec::new(),
             datagrams: 0,
+            rival: None,
         };
         for number in 0..hosts {
             let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8 + 1)), 7471);
@@ -360,8 +391,12 @@ impl Net {
         self.hosts[host].endpoint = None;
     }
 
-    /// Closes a host's endpoint in order. Its process goes on.
+    /// Closes a host's endpoint in order, as a driver does that sends what it can before. Its process goes on.
     pub fn close(&mut self, host: usize) {
+        if let Some(endpoint) = &mut self.hosts[host].endpoint {
+            endpoint.take_leave();
+        }
+        self.turn(host);
         let mut buf = vec![0u8; 2000];
         let Some(mut endpoint) = self.hosts[host].endpoint.take() else { return };
         for peer in 0..endpoint.peers() as u32 {
@@ -379,8 +414,9 @@ impl Net {
 
     /// Puts a host to sleep: it does not call its endpoint, but its process lives.
     pub fn sleep(&mut self, host: usize, time: Duration) {
-        self.hosts[host].asleep = self.now + time;
-        self.schedule(self.now + time, What::Wake(host));
+        let end = self.now + time;
+        (self.hosts[host].asleep, self.hosts[host].wakes_at) = (end, Some(end));
+        self.schedule(end, What::Wake(host));
     }
 
     /// What host `at` knows of host `of`.
@@ -435,9 +471,7 @@ impl Net {
             Stream::Bulk => &mut sender.bulk,
         };
         let body = stream.record(RECORD, 0, &fields, len, Some(mark));
-        for (at, byte) in body.iter_mut().enumerate() {
-            *byte = pattern(who ^ number, at as u64);
-        }
+        fill(who ^ number, 0, body);
         self.turn(host);
     }
 
@@ -497,15 +531,8 @@ impl Net {
                 delay += self.link.delay * self.random.below(10) as u32;
             }
             let mut at = self.now + delay;
-            let occupied = bytes.len() as u64 * self.link.byte_time;
-            let free = self.hosts[target].link_free.max(at);
-            if occupied > 0 {
-                if free.since(at).as_nanos() as u64 > self.link.queue.saturating_mul(self.link.byte_time) {
-                    continue;
-                }
-                at = free + Duration::from_nanos(occupied);
-                self.hosts[target].link_free = at;
-            }
+            let Some(passed) = self.pass(target, at, bytes.len()) else { continue };
+            at = passed;
             let mut copied = if copy + 1 == copies { std::mem::take(&mut bytes) } else { bytes.clone() };
             if self.random.chance(self.link.corrupt) && !copied.is_empty() {
                 let bit = self.random.below(copied.len() as u64 * 8) as usize;
@@ -518,6 +545,42 @@ impl Net {
         }
     }
 
+    /// When a packet that reaches the link to `target` has passed it; `None` if its queue is full.
+    fn pass(&mut self, target: usize, at: Instant, len: usize) -> Option<Instant> {
+        let occupied = len as u64 * self.link.byte_time;
+        if occupied == 0 {
+            return Some(at);
+        }
+        let free = self.hosts[target].link_free.max(at);
+        if free.since(at).as_nanos() as u64 > self.link.queue.saturating_mul(self.link.byte_time) {
+            return None;
+        }
+        let passed = free + Duration::from_nanos(occupied);
+        self.hosts[target].link_free = passed;
+        Some(passed)
+    }
+
+    /// Begins cross traffic to a host, from outside: it takes what TCP would take of the link, for ever.
+    pub fn rival(&mut self, target: usize) {
+        self.rival = Some((target, Rival::new(self.now)));
+        self.schedule(self.now, What::Tick);
+    }
+
+    /// Bytes of the cross traffic that have arrived.
+    pub fn rival_bytes(&self) -> u64 {
+        self.rival.as_ref().map_or(0, |(_, rival)| rival.arrived * SEGMENT as u64)
+    }
+
+    fn move_rival(&mut self) {
+        let Some((target, mut rival)) = self.rival.take() else { return };
+        while let Some(number) = rival.send(self.now) {
+            if let Some(passed) = self.pass(target, self.now + self.link.delay, SEGMENT + 40) {
+                self.schedule(passed + self.link.delay, What::Acked(number));
+            }
+        }
+        self.rival = Some((target, rival));
+    }
+
     /// Lets a host do what it has to do now.
     pub fn turn(&mut self, host: usize) {
         let now = self.now;
@@ -527,22 +590,41 @@ impl Net {
         }
         let inbox = std::mem::take(&mut here.inbox);
         let Some(endpoint) = &mut here.endpoint else { return };
-        for (from, mut bytes) in inbox {
-            endpoint.handle(now, from, &mut bytes, &mut here.application);
+        let mut inbox = inbox.into_iter().peekable();
+        while let Some((from, mut row)) = inbox.next() {
+            // Datagrams of one length go together, as a system joins them: those behind the first may be all, or none.
+            let (len, most) = (row.len(), self.random.below(6) * self.random.below(6));
+            for _ in 0..most {
+                let Some((_, next)) = inbox.next_if(|(other, bytes)| *other == from && bytes.len() <= len)
+                else {
+                    break;
+                };
+                row.extend_from_slice(&next);
+                if next.len() < len {
+                    break;
+                }
+            }
+            endpoint.handle_row(now, from, &mut row, len, &mut here.application);
         }
         endpoint.resume(now, &mut here.application);
         endpoint.handle_time(now, &mut here.application);
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(65_536, 0);
         let mut out = Vec::new();
-        while let Some(transmit) = endpoint.poll_transmit(now, &mut buf, &mut here.application) {
+        loop {
+            // Alone, or in rows of any length.
+            let most = 1 + self.random.below(8) as usize * self.random.below(8) as usize;
+            let polled = endpoint.poll_train(now, most, &mut buf, &mut here.application);
+            let Some(transmit) = polled else { break };
+            assert!(transmit.count >= 1 && transmit.count <= most);
             if transmit.len > self.link.refused
                 && let Some(peer) = transmit.peer
             {
                 endpoint.too_long(peer, transmit.len);
                 continue;
             }
-            out.push((transmit.to, buf[..transmit.len].to_vec()));
+            let row = buf[..transmit.len * transmit.count].chunks_exact(transmit.len.max(1));
+            out.extend(row.map(|packet| (transmit.to, packet.to_vec())));
             assert!(out.len() < 100_000, "an endpoint that never stops sending");
         }
         self.buffer = buf;
@@ -553,10 +635,10 @@ impl Net {
             wake = Some(wake.map_or(soon, |wake| wake.min(soon)));
         }
         if let Some(wake) = wake
-            && here.wakes_at.is_none_or(|other| other <= now || wake < other)
+            && let wake = wake.max(now + Duration::from_nanos(1))
+            && here.wakes_at.is_none_or(|other| wake < other)
         {
             here.wakes_at = Some(wake);
-            let wake = wake.max(now + Duration::from_nanos(1));
             self.schedule(wake, What::Wake(host));
         }
         for (to, bytes) in out {
@@ -597,6 +679,21 @@ impl Net {
                     }
                     self.turn(host);
                 }
+                What::Acked(number) => {
+                    if let Some((_, rival)) = &mut self.rival {
+                        rival.on_ack(at, number);
+                    }
+                    self.move_rival();
+                }
+                What::Tick => {
+                    if let Some((_, rival)) = &mut self.rival {
+                        rival.on_time(at);
+                    }
+                    self.move_rival();
+                    self.schedule(at + Duration::from_millis(10), What::Tick);
+                }
+                // Not one that an earlier one has taken the place of: each would leave another behind.
+                What::Wake(host) if self.hosts[host].wakes_at != Some(at) => {}
                 What::Wake(host) => {
                     self.hosts[host].wakes_at = None;
                     self.turn(host);

@@ -3,25 +3,25 @@
 //! An owner checks key, bounds and rights at each copy. A direct access waits for what the peer still has to execute,
 //! so that accesses of one endpoint to one peer stay in order whichever way they go.
 
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, RemotePiece, Result};
+mod owner;
+
+use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Posted, RemoteData};
 use ofi_ring::crash_point;
 
+pub use self::owner::{SHORT_READ, ServedWrite};
 use crate::Shm;
 use crate::atomic::Waiting;
-use crate::bulk::{Stream, remote_runs};
-use crate::command::{Words, Writer, flag, kind, rx_bits, rx_of};
+use crate::command::{Writer, flag, kind, rx_bits};
 use crate::grants::Grant;
-use crate::lane::{Broken, Common, Flow, Lane, full};
-use crate::layout::{LINE, pair, wish};
+use crate::lane::{Broken, Common, Lane, full};
+use crate::layout::wish;
 use crate::message::{Op, Payload, Token};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
-/// Longest read that travels inside a reply.
-pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 
 /// Something that waits for a grant. In order.
 pub enum Parked {
@@ -42,16 +42,6 @@ pub struct Access {
     data: Option<RemoteData>,
 }
 
-/// A long write of the peer, being executed here.
-pub struct ServedWrite {
-    op: u64,
-    remote: Box<[RemotePiece]>,
-    got: usize,
-    len: usize,
-    data: Option<RemoteData>,
-    failed: Option<Errno>,
-}
-
 /// What stands in the way of a direct access.
 pub enum Way {
     /// Nothing.
@@ -60,14 +50,6 @@ pub enum Way {
     Wait,
     /// The peer has to execute it.
     Command,
-}
-
-/// The remote CQ data of a command, if it carries any.
-fn remote_data(high: u32, words: &mut Words) -> Result<Option<RemoteData>, Broken> {
-    if high & flag::DATA == 0 {
-        return Ok(None);
-    }
-    Ok(Some(RemoteData { value: words.next().ok_or(Broken)?, rx: rx_of(high) }))
 }
 
 impl Lane {
@@ -366,217 +348,6 @@ impl Lane {
         None
     }
 
-    /// Takes a notice that the peer has written here directly.
-    pub fn take_notice<H: Host<Shm>>(
-        &mut self,
-        host: &mut H,
-        high: u32,
-        mut words: Words,
-    ) -> Result<Flow, Broken> {
-        let (value, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
-        let data = RemoteData { value, rx: rx_of(high) };
-        crash_point!("notice.taken");
-        Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
-    }
-
-    /// The operation and the ranges of an access, each checked. The outer error is a broken peer, the inner one goes
-    /// back to it.
-    #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
-    pub fn parse_access(
-        &self,
-        common: &Common,
-        words: &mut Words,
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<(u64, Result<(Box<[RemotePiece]>, usize), Errno>), Broken> {
-        let op = words.next().ok_or(Broken)?;
-        let count = words.next().ok_or(Broken)?;
-        if count == 0 || count > RMA_IOV_LIMIT as u64 {
-            return Err(Broken);
-        }
-        let mut remote = Vec::with_capacity(count as usize);
-        // What the endpoint was not opened for is refused like a right that the region does not have.
-        let mut total = if common.shared.serves(kind, access) { Ok(0usize) } else { Err(Errno::EACCES) };
-        for _ in 0..count {
-            let mut next = || words.next().ok_or(Broken);
-            let (addr, len, key) = (next()?, next()?, next()?);
-            let checked = common.shared.domain.regions.check_as(&common.shared.auth, key, addr, len, access);
-            total = match (total, checked) {
-                (Ok(total), Ok(_)) => total.checked_add(len as usize).ok_or(Errno::EINVAL),
-                (Ok(_), Err(violation)) => Err(violation.errno()),
-                (failed, _) => failed,
-            };
-            remote.push(RemotePiece { addr, len: len as usize, key });
-        }
-        Ok((op, total.map(|total| (remote.into(), total))))
-    }
-
-    /// Executes a short write of the peer.
-    pub fn take_write<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        high: u32,
-        mut words: Words,
-    ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
-        let data = remote_data(high, &mut words)?;
-        let (body, len) = words.rest();
-        let result = match checked {
-            Ok((_, total)) if total != len => return Err(Broken),
-            Ok((remote, _)) => {
-                // The report first, as it may have to wait; the application cannot see it before the bytes.
-                if let Some(data) = data
-                    && !host.remote_write(self.peer, data, len)
-                {
-                    return Ok(Flow::Stop);
-                }
-                let written = write_here(common, &remote, 0, body, len);
-                crash_point!("write.executed");
-                if written.is_ok() {
-                    host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                }
-                written
-            }
-            Err(errno) => Err(errno),
-        };
-        self.done(common, op, result);
-        Ok(Flow::Next)
-    }
-
-    /// Starts a long write of the peer.
-    pub fn take_long_write(
-        &mut self,
-        common: &mut Common,
-        high: u32,
-        mut words: Words,
-    ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
-        let data = remote_data(high, &mut words)?;
-        match checked {
-            Ok((_, 0)) => return Err(Broken), // a short one
-            Ok((remote, len)) => {
-                let write = ServedWrite { op, remote, got: 0, len, data, failed: None };
-                let id = self.writes.insert(write);
-                (self.serving, self.busy) = (self.serving + 1, true);
-                crash_point!("write_long.taken");
-                self.reply(common, kind::SEND, [op, id.to_wire(), len as u64]);
-            }
-            Err(errno) => self.done(common, op, Err(errno)),
-        }
-        Ok(Flow::Next)
-    }
-
-    /// Executes a part of a long write. `false` if it has to wait.
-    pub fn take_write_part<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        id: u64,
-        offset: u64,
-        (body, part): (*const u8, usize),
-    ) -> Result<bool, Broken> {
-        let id = SlotId::from_wire(id);
-        let write = self.writes.get_mut(id).ok_or(Broken)?;
-        if offset != write.got as u64 || part > write.len - write.got {
-            return Err(Broken);
-        }
-        let last = write.got + part == write.len;
-        if last
-            && write.failed.is_none()
-            && let Some(data) = write.data
-            && !host.remote_write(self.peer, data, write.len)
-        {
-            return Ok(false);
-        }
-        if write.failed.is_none() {
-            write.failed = write_here(common, &write.remote, write.got, body, part).err();
-        }
-        write.got += part;
-        crash_point!("write_long.part");
-        if last && let Some(write) = self.writes.remove(id) {
-            self.serving -= 1;
-            if write.failed.is_none() {
-                host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
-            }
-            self.done(common, write.op, write.failed.map_or(Ok(()), Err));
-        }
-        Ok(true)
-    }
-
-    /// Executes a read of the peer, or starts to.
-    pub fn take_read<H: Host<Shm>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        mut words: Words,
-    ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_READ)?;
-        match checked {
-            Err(errno) => self.done(common, op, Err(errno)),
-            Ok((remote, len)) => {
-                if len > SHORT_READ {
-                    crash_point!("read_long.taken");
-                    (self.serving, self.busy) = (self.serving + 1, true);
-                    self.streams.push_back(Stream::read(remote, op, len));
-                } else {
-                    match self.reply_data(common, op, &remote, len) {
-                        None => return Ok(Flow::Stop),
-                        Some(false) => {}
-                        Some(true) => {
-                            host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, &remote);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(Flow::Next)
-    }
-
-    /// Sends the bytes of a short read, or why not; whether it was the bytes. `None` if there is no room.
-    fn reply_data(
-        &mut self,
-        common: &mut Common,
-        op: u64,
-        remote: &[RemotePiece],
-        len: usize,
-    ) -> Option<bool> {
-        let mut bytes = [0u8; SHORT_READ];
-        let mut done = 0;
-        for piece in remote {
-            let checked = common.shared.domain.regions.check_as(
-                &common.shared.auth,
-                piece.key,
-                piece.addr,
-                piece.len as u64,
-                MrAccess::REMOTE_READ,
-            );
-            let granted = match checked {
-                Ok(granted) => granted,
-                Err(violation) => {
-                    self.done(common, op, Err(violation.errno()));
-                    return Some(false);
-                }
-            };
-            for part in granted.pieces() {
-                // SAFETY: the grant holds the registered memory, and all pieces together fit (`len <= SHORT_READ`).
-                unsafe { copy::bytes(part.addr, bytes.as_mut_ptr().wrapping_add(done), part.len) };
-                done += part.len;
-            }
-        }
-        let link = self.link_mut()?;
-        let mut slot = link.replies.reserve(8 + len).ok()?;
-        // SAFETY: a word and `len` bytes were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
-        body.word(op);
-        // SAFETY: as above.
-        unsafe { copy::bytes(bytes.as_ptr(), body.rest(), len) };
-        crash_point!("read.served");
-        slot.publish(kind::DATA);
-        self.ring(common);
-        Some(true)
-    }
-
     /// Takes the bytes of a read of this end.
     pub fn take_read_data<H: Host<Shm>>(
         &mut self,
@@ -598,31 +369,4 @@ impl Lane {
         }
         Ok(())
     }
-}
-
-/// Writes `len` bytes at `body` to registered memory here, from byte `skip` of `remote` on.
-fn write_here(
-    common: &Common,
-    remote: &[RemotePiece],
-    skip: usize,
-    body: *const u8,
-    len: usize,
-) -> Result<(), Errno> {
-    let mut done = 0;
-    for (addr, key, run) in remote_runs(remote, skip, len) {
-        let checked = common.shared.domain.regions.check_as(
-            &common.shared.auth,
-            key,
-            addr,
-            run as u64,
-            MrAccess::REMOTE_WRITE,
-        );
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.
-            unsafe { copy::bytes(body.wrapping_add(done), piece.addr, piece.len) };
-            done += piece.len;
-        }
-    }
-    Ok(())
 }

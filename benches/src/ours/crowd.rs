@@ -1,0 +1,225 @@
+//! One endpoint with very many peers: what a message to each of them by turns costs, and what one of them takes that nobody talks to.
+//!
+//! The peers are sockets of one process, and `rdm-proto` is behind each: it sends back what it gets. An endpoint of the whole stack
+//! has batch buffers and queues; ten thousand of them would measure the machine's memory.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi::raw::{Address, CqTaggedEntry, FiAddr};
+use rdm_proto::congestion::Congestion;
+use rdm_proto::wire::{Params, Record};
+use rdm_proto::{Config, Driver, Endpoint, Flow, LONGEST_PACKET, Lost, Sender, Stream};
+
+use super::node::{Arena, Node};
+use super::run::{check, slot, stack};
+use super::{Job, Role};
+use crate::{Error, Figures, Result, link::Link, sys};
+
+/// Messages that are under way at a time.
+const WINDOW: usize = 64;
+/// Between two neighbours of a round there are so many others: nothing is found by its neighbour's being near.
+const STRIDE: usize = 61;
+/// Peers that are met first, and not counted: with them an endpoint comes to use its queues and buffers as it will with many.
+const FIRST: usize = 500;
+/// What an endpoint whose peers were talked to needs for the last acknowledgements.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long a peer may be silent, and how often those are looked at to whom nothing comes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Sends every command back as it is, and counts.
+#[derive(Default)]
+struct Echo {
+    /// The session is over.
+    lost: Option<Lost>,
+}
+
+impl Driver for Echo {
+    fn introduce(&mut self, _peer: u32, _address: SocketAddr) {}
+
+    fn record(&mut self, _peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
+        if stream == Stream::Commands {
+            sender.commands.record(record.kind, record.flags, record.body, 0, None);
+        }
+        Flow::Next
+    }
+
+    fn lost(&mut self, _peer: u32, reason: Lost) {
+        self.lost = Some(reason);
+    }
+
+    fn acked(&mut self, _peer: u32, _mark: u64) {}
+
+    fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
+        to.fill(0);
+    }
+}
+
+/// One of the crowd.
+struct Member {
+    socket: UdpSocket,
+    endpoint: Endpoint,
+    echo: Echo,
+    due: Option<rdm_proto::Instant>,
+}
+
+impl Member {
+    fn new(number: usize) -> Result<Self> {
+        let socket = UdpSocket::bind(crate::bare::own_address(0)?).map_err(Error::io("binding a socket"))?;
+        socket.set_nonblocking(true).map_err(Error::io("setting a socket up"))?;
+        // The kernel's default of what a socket holds is more than anybody sends here at once.
+        let window = 128 << 10;
+        let params = Params {
+            window,
+            in_flight: window / 2,
+            max_packet: LONGEST_PACKET as u32,
+            liveness_port: 0,
+            flags: 0,
+        };
+        let config = Config {
+            params,
+            congestion: Congestion::Reno,
+            patience: PATIENCE,
+            ack_delay: Duration::from_micros(50),
+            max_peers: 16,
+            warm_peers: 1,
+        };
+        let secret = [number as u64, u64::from(std::process::id())];
+        Ok(Self { socket, endpoint: Endpoint::new(config, secret), echo: Echo::default(), due: None })
+    }
+
+    /// Takes what has come, and sends what there is to say.
+    fn work(&mut self, now: rdm_proto::Instant, buffer: &mut [u8]) -> Result<()> {
+        while let Ok((len, from)) = self.socket.recv_from(buffer) {
+            self.endpoint.handle(now, from, &mut buffer[..len], &mut self.echo);
+        }
+        self.endpoint.handle_time(now, &mut self.echo);
+        while let Some(out) = self.endpoint.poll_transmit(now, buffer, &mut self.echo) {
+            match self.socket.send_to(&buffer[..out.len], out.to) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {} // lost, like any other
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    out.peer.into_iter().for_each(|peer| self.endpoint.too_long(peer, out.len));
+                }
+                Err(error) => return Err(Error::io("sending")(error)),
+            }
+        }
+        self.due = self.endpoint.poll_timeout();
+        match self.echo.lost {
+            // The other side closes when it is done.
+            None | Some(Lost::Closed) => Ok(()),
+            Some(reason) => Err(Error::Stack(format!("a peer's session was lost: {reason:?}"))),
+        }
+    }
+}
+
+/// The crowd: tells its addresses, and answers until the other side is done.
+fn serve(peers: usize, link: &mut Link) -> Result<()> {
+    let allowed = sys::raise_descriptors().map_err(Error::io("asking for descriptors"))?;
+    if allowed < peers as u64 + 64 {
+        return Err(Error::Stack(format!("{peers} sockets need a limit of descriptors above {allowed}")));
+    }
+    let mut members = (0..=FIRST + peers).map(Member::new).collect::<Result<Vec<_>>>()?;
+    let epoll = sys::Epoll::new().map_err(Error::io("making an epoll"))?;
+    let mut names = Vec::with_capacity(members.len());
+    for (number, member) in members.iter().enumerate() {
+        epoll.add(member.socket.as_fd(), number as u64).map_err(Error::io("watching a socket"))?;
+        names.push(member.socket.local_addr().map_err(Error::io("naming a socket"))?);
+    }
+    let _: String = link.exchange(&Address::from(names[0]).to_string())?;
+    link.send(&names[1..])?;
+    let mut buffer = vec![0; 1 << 16];
+    let start = Instant::now();
+    let now = || rdm_proto::Instant::from_nanos(start.elapsed().as_nanos() as u64 + 1_000_000_000);
+    let mut looked = Instant::now();
+    link.barrier_with(|| {
+        for number in epoll.wait(1).map_err(Error::io("waiting for datagrams"))? {
+            members[number as usize].work(now(), &mut buffer)?;
+        }
+        if looked.elapsed() > LOOK {
+            looked = Instant::now();
+            let time = now();
+            for member in members.iter_mut().filter(|member| member.due.is_some_and(|due| due <= time)) {
+                member.work(time, &mut buffer)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Sends a message to each of `peers` and waits until all have come back.
+fn round(node: &mut Node, arena: &Arena, peers: &[FiAddr]) -> Result<()> {
+    let (mut sent, mut done, mut back) = (0, 0, 0);
+    let mut at = 0;
+    let mut entries = [CqTaggedEntry::EMPTY; 64];
+    let mut since = Instant::now();
+    while done < peers.len() || back < peers.len() {
+        while sent < peers.len() && sent - done.min(back) < WINDOW {
+            node.receive(slot(arena, arena.len, 0), None, 0)?;
+            node.peer = peers[at];
+            node.send(slot(arena, arena.len, 0), None)?;
+            sent += 1;
+            at = (at + STRIDE) % peers.len();
+        }
+        let (tx, rx) = (Arc::clone(&node.tx), Arc::clone(&node.rx));
+        let finished = node.poll(&tx, &mut entries)?;
+        let came = node.poll(&rx, &mut entries)?;
+        (done, back) = (done + finished, back + came);
+        if finished + came == 0 {
+            check(&mut since)?;
+        }
+    }
+    Ok(())
+}
+
+/// Begins a session with each of `names`, finds what their paths carry, and waits until all are at rest.
+fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiAddr>) -> Result<()> {
+    for name in names {
+        into.push(node.av.insert(&[Address::from(*name)]).remove(0).map_err(stack)?);
+    }
+    for _ in 0..3 {
+        round(node, arena, into)?;
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < QUIET {
+        node.poll(&node.rx, &mut [])?;
+    }
+    Ok(())
+}
+
+/// See the module. The client's figures are the time that a message to a peer and its answer took, and the memory that one of the
+/// peers takes at rest.
+pub fn run(job: &Job, peers: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
+    if role == Role::Server {
+        return serve(peers, link).map(|()| None);
+    }
+    if peers.is_multiple_of(STRIDE) {
+        return Err(Error::Stack(format!("{peers} peers are a multiple of {STRIDE}")));
+    }
+    let mut node = Node::open(ofi::raw::Caps::empty(), job, link, ofi::raw::WaitObj::None)?;
+    let arena = node.memory(job, job.size)?;
+    let one = [node.peer];
+    for _ in 0..100 {
+        round(&mut node, &arena, &one)?;
+    }
+    let names: Vec<SocketAddr> = link.recv()?;
+    let (first, names) = names.split_at(FIRST);
+    let mut addresses = Vec::with_capacity(peers);
+    meet(&mut node, &arena, first, &mut addresses)?;
+    addresses.clear();
+    let before = sys::resident_bytes().map_err(Error::io("looking at memory"))?;
+    meet(&mut node, &arena, names, &mut addresses)?;
+    let after = sys::resident_bytes().map_err(Error::io("looking at memory"))?;
+    let rounds = (job.iterations as usize).div_ceil(peers);
+    let begin = Instant::now();
+    for _ in 0..rounds {
+        round(&mut node, &arena, &addresses)?;
+    }
+    let each = begin.elapsed().as_secs_f64() * 1e6 / (rounds * peers) as f64;
+    let bytes_each = Some(after.saturating_sub(before) as f64 / peers as f64);
+    node.meet(link)?;
+    Ok(Some(Figures { bytes_each, ..Figures::from_latency(job.size, each) }))
+}

@@ -1,0 +1,29 @@
+//! What a peer costs an endpoint that has very many: the whole stack, as `--only udp-peers-memory` measures it, with fewer of them.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use ofi_benches::Figures;
+use ofi_benches::ours::{Job, Test};
+
+/// What an idle peer may take at most, in bytes.
+const EACH: f64 = 1024.0;
+
+#[test]
+fn an_idle_peer_takes_a_kibibyte_of_the_whole_stack_at_most() {
+    let job = serde_json::to_string(&Job::new(Test::Round { peers: 6_000 }, 64, 1).over_udp()).unwrap();
+    let (server, client) = UnixStream::pair().unwrap();
+    let worker = |role: &str, link: UnixStream| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ofi-benches"));
+        command.args(["worker", "--role", role, "--job", &job]).stdin(Stdio::from(OwnedFd::from(link)));
+        command
+    };
+    let mut server = worker("server", server).spawn().unwrap();
+    let output = worker("client", client).output().unwrap();
+    assert!(server.wait().unwrap().success() && output.status.success(), "{output:?}");
+    let figures: Figures = serde_json::from_slice(&output.stdout).unwrap();
+    let each = figures.bytes_each.expect("it was measured");
+    println!("{each:.0} bytes for each peer");
+    assert!(each > 0.0 && each <= EACH, "{each:.0} bytes for each peer");
+}

@@ -1,0 +1,94 @@
+//! Local memory: C counts elements of a type, the library bytes.
+
+use std::ffi::c_void;
+
+use ofi_api::{Datatype, Desc, Errno, Error, FiOp, Lent, Piece, Result};
+
+use crate::abi::fi_ioc;
+use crate::border::invalid;
+use crate::posting::{One, descriptors, vector};
+
+/// Most pieces of a vector: any limit of an endpoint is below.
+pub(super) const MOST: usize = 16;
+
+/// What is done, to which type.
+#[derive(Clone, Copy)]
+pub(super) struct Verb {
+    pub(super) datatype: Datatype,
+    pub(super) op: FiOp,
+}
+
+impl Verb {
+    pub(super) fn new(datatype: u32, op: u32) -> Result<Self> {
+        let unknown = |what: &str, number: u32| {
+            let advice = "use one that fi_query_atomic knows";
+            Error::wanted(Errno::EOPNOTSUPP, what, "one of C's header", number.to_string(), advice)
+        };
+        Ok(Self {
+            datatype: Datatype::from_c(datatype).ok_or_else(|| unknown("the data type", datatype))?,
+            op: FiOp::from_c(op).ok_or_else(|| unknown("the operation", op))?,
+        })
+    }
+
+    pub(super) fn bytes(self, count: usize) -> Result<usize> {
+        let size = self.datatype.size();
+        count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
+    }
+}
+
+/// One buffer of C; null is none, since `FI_ATOMIC_READ` has no operand.
+#[inline(always)]
+pub(super) fn one(verb: Verb, buf: *const c_void, count: usize, desc: *mut c_void) -> Result<One> {
+    One::new(buf, if buf.is_null() { 0 } else { verb.bytes(count)? }, desc)
+}
+
+/// A vector of buffers of C, counted in bytes.
+pub(super) struct Many<'a> {
+    pieces: [Piece; MOST],
+    count: usize,
+    descs: &'a [Desc],
+}
+
+impl<'a> Many<'a> {
+    /// # Safety
+    /// The C caller's promise.
+    pub(super) unsafe fn new(verb: Verb, Iov(iov, desc, count): Iov) -> Result<Self> {
+        // SAFETY: the same promise.
+        let list = unsafe { vector::<fi_ioc>("the buffers", iov, count)? };
+        if list.len() > MOST {
+            return Err(invalid("the buffers", &format!("at most {MOST}"), list.len().to_string()));
+        }
+        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); MOST];
+        for (place, ioc) in pieces.iter_mut().zip(list) {
+            let len = verb.bytes(ioc.count)?;
+            *place = Piece::new(ioc.addr.cast(), if ioc.addr.is_null() { 0 } else { len });
+        }
+        // SAFETY: the same promise.
+        Ok(Self { pieces, count: list.len(), descs: unsafe { descriptors(desc, count)? } })
+    }
+
+    /// # Safety
+    /// The promise of [`Lent::new`], which a C program makes by its call.
+    pub(super) unsafe fn lend(&self) -> Lent<'_> {
+        // SAFETY: the same promise.
+        unsafe { Lent::new(&self.pieces[..self.count], self.descs) }
+    }
+}
+
+/// A vector as C gives it: buffers, their descriptors, how many.
+#[derive(Clone, Copy)]
+pub(crate) struct Iov(pub *const fi_ioc, pub *const *mut c_void, pub usize);
+
+impl Iov {
+    pub(crate) const NONE: Self = Self(std::ptr::null(), std::ptr::null(), 0);
+
+    /// How many elements it has.
+    ///
+    /// # Safety
+    /// The C caller's promise.
+    pub(super) unsafe fn elements(self) -> Result<usize> {
+        // SAFETY: the same promise.
+        let list = unsafe { vector::<fi_ioc>("the buffers", self.0, self.2)? };
+        Ok(list.iter().fold(0, |sum, ioc| sum.saturating_add(ioc.count)))
+    }
+}

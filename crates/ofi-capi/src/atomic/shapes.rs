@@ -1,0 +1,206 @@
+//! The three shapes of a call: one buffer for each side, a vector for each, a message structure.
+
+use std::ffi::c_void;
+
+use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, Lent, OpFlags, RemotePiece, Result};
+
+use super::buffers::{Iov, MOST, Many, Verb, one};
+use crate::abi::{fi_msg_atomic, fi_rma_ioc, fid_ep};
+use crate::border::{invalid, null, transfer};
+use crate::endpoint::EpBody;
+use crate::posting::{One, context, of, vector};
+
+/// An operation: what all calls say of it. The local memory comes with the call.
+#[derive(Clone, Copy)]
+struct Posting<'a> {
+    kind: AtomicKind,
+    verb: Verb,
+    remote: &'a [RemotePiece],
+    peer: u64,
+    context: Context,
+    /// Flags of a msg call; otherwise the endpoint's own hold.
+    flags: Option<u64>,
+    inject: bool,
+}
+
+impl<'a> Posting<'a> {
+    /// A call without flags of its own.
+    fn new(
+        kind: AtomicKind,
+        verb: Verb,
+        peer: u64,
+        remote: &'a [RemotePiece],
+        op_context: *mut c_void,
+    ) -> Self {
+        Self { kind, verb, remote, peer, context: context(op_context), flags: None, inject: false }
+    }
+
+    #[inline(always)]
+    fn post(self, ep: &EpBody, buf: Lent<'_>, compare: Lent<'_>, result: Lent<'_>) -> Result<()> {
+        ep.atomic(self.op(ep, buf, compare, result))
+    }
+
+    #[inline(always)]
+    fn op<'b>(self, ep: &EpBody, buf: Lent<'b>, compare: Lent<'b>, result: Lent<'b>) -> AtomicOp<'b>
+    where
+        'a: 'b,
+    {
+        let (flags, call) = match (self.flags, self.inject) {
+            (_, true) => (OpFlags::empty(), Call::Inject),
+            (Some(flags), _) => (OpFlags::from_bits_retain(flags), Call::Msg),
+            (None, _) => (ep.tx.flags, ep.tx.call),
+        };
+        let Self { kind, verb: Verb { datatype, op }, remote, peer, context, .. } = self;
+        let peer = FiAddr(peer);
+        AtomicOp { kind, op, datatype, buf, compare, result, remote, peer, context, flags, call }
+    }
+}
+
+/// What a call with one buffer for each side has.
+struct Ones {
+    buf: One,
+    compare: One,
+    result: One,
+}
+
+/// A buffer that a call does not have.
+pub(super) const NO_BUFFER: (*const c_void, *mut c_void) = (std::ptr::null(), std::ptr::null_mut());
+
+/// The peer's side of a call: who, where, and by which key.
+#[derive(Clone, Copy)]
+pub(super) struct Far(pub u64, pub u64, pub u64);
+
+impl Far {
+    fn piece(self, verb: Verb, count: usize) -> Result<[RemotePiece; 1]> {
+        Ok([RemotePiece { addr: self.1, len: verb.bytes(count)?, key: self.2 }])
+    }
+}
+
+/// All calls with one buffer for each side: buffer and descriptor of each.
+///
+/// # Safety
+/// The C caller's promise: the memory is lent until the completion, or, injected, until the call returns.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // C's calls have up to 14
+pub(super) unsafe fn single(
+    ep: *mut fid_ep,
+    kind: AtomicKind,
+    (datatype, op): (u32, u32),
+    count: usize,
+    [buf, compare, result]: [(*const c_void, *mut c_void); 3],
+    far: Far,
+    op_context: *mut c_void,
+    inject: bool,
+) -> isize {
+    transfer(|| {
+        let verb = Verb::new(datatype, op)?;
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        let side = |(buf, desc): (*const c_void, *mut c_void)| one(verb, buf, count, desc);
+        let ones = Ones { buf: side(buf)?, compare: side(compare)?, result: side(result)? };
+        let remote = far.piece(verb, count)?;
+        let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };
+        // SAFETY: as above.
+        let buf = unsafe { ones.buf.lend_if_any() };
+        // SAFETY: as above.
+        let compare = unsafe { ones.compare.lend_if_any() };
+        // SAFETY: as above.
+        posting.post(ep, buf, compare, unsafe { ones.result.lend_if_any() })
+    })
+}
+
+/// All calls with vectors of buffers.
+///
+/// # Safety
+/// As [`single`].
+pub(super) unsafe fn vectors(
+    ep: *mut fid_ep,
+    kind: AtomicKind,
+    (datatype, op): (u32, u32),
+    [buf, compare, result]: [Iov; 3],
+    far: Far,
+    op_context: *mut c_void,
+) -> isize {
+    transfer(|| {
+        let verb = Verb::new(datatype, op)?;
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        // The result says how much, where there is one: a read has no operand.
+        let counted = if kind == AtomicKind::Base { buf } else { result };
+        // SAFETY: as above.
+        let remote = far.piece(verb, unsafe { counted.elements()? })?;
+        let posting = Posting::new(kind, verb, far.0, &remote, op_context);
+        // SAFETY: as above.
+        let buf = unsafe { Many::new(verb, buf)? };
+        // SAFETY: as above.
+        let compare = unsafe { Many::new(verb, compare)? };
+        // SAFETY: as above.
+        let result = unsafe { Many::new(verb, result)? };
+        // SAFETY: as above.
+        let (buf, compare) = (unsafe { buf.lend() }, unsafe { compare.lend() });
+        // SAFETY: as above.
+        posting.post(ep, buf, compare, unsafe { result.lend() })
+    })
+}
+
+/// Has `then` take the operation that a message structure describes, with the vectors beside it.
+///
+/// # Errors
+/// Those of the arguments, and of `then`.
+///
+/// # Safety
+/// As [`single`].
+pub(crate) unsafe fn with_message(
+    ep: &EpBody,
+    msg: *const fi_msg_atomic,
+    kind: AtomicKind,
+    [compare, result]: [Iov; 2],
+    flags: u64,
+    then: impl FnOnce(AtomicOp<'_>) -> Result<()>,
+) -> Result<()> {
+    // SAFETY: the same promise, here and below.
+    let msg = unsafe { msg.as_ref() }.ok_or_else(|| null("struct fi_msg_atomic"))?;
+    let verb = Verb::new(msg.datatype, msg.op)?;
+    // SAFETY: as above.
+    let list = unsafe { vector::<fi_rma_ioc>("rma_iov", msg.rma_iov, msg.rma_iov_count)? };
+    if list.len() > MOST {
+        return Err(invalid("rma_iov", &format!("at most {MOST}"), list.len().to_string()));
+    }
+    let mut remote = [RemotePiece { addr: 0, len: 0, key: 0 }; MOST];
+    for (place, ioc) in remote.iter_mut().zip(list) {
+        *place = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
+    }
+    let posting = Posting {
+        flags: Some(flags),
+        ..Posting::new(kind, verb, msg.addr, &remote[..list.len()], msg.context)
+    };
+    // SAFETY: as above.
+    let buf = unsafe { Many::new(verb, Iov(msg.msg_iov, msg.desc, msg.iov_count))? };
+    // SAFETY: as above.
+    let compare = unsafe { Many::new(verb, compare)? };
+    // SAFETY: as above.
+    let result = unsafe { Many::new(verb, result)? };
+    // SAFETY: as above.
+    let (buf, compare) = (unsafe { buf.lend() }, unsafe { compare.lend() });
+    // SAFETY: as above.
+    then(posting.op(ep, buf, compare, unsafe { result.lend() }))
+}
+
+/// All three msg calls.
+///
+/// # Safety
+/// As [`single`].
+pub(super) unsafe fn message(
+    ep: *mut fid_ep,
+    msg: *const c_void,
+    kind: AtomicKind,
+    sides: [Iov; 2],
+    flags: u64,
+) -> isize {
+    transfer(|| {
+        // SAFETY: the same promise, here and below.
+        let ep = unsafe { of(ep)? };
+        // SAFETY: as above.
+        unsafe { with_message(ep, msg.cast(), kind, sides, flags, |op| ep.atomic(op)) }
+    })
+}

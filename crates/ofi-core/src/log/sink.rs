@@ -1,0 +1,169 @@
+//! A program that takes the log itself: its own functions decide what is wanted, and get it (`fi_import_log` of C).
+//!
+//! [`Front`] is the subscriber that the library installs. It hands on to the program's [`Sink`] while there is one, and
+//! to the [`Logger`] of the environment, if there is one, otherwise. `tracing` lets a subscriber be installed once only,
+//! so it stays when the program gives the log back.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Event, Metadata, Subscriber, span};
+
+use super::line::{self, Entry};
+use super::origin::Origin;
+use super::{Level, Logger, init_from_env};
+
+/// A program's own log. Its functions are called by whichever thread has something to say, possibly while an object is locked: they
+/// must not call into the library. What the library says while they run in a thread is not for that thread's log.
+pub trait Sink: Send + Sync {
+    /// Whether such a message is wanted. `None` leaves it to the environment.
+    fn enabled(&self, provider: &str, subsystem: &str, level: Level) -> Option<bool>;
+
+    /// Takes a message. `false` leaves it to be printed where the environment says.
+    fn log(&self, entry: &Entry) -> bool;
+}
+
+static SINK: RwLock<Option<Arc<dyn Sink>>> = RwLock::new(None);
+/// Whether this process's subscriber is ours.
+static INSTALLED: Mutex<bool> = Mutex::new(false);
+
+thread_local! {
+    /// This thread runs a function of the sink.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on `sink` gets the log, in place of the one before. `false` if the program has a subscriber of its own, which goes on to get
+/// all events.
+pub fn take_over(sink: Arc<dyn Sink>) -> bool {
+    init_from_env();
+    if !install(None) {
+        return false;
+    }
+    set(Some(sink));
+    true
+}
+
+/// The log goes where the environment says again. When this returns, another thread may still be in a function of the sink.
+pub fn give_back() {
+    set(None);
+}
+
+fn set(sink: Option<Arc<dyn Sink>>) {
+    let before = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);
+    drop(before);
+    // Call sites remember whether anybody listens.
+    tracing_core::callsite::rebuild_interest_cache();
+}
+
+fn current() -> Option<Arc<dyn Sink>> {
+    SINK.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Makes ours the subscriber of the process, if it is not yet. Whether it is.
+pub(super) fn install(logger: Option<Logger>) -> bool {
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        *installed = tracing::subscriber::set_global_default(Front(logger)).is_ok();
+    }
+    *installed
+}
+
+/// Whether ours is the subscriber of the process.
+pub(super) fn is_installed() -> bool {
+    *INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls into the sink, unless this thread is there already.
+fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
+    if BUSY.replace(true) {
+        return otherwise;
+    }
+    let answer = call();
+    BUSY.set(false);
+    answer
+}
+
+/// Runs a function of the program outside of [`Sink`]: what the library says meanwhile in this thread is not for the sink either.
+pub fn unheard(call: impl FnOnce()) {
+    let before = BUSY.replace(true);
+    call();
+    BUSY.set(before);
+}
+
+/// See the module.
+pub(super) struct Front(Option<Logger>);
+
+impl Front {
+    /// Whether a message is wanted by the sink, or by the environment if the sink leaves it to that.
+    fn wanted(&self, sink: &dyn Sink, provider: &str, subsystem: &str, level: Level) -> bool {
+        let wanted = guarded(Some(false), || sink.enabled(provider, subsystem, level));
+        wanted.unwrap_or_else(|| {
+            self.0.as_ref().is_some_and(|logger| logger.filter.allows(provider, subsystem, level))
+        })
+    }
+}
+
+impl Subscriber for Front {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if current().is_some() {
+            let ours = metadata.is_event() && Origin::of(metadata.target()).is_some();
+            return if ours { Interest::sometimes() } else { Interest::never() };
+        }
+        self.0.as_ref().map_or_else(Interest::never, |logger| logger.register_callsite(metadata))
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let Some(sink) = current() else {
+            return self.0.as_ref().is_some_and(|logger| logger.enabled(metadata));
+        };
+        let Some(origin) = Origin::of(metadata.target()) else { return false };
+        metadata.is_event()
+            && (line::is_origin_in_fields(metadata.fields())
+                || self.wanted(
+                    sink.as_ref(),
+                    origin.provider,
+                    origin.subsystem,
+                    Level::from(*metadata.level()),
+                ))
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        if current().is_some() {
+            return Some(LevelFilter::TRACE);
+        }
+        self.0.as_ref().map_or(Some(LevelFilter::OFF), Logger::max_level_hint)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let Some(sink) = current() else {
+            if let Some(logger) = &self.0 {
+                logger.event(event);
+            }
+            return;
+        };
+        let Some(entry) = line::read(event) else { return };
+        // What names its origin in a field has not been asked about yet.
+        let asked = !line::is_origin_in_fields(event.metadata().fields());
+        if !asked && !self.wanted(sink.as_ref(), &entry.provider, &entry.subsystem, entry.level) {
+            return;
+        }
+        let taken = guarded(true, || sink.log(&entry));
+        if let (false, Some(logger)) = (taken, &self.0) {
+            logger.print(&entry);
+        }
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1) // never asked for: spans are turned down
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}

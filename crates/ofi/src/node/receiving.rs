@@ -1,0 +1,88 @@
+//! What receives are, whether of a node or of a context that nodes share.
+
+use ofi_api::{Call, Errno, Error, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
+
+use super::post::Desk;
+use crate::buffer::BufferMut;
+use crate::multi_recv::MultiRecvBuffer;
+use crate::operations::{Claim, Op};
+use crate::request::{RecvMsg, Rejected};
+
+impl Desk<'_> {
+    pub(crate) fn recvmsg<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+        let RecvMsg { buffer, source, tag, part } = message;
+        if let Err(error) = self.check_source(source, tag.is_some()) {
+            return Err(Rejected { error, buffer });
+        }
+        // SAFETY: one receive into the memory of a `BufferMut`. The flags are given here whatever `rx_attr.op_flags`
+        // says, so it is no multi-receive, and ends with one completion.
+        unsafe {
+            self.transfer(buffer, part, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source, context, flags: OpFlags::COMPLETION, call: Call::Msg };
+                match tag {
+                    Some(tag) => endpoint.receive_tagged(&op, tag),
+                    None => endpoint.receive(&op),
+                }
+            })
+        }
+    }
+
+    pub(super) fn recv_multi(
+        self,
+        buffer: MultiRecvBuffer,
+        tag: Option<TagMatch>,
+    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
+        // SAFETY: one multi-receive into the memory of a `BufferMut`.
+        unsafe {
+            self.transfer_multi(buffer, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+                match tag {
+                    Some(tag) => endpoint.receive_tagged(&op, tag),
+                    None => endpoint.receive(&op),
+                }
+            })
+        }
+    }
+
+    pub(crate) fn look(self, claim: bool, source: FiAddr, tag: TagMatch, flags: OpFlags) -> Result<Op> {
+        self.check_source(source, true)?;
+        self.search(claim, |endpoint, context| {
+            let op = ReceiveOp { buf: Lent::EMPTY, source, context, flags, call: Call::Msg };
+            endpoint.receive_tagged(&op, tag)
+        })
+    }
+
+    pub(crate) fn claim<B: BufferMut>(self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
+        let flags = OpFlags::CLAIM | OpFlags::COMPLETION;
+        // SAFETY: one receive into the memory of a `BufferMut`, with one completion.
+        unsafe {
+            self.transfer_claimed(claim, buffer, |endpoint, buf, context| {
+                let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+                endpoint.receive_tagged(&op, TagMatch::default())
+            })
+        }
+    }
+
+    pub(crate) fn discard_claimed(self, claim: Claim) -> Result<Op, Rejected<Claim>> {
+        let flags = OpFlags::CLAIM | OpFlags::DISCARD;
+        self.search_claimed(claim, |endpoint, context| {
+            let op = ReceiveOp { buf: Lent::EMPTY, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
+            endpoint.receive_tagged(&op, TagMatch::default())
+        })
+    }
+
+    /// Cancels a receive of this table.
+    pub(crate) fn cancel(self, op: Op) -> Result<()> {
+        if !self.operations.lock().contains(op) {
+            return Err(Error::wanted(
+                Errno::ENOENT,
+                "the operation to cancel",
+                "one of this node, or of this shared context, that is in flight",
+                format!("{op:?}, which is not"),
+                "nothing: its completion has been read",
+            ));
+        }
+        self.endpoint.cancel(op.context())
+    }
+}

@@ -1,0 +1,81 @@
+//! Rows of packets that differ in numbers alone: what a payload is sent in, made at once.
+
+use super::{Config, Connection};
+use crate::endpoint::{Driver, Row};
+use crate::stream::{PART_HEAD, Stream};
+use crate::time::Instant;
+use crate::wire::handshake::PACKET_COST;
+use crate::wire::header::{self, flag};
+use crate::wire::{Header, Kind, frame};
+
+/// Bytes of such a packet before its payload.
+const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
+
+impl Connection {
+    /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most `most`. Answers
+    /// how many. The payload's last part is left to a packet that may say more.
+    pub fn train<D: Driver>(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        peer: u32,
+        most: usize,
+        buf: &mut [u8],
+        driver: &mut D,
+    ) -> usize {
+        let (checked, trailer) = (self.is_checked(config), self.trailer());
+        let Some(session) = self.session.as_deref_mut().filter(|session| session.probes == 0) else {
+            return 0;
+        };
+        let Some(last) = session.sent.last().filter(|last| last.at == now && !last.probe && !last.credit)
+        else {
+            return 0;
+        };
+        let (size, number) = (last.size, last.end());
+        let (stream, carried) = match last.streams.each_ref() {
+            [commands, bulk] if bulk.is_empty() => (Stream::Commands, commands.clone()),
+            [commands, bulk] if commands.is_empty() => (Stream::Bulk, bulk.clone()),
+            _ => return 0,
+        };
+        // Nothing but this.
+        let bare = (header::LEN + frame::STREAM_LEN + trailer) as u64 + carried.end - carried.start;
+        if last.count != 1 || bare != size || number != session.next_number {
+            return 0;
+        }
+        let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
+        let credit = session.peer.in_flight.saturating_sub(cost).div_ceil(size + PACKET_COST);
+        let window = session.controller.window().saturating_sub(session.in_flight).div_ceil(size);
+        let pace = session.pace();
+        let paced = session.pacer.allows(now, pace) / size;
+        let most = (most as u64).min(buf.len() as u64 / size).min(credit).min(window).min(paced);
+        let Some(train) = self.sender.stream(stream).train(&carried, most) else { return 0 };
+
+        let (count, len, stride) = (train.count as usize, size as usize, train.stride());
+        let Some(row) = buf.get_mut(..count * len) else { return 0 };
+        for (index, packet) in (0u64..).zip(row.chunks_exact_mut(len)) {
+            let (heads, start) = (&mut packet[header::LEN..], train.start + index * stride);
+            frame::write_stream_head(heads, stream, start, stride as usize);
+            heads[frame::STREAM_LEN..][..PART_HEAD].copy_from_slice(&train.head(index));
+        }
+        let (token, at, part) = train.payload();
+        driver.fill_row(peer, token, at, Row { bytes: row, len, skip: HEADS, part });
+        let sealed = if trailer > 0 { flag::SEALED } else { 0 };
+        let flags = if checked { flag::CHECKED } else { sealed };
+        for (number, packet) in (number..).zip(row.chunks_exact_mut(len)) {
+            Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
+            if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+                protection.seal(number, packet);
+            }
+        }
+        session.next_number += train.count;
+        session.pacer.sent(now, train.count * size, pace);
+        session.in_flight += train.count * size;
+        session.in_flight_packets += train.count;
+        if let Some(last) = session.sent.last_mut() {
+            last.count += train.count;
+            last.streams[stream as usize].end += train.count * stride;
+        }
+        self.stats.packets[0] += train.count;
+        count
+    }
+}

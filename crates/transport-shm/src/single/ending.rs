@@ -1,0 +1,73 @@
+//! What is taken away when an operation ends, and the wait until nobody writes there (S1).
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use ofi_core::transport::Host;
+use ofi_ring::crash_point;
+
+use crate::Shm;
+use crate::cma;
+use crate::lane::{Lane, Link};
+use crate::layout::pair;
+use crate::sys;
+
+/// How long ending a receive waits for a sender that writes into it: a chunk, or as long as the sender's process is kept
+/// from running in the middle of one.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// How long closing waits; see [`BOUND`].
+pub fn deadline() -> Instant {
+    Instant::now() + BOUND
+}
+
+impl Lane {
+    /// Takes away what the peer may write to, and waits until it does not (S1), at the latest until `deadline`.
+    pub fn withdraw(&mut self, deadline: Instant) {
+        let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &self.single) else { return };
+        own.word64(pair::TARGET).store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        crash_point!("close.withdraw");
+        if single.tickets == 0 {
+            return;
+        }
+        let writing: &AtomicU64 = cma::word(&up.parts.pair, pair::WRITING);
+        let mut looks = 0u32;
+        while writing.load(Ordering::SeqCst) == single.tickets {
+            if sys::has_ended(up.parts.process.pid) {
+                return;
+            }
+            if Instant::now() >= deadline {
+                tracing::error!(
+                    target: "ofi::shm::ep_data",
+                    peer = self.peer,
+                    "a peer that was writing into a receive has not stopped: its memory may still be written"
+                );
+                return;
+            }
+            looks += 1;
+            if looks > 64 {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    /// Takes away what the peer may read of this end's memory, and write to.
+    pub fn close_copies(&mut self, deadline: Instant) {
+        if self.single.is_some()
+            && let Some(Link { own, .. }) = &self.link
+        {
+            (0..pair::LENT_SLOTS)
+                .for_each(|slot| own.word64(pair::LENT + 8 * slot).store(0, Ordering::SeqCst));
+        }
+        self.withdraw(deadline);
+    }
+
+    /// Receives may have ended without this lane: see [`ofi_core::transport::Lanes::settle_receives`].
+    pub fn settle_receives<H: Host<Shm>>(&mut self, host: &H) {
+        let inward = self.single.as_ref().and_then(|single| single.inward.as_ref());
+        if inward.is_some_and(|inward| host.receiving(inward.into).is_none()) {
+            self.withdraw(deadline());
+        }
+    }
+}

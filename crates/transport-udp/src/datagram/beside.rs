@@ -1,0 +1,36 @@
+//! Messages beside sessions: both have one socket and one numbering of peers, and are told apart by their first byte.
+
+use std::net::SocketAddr;
+
+use ofi_api::Address;
+use ofi_core::transport::{Host, Peer};
+use rdm_proto::{Chunks, Endpoint};
+
+use super::messages::Book;
+use crate::Udp;
+use crate::lane::Lane;
+
+/// The peers of sessions.
+pub struct Beside<'a> {
+    pub endpoint: &'a mut Endpoint,
+    pub lanes: &'a mut Chunks<Lane>,
+}
+
+impl Book for Beside<'_> {
+    fn find(&self, socket: SocketAddr) -> Option<Peer> {
+        self.endpoint.find(socket)
+    }
+
+    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+        let (peer, new) = self.endpoint.peer(socket);
+        if new {
+            self.lanes.push(Lane::default());
+            host.introduce(peer, &Address::from(socket));
+        }
+        peer
+    }
+
+    fn address(&self, peer: Peer) -> Option<SocketAddr> {
+        self.endpoint.address(peer)
+    }
+}

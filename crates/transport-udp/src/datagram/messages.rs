@@ -1,0 +1,317 @@
+//! The messages of an endpoint of `FI_EP_DGRAM`: each a datagram, sent and forgotten.
+//!
+//! The socket and the numbers of peers belong to whoever calls ([`Book`]).
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_core::copy;
+use ofi_core::transport::{Arrived, Host, OutMessage, Peer, Posted, RxName};
+
+use super::groups::{self, Groups};
+use super::header::{self, Envelope};
+use super::kernel;
+use crate::Udp;
+use crate::address;
+use crate::socket::Socket;
+
+/// Datagrams of one group received by one poll.
+const FROM_GROUP: usize = 64;
+/// Room for one datagram of any length.
+const LONGEST: usize = 65_536;
+/// Senders that an endpoint remembers though the application did not name them. Further ones have no source address.
+const STRANGERS: usize = 1 << 16;
+
+/// Who keeps the numbers of an endpoint's peers.
+pub trait Book {
+    /// The peer at an address, if it has a number.
+    fn find(&self, socket: SocketAddr) -> Option<Peer>;
+    /// The same; who has no number gets one, and is introduced.
+    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer;
+    /// Where a peer is.
+    fn address(&self, peer: Peer) -> Option<SocketAddr>;
+}
+
+/// What people may read.
+#[derive(Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    unsendable: u64,
+    refused: u64,
+    full: u64,
+    malformed: u64,
+    nameless: u64,
+}
+
+/// See the module.
+pub struct Messages {
+    groups: Groups,
+    /// What came from a group. Empty until one is joined.
+    heard: Vec<u8>,
+    /// Whether a header goes before each message.
+    headed: bool,
+    /// Whether anybody asks from whom a message came.
+    sources: bool,
+    /// Peers that only wrote to this end.
+    strangers: usize,
+    /// Who stands for all that are not remembered.
+    nobody: Option<Peer>,
+    /// Who sent last.
+    last: Option<(SocketAddr, Peer)>,
+    buffer: Vec<u8>,
+    counts: Counts,
+}
+
+impl Messages {
+    /// None yet.
+    pub fn new(info: &Info) -> Self {
+        let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV;
+        Self {
+            groups: Groups::default(),
+            heard: Vec::new(),
+            headed: info.ep_attr.protocol != ofi_api::Protocol::UDP,
+            sources: info.caps.intersects(of_source),
+            strangers: 0,
+            nobody: None,
+            last: None,
+            buffer: vec![0; info.ep_attr.max_msg_size + header::MOST],
+            counts: Counts::default(),
+        }
+    }
+
+    /// Numbers were given that [`Messages`] did not ask for: who was nobody may be somebody now.
+    pub fn look_again(&mut self) {
+        self.last = None;
+    }
+
+    /// Who a datagram is from.
+    fn source<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, from: SocketAddr) -> Peer {
+        if let Some((last, peer)) = self.last
+            && last == from
+        {
+            return peer;
+        }
+        let peer = match book.find(from) {
+            Some(peer) => peer,
+            None if self.sources && self.strangers < STRANGERS => {
+                self.strangers += 1;
+                book.meet(host, from)
+            }
+            None => {
+                self.counts.nameless += u64::from(self.sources);
+                *self.nobody.get_or_insert_with(|| {
+                    let any: IpAddr = match from {
+                        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                    };
+                    book.meet(host, SocketAddr::new(any, 0))
+                })
+            }
+        };
+        self.last = Some((from, peer));
+        peer
+    }
+
+    /// Sends bytes to a peer. What the system does not take is lost, as it may be on the way.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if the socket is full.
+    fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: &[u8]) -> Result<()> {
+        // An error may be of an earlier datagram, about which ICMP came back: then this one was not tried.
+        for last in [false, true] {
+            match socket.raw().send_to(bytes, to) {
+                Ok(_) => {
+                    self.counts.sent += 1;
+                    return Ok(());
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    self.counts.full += 1;
+                    return Err(Error::AGAIN);
+                }
+                Err(_) if !last => self.counts.refused += socket.take_refused().len() as u64,
+                Err(_) => self.counts.unsendable += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`ofi_core::transport::Lanes::send_now`].
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes.
+    #[inline]
+    pub unsafe fn send_now(
+        &mut self,
+        socket: &mut Socket,
+        book: &impl Book,
+        peer: Peer,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        if self.headed || len == 0 {
+            return false;
+        }
+        let Some(to) = book.address(peer) else { return false };
+        // SAFETY: the caller's promise. What the application changes meanwhile only the peer can tell.
+        let bytes = unsafe { std::slice::from_raw_parts(from, len) };
+        self.put(socket, to, bytes).is_ok()
+    }
+
+    /// See [`ofi_core::transport::Lanes::send`].
+    pub fn send(&mut self, socket: &mut Socket, book: &impl Book, out: &OutMessage<'_>) -> Result<Posted> {
+        let has_data = out.flags.contains(OpFlags::REMOTE_CQ_DATA);
+        if has_data && !self.headed {
+            return Err(Error::wanted(
+                Errno::EBADFLAGS,
+                "a datagram with FI_REMOTE_CQ_DATA",
+                "an endpoint whose datagrams have a header (ep_attr.protocol)",
+                "one of bare datagrams",
+                "ask getinfo for domain_attr.cq_data_size 8",
+            ));
+        }
+        let Some(to) = book.address(out.peer) else { return Err(Error::new(Errno::EINVAL)) };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut at = 0;
+        if self.headed {
+            let envelope =
+                Envelope { tag: out.tagged.then_some(out.tag), data: has_data.then_some(out.data) };
+            at = envelope.write(&mut buffer);
+        }
+        let body = &mut buffer[at..at + out.len];
+        // SAFETY: the pieces are lent, and `body` is as long as they together.
+        let got = unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), body.len()) };
+        let put = self.put(socket, to, &buffer[..at + got]);
+        self.buffer = buffer;
+        put.map(|()| Posted::Done)
+    }
+
+    /// Takes what was sent to groups.
+    pub fn poll_groups<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) {
+        for index in 0..self.groups.len() {
+            self.listen(host, book, index);
+        }
+    }
+
+    /// Takes what was sent to a group.
+    #[cold]
+    fn listen<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, index: usize) {
+        let mut heard = std::mem::take(&mut self.heard);
+        heard.resize(LONGEST, 0);
+        for _ in 0..FROM_GROUP {
+            if !host.hungry() {
+                break;
+            }
+            let Ok((len, from)) = self.groups.socket(index).recv_from(&mut heard) else { break };
+            // SAFETY: `heard` has `len` bytes, and is not touched meanwhile.
+            unsafe { self.take(host, book, Some(from), heard.as_ptr(), len) };
+        }
+        self.heard = heard;
+    }
+
+    /// Takes a datagram.
+    ///
+    /// # Safety
+    /// `body` may be read for `len` bytes, and nobody changes them.
+    pub unsafe fn take<H: Host<Udp>>(
+        &mut self,
+        host: &mut H,
+        book: &mut impl Book,
+        from: Option<SocketAddr>,
+        body: *const u8,
+        len: usize,
+    ) {
+        let Some(from) = from.map(address::canonical) else { return };
+        self.counts.received += 1;
+        let mut arrived =
+            Arrived { peer: 0, tagged: false, has_data: false, tag: 0, data: 0, rx: RxName::ANY, len };
+        let mut skip = 0;
+        if self.headed {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(body, len) };
+            let Some((envelope, rest)) = Envelope::parse(bytes) else {
+                self.counts.malformed += 1;
+                return;
+            };
+            skip = len - rest.len();
+            arrived.len = rest.len();
+            (arrived.tagged, arrived.tag) = (envelope.tag.is_some(), envelope.tag.unwrap_or(0));
+            (arrived.has_data, arrived.data) = (envelope.data.is_some(), envelope.data.unwrap_or(0));
+        }
+        arrived.peer = self.source(host, book, from);
+        // SAFETY: the caller's promise; `skip` bytes were there.
+        unsafe { host.deliver(&arrived, body.wrapping_add(skip)) };
+    }
+
+    /// Whether something waits that was sent to a group.
+    pub fn is_readable(&self) -> bool {
+        let fds: Vec<_> = (0..self.groups.len()).map(|index| self.groups.socket(index).as_raw_fd()).collect();
+        !fds.is_empty() && ofi_core::sys::wait_readable(&fds, Some(std::time::Instant::now()))
+    }
+
+    /// That ICMP said that peers cannot be reached.
+    pub fn refused(&mut self, times: usize) {
+        self.counts.refused += times as u64;
+    }
+
+    /// See [`ofi_core::transport::Lanes::join_group`].
+    pub fn join_group(&mut self, socket: &Socket, group: &Address) -> Result<Address> {
+        let own = address::canonical(socket.address);
+        let mut group = address::socket(group)?;
+        if group.port() == 0 {
+            group.set_port(own.port());
+        }
+        if let SocketAddr::V6(v6) = &mut group
+            && v6.scope_id() == 0
+            && address::is_local_group(*v6.ip())
+        {
+            v6.set_scope_id(groups::interface(own));
+        }
+        let joined = self.groups.join(group, own)?;
+        socket.watch(joined.as_raw_fd())?;
+        Ok(Address::from(group))
+    }
+
+    /// See [`ofi_core::transport::Lanes::leave_group`].
+    pub fn leave_group(&mut self, group: &Address) {
+        if let Ok(group) = address::socket(group) {
+            self.groups.leave(group);
+        }
+    }
+
+    /// Appends what is counted, where messages are all that the socket carries.
+    pub fn statistics(&self, socket: &Socket, into: &mut Vec<Statistic>) {
+        let counts = &self.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_tx_datagrams", counts.sent, "datagrams sent");
+        add("udp_rx_datagrams", counts.received, "datagrams received");
+        add("udp_send_full", counts.full, "datagrams dropped as the socket took no more");
+        add("udp_unsendable", counts.unsendable, "datagrams that the system would not send");
+        add("udp_malformed", counts.malformed, "datagrams dropped: without the header of this protocol");
+        add("udp_receive_buffer", socket.granted as u64, "bytes that the kernel lets the socket hold");
+        self.common_statistics(socket, into);
+    }
+
+    /// Appends what is counted of messages, where the socket carries sessions as well.
+    pub fn statistics_beside(&self, socket: &Socket, into: &mut Vec<Statistic>) {
+        let counts = &self.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_tx_messages", counts.sent, "messages sent, each a datagram");
+        add("udp_rx_messages", counts.received, "messages received");
+        add("udp_messages_full", counts.full, "messages dropped as the socket took no more");
+        add("udp_messages_unsendable", counts.unsendable, "messages that the system would not send");
+        add("udp_messages_malformed", counts.malformed, "messages dropped: malformed");
+        self.common_statistics(socket, into);
+    }
+
+    fn common_statistics(&self, socket: &Socket, into: &mut Vec<Statistic>) {
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        let dropped = kernel::dropped(socket.raw()) + self.groups.dropped();
+        add("udp_rx_dropped", dropped, "datagrams that found no room in the socket's buffer");
+        add("udp_refused", self.counts.refused, "times that ICMP said that a peer cannot be reached");
+        add("udp_nameless", self.counts.nameless, "datagrams of senders that are too many to be remembered");
+        add("udp_groups", self.groups.len() as u64, "multicast groups joined");
+    }
+}

@@ -1,0 +1,170 @@
+//! Peers that come and go, by the thousand: what an endpoint keeps follows how many there are at one time, and nothing of one
+//! that went is taken for another's.
+
+use ofi_tests::{Naming, open};
+use testkit::leftovers::open_files;
+use testkit::prelude::*;
+
+/// Mappings of this process.
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count())
+}
+
+/// Bytes of the heap that are in use. (Resident memory follows the allocator's ways, and thousands of short-lived endpoints of
+/// this very process.)
+fn heap() -> usize {
+    // SAFETY: takes no pointers.
+    let info = unsafe { libc::mallinfo2() };
+    info.uordblks + info.hblkhd
+}
+
+/// A client asks, is answered, and goes; the server forgets its address. Messages have no bytes, as an endpoint of the test kit
+/// keeps all memory that was ever lent to it.
+fn visit(server: &Side, naming: Naming, number: u64) {
+    let client = open(naming);
+    let (to_server, to_client) = (client.insert(server), server.insert(&client));
+    server.receive(()).context(1).post().unwrap();
+    client.receive(()).context(2).post().unwrap();
+    let sides = [server, &client];
+    let ask = || client.out(to_server, ()).data(number).inject().send().ok();
+    wait::drive(&sides, "room", ask);
+    let Event::Done(entry, source) = wait::drive(&sides, "a question", || server.next_of(1)) else {
+        panic!("a failed receive")
+    };
+    assert_eq!((entry.data, source), (number, to_client));
+    let answer = || server.out(to_client, ()).data(number + 1).context(3).send().ok();
+    wait::drive(&sides, "room", answer);
+    wait::drive(&sides, "the end of an answer", || server.next_of(3)).done();
+    assert_eq!(wait::drive(&sides, "an answer", || client.next_of(2)).done().data, number + 1);
+    server.av.remove(&[to_client]).unwrap();
+}
+
+fn serve(naming: Naming, clients: u64) {
+    let server = open(naming);
+    let mut usage = [0; 3];
+    for number in 0..clients {
+        visit(&server, naming, number);
+        if number == clients / 4 {
+            usage = [open_files() as usize, mappings(), heap()];
+        }
+    }
+    let now = [open_files() as usize, mappings(), heap()];
+    println!("{naming:?}: files, mappings, bytes of heap after a quarter {usage:?}, at the end {now:?}");
+    let lanes = server.statistic("shm_peers");
+    assert!(lanes < 32, "{lanes} lanes after {clients} clients");
+    assert!(now[0] < usage[0] + 16 && now[1] < usage[1] + 64, "{usage:?}, then {now:?}");
+    let grown = now[2].saturating_sub(usage[2]);
+    assert!(grown < 64 << 10, "{grown} bytes more after {} clients", clients - clients / 4);
+}
+
+#[test]
+fn an_endpoint_whose_clients_come_and_go_does_not_grow() {
+    serve(Naming::Names, 2_000);
+}
+
+#[test]
+fn lanes_of_a_composite_endpoint_do_not_grow() {
+    let server = open(Naming::Crossed);
+    for number in 0..400 {
+        visit(&server, Naming::Crossed, number);
+    }
+    let lanes = server.statistic("shm_peers");
+    assert!(lanes < 64, "{lanes} lanes after 400 clients");
+}
+
+/// What a client left behind when it went, each of which names it for as long as it is there.
+enum Left {
+    /// A message with this tag that nobody has received, and the client's number in the vector.
+    Message(u64, FiAddr),
+    /// A receive that is directed at it, by its context.
+    Receive(usize),
+    /// Its number in the vector.
+    Number(FiAddr),
+}
+
+/// Numbers of peers are used again; what is left of one must not become another's.
+fn nothing_passes_to_another(naming: Naming) {
+    /// How many clients later it is looked for.
+    const LATER: usize = 7;
+    let server = open(naming);
+    let mut left = std::collections::VecDeque::new();
+    let room = Memory::new(64);
+    let mut met = std::collections::HashSet::new();
+    for number in 0..300_u64 {
+        let client = open(naming);
+        // The system gives out ports again: what was meant for an address then comes to whoever has it now, as it should.
+        if !met.insert(client.name().to_string()) {
+            continue;
+        }
+        let (to_server, to_client) = (client.insert(&server), server.insert(&client));
+        let sides = [&server, &client];
+        let tag = 1_000 + number;
+        let send =
+            |tag| wait::drive(&sides, "room", || client.out(to_server, ()).tag(tag).inject().send().ok());
+        match number % 3 {
+            0 => {
+                let waiting = server.statistic("rx_unexpected_now");
+                send(tag);
+                let came = || (server.statistic("rx_unexpected_now") > waiting).then_some(());
+                wait::drive(&sides, "a message", came);
+                left.push_back(Left::Message(tag, to_client));
+            }
+            1 => {
+                // So that it is met, and then one that no other may match.
+                server.receive(()).tag(tag).context(1).post().unwrap();
+                send(tag);
+                wait::drive(&sides, "a message", || server.next_of(1)).done();
+                let context = tag as usize;
+                let receive =
+                    server.receive(&room).tag_ignoring(0, u64::MAX).from(to_client).context(context);
+                receive.post().unwrap();
+                left.push_back(Left::Receive(context));
+            }
+            _ => {
+                server.receive(()).tag(tag).context(1).post().unwrap();
+                send(tag);
+                wait::drive(&sides, "a message", || server.next_of(1)).done();
+                let greet = || server.out(to_client, ()).tag(1).inject().send().ok();
+                wait::drive(&sides, "room", greet);
+                client.receive(()).tag(1).context(9).post().unwrap();
+                wait::drive(&sides, "a greeting", || client.next_of(9)).done();
+                left.push_back(Left::Number(to_client));
+            }
+        }
+        if left.len() <= LATER {
+            continue;
+        }
+        match left.pop_front().expect("something") {
+            Left::Message(tag, from) => {
+                server.receive(&room).tag_ignoring(0, u64::MAX).from(from).context(2).post().unwrap();
+                match wait::drive(&sides, "an old message", || server.next_of(2)) {
+                    Event::Done(entry, source) => assert_eq!((entry.tag, source), (tag, from)),
+                    Event::Failed(error) => panic!("{error:?}"),
+                }
+                server.av.remove(&[from]).unwrap();
+            }
+            Left::Receive(context) => {
+                // Nobody's message came to it; it may have failed with its peer.
+                let _ = server.cancel(context);
+                wait::drive(&sides, "the end of a receive", || server.next_of(context)).failed();
+            }
+            Left::Number(to) => {
+                // Whoever has the number of the lane now does not get this.
+                client.receive(()).tag(77).context(3).post().unwrap();
+                let _ = server.out(to, ()).tag(77).inject().send();
+                wait::drive_through(Duration::from_millis(1), &sides);
+                let got = client.next_of(3);
+                assert!(got.is_none(), "{naming:?}: client {number} has what was meant for another: {got:?}");
+                server.av.remove(&[to]).unwrap();
+            }
+        }
+        while server.next().is_some() {}
+    }
+}
+
+#[test]
+fn nothing_of_a_peer_that_went_is_taken_for_another_s() {
+    for naming in [Naming::Names, Naming::Crossed, Naming::Nearby] {
+        nothing_passes_to_another(naming);
+    }
+}

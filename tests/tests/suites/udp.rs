@@ -1,0 +1,38 @@
+// The suite over UDP sockets: included by the test programs that run it, each with the driver that it chooses.
+
+/// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `lanes/main.rs`.
+struct UdpPair;
+
+impl testkit::Kit for UdpPair {
+    fn hints(&self) -> ofi::raw::Hints {
+        let loopback = ofi::raw::Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+        ofi::raw::Hints::new().provider("udp").ep_type(ofi::raw::EpType::Rdm).src_addr(loopback)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// UDP sockets on loopback, connected endpoints.
+struct UdpConnected;
+
+impl testkit::Kit for UdpConnected {
+    fn hints(&self) -> ofi::raw::Hints {
+        let loopback = ofi::raw::Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+        ofi::raw::Hints::new().provider("udp").ep_type(ofi::raw::EpType::Msg).src_addr(loopback)
+    }
+
+    fn usual_caps(&self) -> ofi::raw::Caps {
+        use ofi::raw::Caps;
+        Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+}
+
+testkit::conformance!(udp: UdpPair, skip = [
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+]);
+
+connected!(udp_msg: UdpConnected, skip = [
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+]);
