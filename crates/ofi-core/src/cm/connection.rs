@@ -51,6 +51,8 @@ pub struct Connection {
     called: Option<Address>,
     /// The lanes have joined `other`.
     joined: bool,
+    /// Packets that say nothing here: malformed, of another connection, from a stranger, or out of turn.
+    refused: u64,
 }
 
 impl Connection {
@@ -66,6 +68,7 @@ impl Connection {
             other: None,
             called: None,
             joined: false,
+            refused: 0,
         }
     }
 
@@ -232,10 +235,10 @@ impl Connection {
     /// A packet has come.
     pub fn packet(&mut self, from: &Address, bytes: &[u8]) -> (Reaction, Ended) {
         const NOTHING: (Reaction, Ended) = (Reaction::Nothing, Ended::No);
-        let Some(packet) = Packet::parse(bytes) else { return NOTHING };
-        if packet.cookie != self.cookie {
+        let Some(packet) = Packet::parse(bytes).filter(|packet| packet.cookie == self.cookie) else {
+            self.refused += 1;
             return NOTHING;
-        }
+        };
         let of_other = self.other.as_ref() == Some(from);
         match (&self.phase, packet.kind) {
             // From the accepting endpoint, whose address is new here; the cookie went to the passive one only.
@@ -266,8 +269,16 @@ impl Connection {
             (Phase::Accepted { .. }, Kind::Reject) if of_other => {
                 (Reaction::Part, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
             }
-            _ => NOTHING,
+            _ => {
+                self.refused += 1;
+                NOTHING
+            }
         }
+    }
+
+    /// How many packets were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// A packet to `to` did not arrive, or `to` is gone.

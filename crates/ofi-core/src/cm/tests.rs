@@ -33,6 +33,8 @@ fn an_acceptance_by_anybody_who_knows_the_cookie_connects() {
     let (mut connection, eq, cookie) = calling(LONG);
     let forged = Packet::new(Kind::Accept, cookie ^ 1, b"").encode();
     assert_eq!(connection.packet(&address("forger"), &forged), (Reaction::Nothing, Ended::No));
+    assert_eq!(connection.packet(&address("forger"), &forged[1..]), (Reaction::Nothing, Ended::No));
+    assert_eq!(connection.refused(), 2);
     assert_eq!(connection.peer().unwrap_err().errno(), Errno::ENOTCONN);
     let accept = Packet::new(Kind::Accept, cookie, b"yes").encode();
     let (reaction, ended) = connection.packet(&address("peer"), &accept);
@@ -51,6 +53,7 @@ fn only_the_one_that_was_asked_can_reject() {
     let reject = Packet { kind: Kind::Reject, cookie, errno: 111, data: b"no" }.encode();
     assert_eq!(connection.packet(&address("other"), &reject), (Reaction::Nothing, Ended::No));
     assert_eq!(connection.packet(&address("listener"), &reject), (Reaction::Nothing, Ended::Now));
+    assert_eq!(connection.refused(), 1, "the one of whoever was not asked");
     let error = eq.read_error().unwrap();
     assert_eq!((error.err, error.err_data), (Errno::ECONNREFUSED, b"no".to_vec()));
     assert_eq!(connection.peer().unwrap_err().errno(), Errno::ESHUTDOWN);

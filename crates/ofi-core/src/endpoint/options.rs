@@ -77,6 +77,11 @@ impl<T: Transport> EpCore<T> {
         let under_way = guard.ends.tx.ops.len() as u64;
         all.push(stat("tx_outstanding", under_way, "operations that have not ended"));
         all.append(&mut guard.ends.rx.statistics());
+        if let Some(connection) = &guard.ends.connection {
+            let help =
+                "packets of connection management that were malformed, from a stranger, or out of turn";
+            all.push(stat("cm_refused", connection.refused(), help));
+        }
         if let Some(lanes) = &guard.lanes {
             lanes.statistics(&mut all);
         }
