@@ -28,6 +28,8 @@ mod shared_receive;
 mod shared_transmit;
 mod sides;
 mod srx;
+#[cfg(test)]
+mod still;
 mod transmit;
 mod trigger;
 

@@ -22,6 +22,11 @@ pub(super) fn waiting<T: Transport>(message: &Unexpected<Kept<T>>) -> Arrived {
     receive::arrived(&message.envelope, message.content.peer)
 }
 
+/// A message that is thrown away, and what was kept of it.
+fn told<T: Transport>(message: Unexpected<Kept<T>>) -> (Arrived, Held<T>) {
+    (waiting(&message), message.content.held)
+}
+
 /// What a search does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
@@ -92,11 +97,11 @@ impl<T: Transport> State<T> {
                 self.found(at, op, want, found);
             }
             Search::Discard => {
-                let message = matcher.discard(want);
+                let message = matcher.discard(want).map(told);
                 self.discarded(at, op, want, message);
             }
             Search::DiscardClaimed => {
-                let message = matcher.take_claimed(context);
+                let message = matcher.take_claimed(context).map(told);
                 self.discarded(at, op, want, message);
             }
             Search::ReceiveClaimed => match matcher.take_claimed(context) {
@@ -121,10 +126,10 @@ impl<T: Transport> State<T> {
         at: u16,
         op: &ReceiveOp<'_>,
         want: &Want,
-        message: Option<Unexpected<Kept<T>>>,
+        message: Option<(Arrived, Held<T>)>,
     ) {
-        let found = message.as_ref().map(waiting);
-        if let Some(Unexpected { content: Kept { held: Held::AtSender(token), peer, .. }, .. }) = message
+        let found = message.as_ref().map(|(arrived, _)| *arrived);
+        if let Some((Arrived { peer, .. }, Held::AtSender(token))) = message
             && let Some((lanes, _)) = self.split()
         {
             lanes.discard(peer, token);

@@ -3,12 +3,15 @@
 //!
 //! A message is matched under its endpoint's lock and, inside it, the context's. A receive that finds its message
 //! waiting is completed by the endpoint that the message came through, after the context's lock was released: an
-//! endpoint's lock comes before a context's, never after it.
+//! endpoint's lock comes before a context's, never after it. Until then a payload that lies at its sender stays in the context's
+//! hands, where it is found if the sender is lost meanwhile.
 //!
 //! Senders have numbers of the context's own here, by address, so that a directed receive takes what its peer sent to
 //! whichever endpoint.
 
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,7 +37,7 @@ use crate::domain::DomainCore;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::matching::{self, Config, Source, Want};
-use crate::slots::SlotId;
+use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Lanes, Peer, Route, Transport};
 
 /// What is shared.
@@ -67,6 +70,8 @@ impl Drop for Settling<'_> {
 
 struct State<T: Transport> {
     queue: RxQueue<T>,
+    /// Messages that were matched, whose payload lies at the sender, and whose endpoint does not know yet.
+    matched: Slots<Kept<T>>,
     /// Receives that may still be posted.
     credits: usize,
     /// The numbers of senders, by address.
@@ -97,6 +102,14 @@ impl<T: Transport> State<T> {
     fn give(&mut self, member: u32) {
         if let Some(Some(member)) = self.members.get_mut(member as usize) {
             member.taken += 1;
+        }
+    }
+
+    /// What is handed to the endpoint of a message that was matched.
+    fn hand_over(&mut self, kept: Kept<T>) -> Content<T> {
+        match kept.held {
+            Held::AtSender(_) => Content::Matched(self.matched.insert(kept)),
+            held => Content::Here(held),
         }
     }
 
@@ -132,24 +145,40 @@ impl<T: Transport> State<T> {
     }
 }
 
+/// What was kept of a message that was matched.
+enum Content<T: Transport> {
+    Here(Held<T>),
+    /// It is in [`State::matched`].
+    Matched(SlotId),
+}
+
 /// A receive that found its message waiting, and whom it is to be completed by.
 struct Settled<T: Transport> {
     core: Arc<EpCore<T>>,
     filling: Filling,
-    held: Held<T>,
+    content: Content<T>,
 }
 
 impl<T: Transport> Settled<T> {
     /// Completes it, or hands it back if the endpoint has closed.
     fn settle(self) -> Option<Filling> {
-        let Self { core, mut filling, held } = self;
+        let Self { core, mut filling, content } = self;
         let mut guard = core.state.lock();
-        if guard.lanes.is_none() {
-            return Some(filling);
-        }
+        let Some(held) = guard.take_matched(content) else { return Some(filling) };
         filling.signal = guard.ends.rx.reports_shared(filling.signal);
         guard.settle(filling, held);
         None
+    }
+}
+
+impl<T: Transport> super::State<T> {
+    /// What was kept of a message of this endpoint's that was matched; `None` if it has closed.
+    fn take_matched(&self, content: Content<T>) -> Option<Held<T>> {
+        let part = self.ends.rx.shared.as_ref()?;
+        match content {
+            Content::Here(held) => Some(held),
+            Content::Matched(id) => Some(part.context.state.lock().matched.remove(id)?.held),
+        }
     }
 }
 
@@ -168,6 +197,7 @@ impl<T: Transport> SharedRx<T> {
         };
         let state = State {
             queue: RxQueue::new(&config),
+            matched: Slots::default(),
             credits: attr.size,
             senders: FxHashMap::default(),
             av: None,
@@ -336,14 +366,14 @@ impl<T: Transport> State<T> {
                 matching::Posted::Queued(_) => return Vec::new(),
                 matching::Posted::Matched { recv, message } => (recv, message),
             };
-            let Kept { held, member, peer } = message.content;
+            let Kept { member, peer, .. } = message.content;
             let Some(core) = self.core(member) else {
                 self.queue.forget(&recv);
                 continue;
             };
             let filling = self.queue.fill(recv, &receive::arrived(&message.envelope, peer));
             self.give(member);
-            return vec![Settled { core, filling, held }];
+            return vec![Settled { core, filling, content: self.hand_over(message.content) }];
         }
     }
 
@@ -363,13 +393,13 @@ impl<T: Transport> State<T> {
                     message
                 }
             };
-            let Kept { held, member, peer } = message.content;
+            let Kept { member, peer, .. } = message.content;
             let Some(core) = self.core(member) else { continue };
             let arrived = receive::arrived(&message.envelope, peer);
             let Some((filling, exhausted)) = self.queue.fill_multi(context, asked, id, &arrived) else {
                 return settled;
             };
-            settled.push(Settled { core, filling, held });
+            settled.push(Settled { core, filling, content: self.hand_over(message.content) });
             if exhausted {
                 return settled;
             }
@@ -499,7 +529,11 @@ impl<T: Transport> SharedPart<T> {
     pub fn lose(&self, peer: Peer, mut lose: impl FnMut(&mut Kept<T>)) {
         let Some(sender) = self.sender(peer) else { return };
         let mine = |kept: &Kept<T>| kept.member == self.member && kept.peer == peer;
-        drop(self.context.state.lock().queue.matcher.drop_peer(sender, |kept, _| {
+        let mut guard = self.context.state.lock();
+        for id in guard.matched.ids(mine) {
+            guard.matched.get_mut(id).into_iter().for_each(&mut lose);
+        }
+        drop(guard.queue.matcher.drop_peer(sender, |kept, _| {
             if mine(kept) {
                 lose(kept);
             }
@@ -515,6 +549,9 @@ impl<T: Transport> SharedPart<T> {
         state.credits += member.taken;
         for part in filling.iter().filter_map(|filling| filling.multi) {
             state.queue.release(part);
+        }
+        for id in state.matched.ids(|kept| kept.member == self.member) {
+            state.matched.remove(id);
         }
         let mut gone = Vec::new();
         for sender in self.senders.iter().filter_map(|number| number.checked_sub(1)) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ofi_api::{Errno, Error, OpFlags, ReceiveOp, Result, TagMatch};
 
-use super::{Settled, Settling, SharedRx, State};
+use super::{Content, Settled, Settling, SharedRx, State};
 use crate::endpoint::post_receive::check_pieces;
 use crate::endpoint::queue::{Kept, SIGNALLED, SILENT};
 use crate::endpoint::search::{Search, not_claimed, waiting};
@@ -25,9 +25,9 @@ enum Found<T: Transport> {
 }
 
 /// What is to be told, and by whom.
-enum Step<T: Transport> {
+pub(super) enum Step<T: Transport> {
     Tell(Arc<EpCore<T>>, Arrived),
-    Discard(Arc<EpCore<T>>, Unexpected<Kept<T>>),
+    Discard(Arc<EpCore<T>>, Arrived, Content<T>),
     Receive(Settled<T>),
 }
 
@@ -73,9 +73,7 @@ impl<T: Transport> SharedRx<T> {
         Ok(match step {
             None => teller.if_open(|state| state.found(0, op, &want, None)),
             Some(Step::Tell(core, arrived)) => core.if_open(|state| state.found(0, op, &want, Some(arrived))),
-            Some(Step::Discard(core, message)) => {
-                core.if_open(|state| state.discarded(0, op, &want, Some(message)))
-            }
+            Some(Step::Discard(core, arrived, content)) => core.discard(op, &want, arrived, content),
             Some(Step::Receive(settled)) => match settled.settle() {
                 None => true,
                 Some(_) => return Err(not_claimed(op.context)),
@@ -104,7 +102,13 @@ impl<T: Transport> State<T> {
     }
 
     /// Looks for a message, and takes the room for telling of it.
-    fn search(&mut self, search: Search, op: &ReceiveOp<'_>, want: &Want, asked: bool) -> Option<Step<T>> {
+    pub(super) fn search(
+        &mut self,
+        search: Search,
+        op: &ReceiveOp<'_>,
+        want: &Want,
+        asked: bool,
+    ) -> Option<Step<T>> {
         let matcher = &mut self.queue.matcher;
         let waits = |message: &Unexpected<Kept<T>>| (message.content.member, Found::Waits(waiting(message)));
         let taken = |message: Unexpected<Kept<T>>| (message.content.member, Found::Taken(message));
@@ -122,9 +126,12 @@ impl<T: Transport> State<T> {
                 let mark = if asked { SIGNALLED } else { SILENT };
                 let posted = self.queue.posted(op.context, &op.buf, asked, mark);
                 let filling = self.queue.fill(posted, &waiting(&message));
-                Step::Receive(Settled { core, filling, held: message.content.held })
+                Step::Receive(Settled { core, filling, content: self.hand_over(message.content) })
             }
-            Found::Taken(message) => Step::Discard(core, message),
+            Found::Taken(message) => {
+                let arrived = waiting(&message);
+                Step::Discard(core, arrived, self.hand_over(message.content))
+            }
         })
     }
 }
@@ -138,6 +145,20 @@ impl<T: Transport> EpCore<T> {
             act(&mut guard);
         }
         open
+    }
+
+    /// Throws a message of this endpoint's away; whether it is still open.
+    pub(super) fn discard(
+        &self,
+        op: &ReceiveOp<'_>,
+        want: &Want,
+        arrived: Arrived,
+        content: Content<T>,
+    ) -> bool {
+        self.if_open(|state| {
+            let message = state.take_matched(content).map(|held| (arrived, held));
+            state.discarded(0, op, want, message);
+        })
     }
 }
 
