@@ -6,6 +6,9 @@ use testkit::process::{Child, Line};
 
 testkit::roles!(reverse, sleepy);
 
+/// For steps of 100,000 round trips between processes, each of which may wait for its turn on a busy machine.
+const LONG: Duration = Duration::from_secs(110);
+
 /// What one receiver may hold is small; the sender's settings are the usual ones.
 const BYTES: (&str, &str) = ("FI_UNEXPECTED_BYTES", "1M");
 
@@ -17,7 +20,7 @@ fn reverse(line: &mut Line, arguments: &[String]) {
     line.say(side.name());
     let into = Memory::new(len);
     // Nothing is posted until everything is at least announced: the last message is wanted first.
-    wait::drive_for(Duration::from_secs(60), &[&side], "all messages", || line.has_news().then_some(()));
+    wait::drive_for(LONG, &[&side], "all messages", || line.has_news().then_some(()));
     line.expect("sent");
     let held = side.statistic("rx_unexpected_bytes");
     for tag in (0..count).rev() {
@@ -39,7 +42,7 @@ fn in_reverse(count: u64, len: usize) {
     for seed in 0..=255 {
         seeds.push(Memory::patterned(len, seed));
     }
-    wait::drive_for(Duration::from_secs(60), &[&side], "all sends to be accepted", || {
+    wait::drive_for(LONG, &[&side], "all sends to be accepted", || {
         while sent < count {
             match side.out(to, &seeds[sent as usize % 256]).tag(sent).context(1).send() {
                 Ok(()) => sent += 1,
@@ -56,7 +59,7 @@ fn in_reverse(count: u64, len: usize) {
         (sent == count).then_some(())
     });
     child.line.say("sent");
-    wait::drive_for(Duration::from_secs(60), &[&side], "the receiver", || {
+    wait::drive_for(LONG, &[&side], "the receiver", || {
         while let Some(event) = side.next() {
             event.done();
             done += 1;
@@ -87,7 +90,7 @@ fn sleepy(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().unwrap();
     let side = open(Naming::Names);
     line.say(side.name());
-    wait::drive_for(Duration::from_secs(60), &[&side], "the word to begin", || line.has_news().then_some(()));
+    wait::drive_for(LONG, &[&side], "the word to begin", || line.has_news().then_some(()));
     line.expect("receive");
     line.say(side.statistic("rx_unexpected_now"));
     let into = Memory::new(8);
@@ -142,7 +145,7 @@ fn a_full_envelope_budget_stops_a_sender_and_loses_nothing() {
     child.line.say("receive");
     let held: u64 = child.line.hear().parse().unwrap();
     assert!(held <= ENVELOPES + 32, "{held} envelopes in a budget of {ENVELOPES}");
-    wait::drive_for(Duration::from_secs(60), &[&side, &other], "the rest", || {
+    wait::drive_for(LONG, &[&side, &other], "the rest", || {
         let sent = send(COUNT);
         while let Some(event) = side.next() {
             event.done();
