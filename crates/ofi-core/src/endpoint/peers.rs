@@ -87,7 +87,13 @@ impl Peers {
     /// `FI_EINVAL` if the number is not in the vector.
     #[cold]
     pub fn look_up(&mut self, address: FiAddr) -> Result<Address> {
+        self.drop_stale();
         let Some(av) = &self.av else { return Err(Error::new(Errno::ENOAV)) };
+        av.address(address)
+    }
+
+    /// Forgets which numbers peers have, if the vector has lost some.
+    fn drop_stale(&mut self) {
         let removals = self.counts.get().removals();
         if removals != self.removals {
             self.removals = removals;
@@ -96,7 +102,6 @@ impl Peers {
                 (known.source, known.looked_at, known.used) = (FiAddr::NOTAVAIL, 0, false);
             }
         }
-        av.address(address)
     }
 
     /// Remembers the peer at `address`.
@@ -113,7 +118,7 @@ impl Peers {
 
     /// Whether the application may name a peer by its vector.
     pub fn is_used(&mut self, peer: Peer) -> bool {
-        let _ = self.look_up(FiAddr::NOTAVAIL); // drops what is stale; the number itself is never there
+        self.drop_stale();
         self.known.get(peer as usize).is_some_and(|known| known.used)
     }
 

@@ -1,7 +1,9 @@
 //! One peer: its session, if there is one, and what survives sessions.
 //!
-//! `transmit.rs` makes packets, `train.rs` rows of them, `sent.rs` remembers them, `incoming.rs` takes such rows, `acks.rs` reacts to acknowledgements and finds losses, `timers.rs` to the passing of
-//! time, `pacing.rs` spreads packets over it, `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about sessions: how they begin, take packets, and end.
+//! `transmit.rs` makes packets, `train.rs` rows of them, `sent.rs` remembers them, `incoming.rs` takes such rows, `acks.rs`
+//! reacts to acknowledgements and finds losses, `timers.rs` to the passing of time, `pacing.rs` spreads packets over it,
+//! `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about
+//! sessions: how they begin, take packets, and end.
 
 mod acks;
 mod incoming;
