@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Sends every command back as it is, and counts.
+/// Sends every command back as it is.
 #[derive(Default)]
 struct Echo {
     /// The session is over.
