@@ -99,9 +99,7 @@ pub(crate) fn wrap(
 fn error_entry_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
     match version {
-        version if version == Version::default() || version >= Version::new(1, 20) => {
-            size_of::<fi_cq_err_entry>()
-        }
+        version if version >= Version::new(1, 20) => size_of::<fi_cq_err_entry>(),
         version if version >= Version::new(1, 5) => std::mem::offset_of!(fi_cq_err_entry, src_addr),
         _ => std::mem::offset_of!(fi_cq_err_entry, err_data_size),
     }

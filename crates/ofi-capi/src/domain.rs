@@ -117,6 +117,8 @@ unsafe fn open_domain(
     // SAFETY: as above.
     let mut info = unsafe { info::from_c(info, fabric.abi())? };
     fabric.translate(&mut info);
+    // The fabric's says which structures the program has; this one may be too short to say it.
+    info.fabric_attr.api_version = fabric.api;
     let serialization = match info.domain_attr.threading {
         threading @ (Threading::Domain | Threading::Completion) => {
             // SAFETY: a program that asks for this level promises to serialise its calls (fi_domain(3)).

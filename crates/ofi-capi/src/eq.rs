@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ofi_api::{EqAttr, Errno, Error, Event, EventKind, EventQueue, Fid as FidNumber, Result, WaitObj};
+use ofi_api::{
+    EqAttr, Errno, Error, Event, EventKind, EventQueue, Fid as FidNumber, Result, Version, WaitObj,
+};
 
 use crate::abi::{
     class, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag,
@@ -21,6 +23,8 @@ pub(crate) struct EqBody {
     wait_obj: WaitObj,
     /// Readers look at an event before they take it: one at a time. And what the last error's `err_data` points to.
     reader: Mutex<Vec<u8>>,
+    /// The program has no room of its own for an error's data, whatever stands in the entry that it gives (fi_eq(3)).
+    lends_error_data: bool,
     pub users: Users,
     _fabric: Hold,
 }
@@ -78,6 +82,7 @@ pub(crate) unsafe extern "C" fn open(
             eq,
             wait_obj: attr.wait_obj,
             reader: Mutex::default(),
+            lends_error_data: fabric.api < Version::new(1, 5),
             users: Users::default(),
             _fabric: fabric.users.hold(),
         };
@@ -250,6 +255,9 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, _flag
         entry.fid = directory::pointer(error.fid);
         (entry.context, entry.data) = (error.context.as_ptr(), error.data);
         (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
+        if eq.lends_error_data {
+            entry.err_data_size = 0;
+        }
         // SAFETY: as above.
         unsafe { put_error_data(&mut kept, error.err_data, &mut entry.err_data, &mut entry.err_data_size) };
         Ok(size_of::<fi_eq_err_entry>())

@@ -87,7 +87,11 @@ pub(crate) unsafe fn open(
     let read = unsafe { info::read(attr, abi.fabric_attr()) };
     let attr = read.ok_or_else(|| border::null("fi_fabric_attr"))?;
     // SAFETY: the caller's promise.
-    let fabric_attr = unsafe { info::fabric_attr(&attr) };
+    let mut fabric_attr = unsafe { info::fabric_attr(&attr) };
+    if abi == Abi(0) {
+        // Programs before 1.5 do not say which they were written for.
+        fabric_attr.api_version = Version::new(1, 0);
+    }
     // SAFETY: as above.
     unsafe { open_of(fabric_attr, None, place, context) }
 }
@@ -106,8 +110,9 @@ pub(crate) unsafe fn open_of(
         return Err(border::null("the place of the fabric"));
     }
     let api = match fabric_attr.api_version {
-        version if version == Version::default() || version > Version::API => Version::API,
-        version => version,
+        // Not from getinfo. The first that could say so: of none that is newer are more fields there for certain.
+        version if version == Version::default() => Version::new(1, 5),
+        version => version.min(Version::API),
     };
     let given = fabric_attr.prov_name.clone();
     if let Some(provider) = provider {

@@ -203,7 +203,7 @@ fn attr_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
     use std::mem::offset_of;
     match version {
-        version if version == Version::default() || version >= Version::new(1, 20) => size_of::<fi_mr_attr>(),
+        version if version >= Version::new(1, 20) => size_of::<fi_mr_attr>(),
         version if version >= Version::new(1, 10) => offset_of!(fi_mr_attr, hmem_data),
         version if version >= Version::new(1, 5) => offset_of!(fi_mr_attr, iface),
         _ => offset_of!(fi_mr_attr, auth_key_size),

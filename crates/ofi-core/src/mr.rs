@@ -35,7 +35,7 @@ impl<T: Transport> Mr<T> {
     /// # Errors
     /// See [`ofi_api::Domain::register`].
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &MrAttr<'_>) -> Result<Arc<Self>> {
-        let chosen = domain.info.domain_attr.mr_mode.contains(MrMode::PROV_KEY);
+        let chosen = domain.info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
         let key = if chosen { KeyChoice::Random } else { KeyChoice::Requested };
         let auth = auth_of(domain, attr)?;
         let data: RegionData = Box::new(T::register(&domain.part.transport, attr)?);

@@ -81,11 +81,12 @@ impl Base {
         for order in [free_order(), free_order() | MsgOrder::WAS | MsgOrder::RAS] {
             for size in [SIZE, MAX_SIZE] {
                 for progress in [Progress::Manual, Progress::Auto] {
+                    // The first and the last are what the old names of both whole modes mean.
                     for mr_mode in [
-                        MrMode::VIRT_ADDR | MrMode::PROV_KEY,
+                        MrMode::VIRT_ADDR | MrMode::PROV_KEY | MrMode::BASIC,
                         MrMode::PROV_KEY,
                         MrMode::VIRT_ADDR,
-                        MrMode::empty(),
+                        MrMode::SCALABLE,
                     ] {
                         all.push(self.info(Variant { mr_mode, progress, size, order }));
                     }

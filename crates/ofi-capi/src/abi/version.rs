@@ -14,8 +14,11 @@ impl Abi {
     /// The newest that a program can know which asks for this version of the interface (fabric(7), "ABI changes").
     pub(crate) fn of(version: Version) -> Self {
         Self(match (version.major, version.minor) {
-            (0 | 1, 0..20) => 6,
-            (0 | 1, 20..) => 7,
+            (0, _) | (1, 0..5) => 0,
+            (1, 5..7) => 1,
+            (1, 7..10) => 2,
+            (1, 10..20) => 3,
+            (1, 20..) => 7,
             (2, 0..5) => 8,
             // Interface 2.6 came with two: there is no telling whether the newer fields are there.
             _ => 9,
@@ -98,6 +101,10 @@ mod tests {
 
     #[test]
     fn a_version_tells_what_a_program_can_know() {
+        assert_eq!(Abi::of(Version::new(1, 4)), Abi(0));
+        assert_eq!(Abi::of(Version::new(1, 6)), Abi(1));
+        assert_eq!(Abi::of(Version::new(1, 9)), Abi(2));
+        assert_eq!(Abi::of(Version::new(1, 10)), Abi(3));
         assert_eq!(Abi::of(Version::new(1, 17)).domain_attr(), 188);
         assert_eq!(Abi::of(Version::new(1, 22)), Abi(7));
         assert_eq!(Abi::of(Version::new(2, 0)), Abi(8));

@@ -117,7 +117,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         }
         auth::check_domain::<T>(info)?;
         let mr_mode = info.domain_attr.mr_mode;
-        let virtual_addresses = mr_mode.intersects(MrMode::VIRT_ADDR | MrMode::BASIC);
+        let virtual_addresses = mr_mode.expanded().contains(MrMode::VIRT_ADDR);
         let addressing = if virtual_addresses { Addressing::Virtual } else { Addressing::Offset };
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
