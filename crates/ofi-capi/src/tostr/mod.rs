@@ -10,14 +10,14 @@ use ofi_api::{
     AddrFormat, AvType, Caps, CompletionFlags, CqFormat, EpType, HmemIface, Info, Mode, MrMode, MsgOrder,
     OpFlags, Progress, Protocol, Result, Threading, Version, WaitCond, WaitObj,
 };
+use ofi_core::log::{Level, SUBSYSTEMS};
 
-use crate::abi::{
-    Abi, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
-    fi_mr_attr, fi_rx_attr, fi_tx_attr, fid,
-};
+use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fid};
 use crate::border;
 use crate::info::{self, read};
 use crate::memory;
+
+mod structures;
 
 const ATOMIC_TYPES: &[&str] = &[
     "FI_INT8",
@@ -96,19 +96,6 @@ const COLLECTIVES: &[&str] = &[
     "FI_SCATTER",
     "FI_GATHER",
 ];
-const LOG_LEVELS: &[&str] = &["FI_LOG_WARN", "FI_LOG_TRACE", "FI_LOG_INFO", "FI_LOG_DEBUG"];
-const LOG_SUBSYSTEMS: &[&str] = &[
-    "FI_LOG_CORE",
-    "FI_LOG_FABRIC",
-    "FI_LOG_DOMAIN",
-    "FI_LOG_EP_CTRL",
-    "FI_LOG_EP_DATA",
-    "FI_LOG_AV",
-    "FI_LOG_CQ",
-    "FI_LOG_EQ",
-    "FI_LOG_MR",
-    "FI_LOG_CNTR",
-];
 const CLASSES: &[&str] = &[
     "FI_CLASS_UNSPEC",
     "FI_CLASS_FABRIC",
@@ -170,8 +157,10 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
     Ok(match kind {
         0 => {
             let info = data.cast::<fi_info>();
-            // SAFETY: the caller's promise. What versions since 1.3 do not have in common is not printed.
-            unsafe { info::from_c(info, Abi(6))? }.to_string()
+            // SAFETY: the caller's promise, here and below.
+            let abi = unsafe { abi_of(info) };
+            // SAFETY: as above.
+            without_newer(&unsafe { info::from_c(info, abi)? }.to_string(), abi)
         }
         1 => value(EpType::from_c(number())),
         2 => Caps::from_bits_retain(flags()).to_string(),
@@ -209,14 +198,45 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
         24 => named(COLLECTIVES, number()),
         25 => value(HmemIface::from_c(number())),
         26 => value(CqFormat::from_c(number())),
-        27 => named(LOG_LEVELS, number()),
-        28 => named(LOG_SUBSYSTEMS, number()),
+        27 => Level::from_c(number()).map_or("Unknown", Level::name).into(),
+        28 => named(&SUBSYSTEMS, number()),
         // SAFETY: as above.
-        29..=33 => unsafe { structure(data, kind)? },
+        29..=33 => unsafe { structures::text(data, kind) },
         34 => value(WaitCond::from_c(number())),
         35 => value(WaitObj::from_c(number())),
         _ => "Unknown type".into(),
     })
+}
+
+/// What the program of a structure has of it that does not say which version it is of: what all since 1.10 have.
+const COMMON: Abi = Abi(3);
+
+/// Which structures an info has: that of the interface that it was asked for with, if it says so.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn abi_of(info: *const fi_info) -> Abi {
+    // SAFETY: the caller's promise, here and below: the field comes before those that not all versions have.
+    let attr = unsafe { read(info, Abi(0).info()) }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
+    // SAFETY: as above. Before 1.5 the last four bytes of the structure were nothing.
+    match unsafe { read(attr, Abi::NEWEST.fabric_attr()) }.map(|attr| Version::from_c(attr.api_version)) {
+        Some(version) if version >= Version::new(1, 0) && version <= Version::API => Abi::of(version),
+        _ => COMMON,
+    }
+}
+
+/// Takes away the lines of fields that the program's structures do not have.
+fn without_newer(text: &str, abi: Abi) -> String {
+    const NEWER: [(&str, Abi); 5] = [
+        ("max_ep_auth_key:", Abi(7)),
+        ("max_group_id:", Abi(8)),
+        ("max_cntr_value:", Abi(9)),
+        ("max_err_cntr_value:", Abi(9)),
+        ("max_xpu_ctx_cnt:", Abi(10)),
+    ];
+    let is_there =
+        |line: &&str| !NEWER.iter().any(|(name, since)| line.trim_start().starts_with(name) && abi < *since);
+    text.lines().filter(is_there).map(|line| format!("{line}\n")).collect()
 }
 
 /// One of an info's attributes: printed as a whole info, of which the part is kept.
@@ -224,7 +244,7 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
 /// # Safety
 /// As [`text`].
 unsafe fn attribute(data: *const c_void, kind: u32) -> Result<String> {
-    let abi = Abi(6);
+    let abi = COMMON;
     let mut info = Info::default();
     // SAFETY: the caller's promise, here and below.
     let title = unsafe {
@@ -243,11 +263,14 @@ unsafe fn attribute(data: *const c_void, kind: u32) -> Result<String> {
             }
             7 => {
                 let attr = read(data.cast::<fi_ep_attr>(), abi.ep_attr());
+                let attr = attr.map(|c| fi_ep_attr { auth_key: std::ptr::null_mut(), ..c });
                 info.ep_attr = attr.map_or_else(|| Ok(Default::default()), |c| info::ep_attr(&c))?;
                 "fi_ep_attr"
             }
             8 => {
+                // A program before 1.5 has no key there.
                 let attr = read(data.cast::<fi_domain_attr>(), abi.domain_attr());
+                let attr = attr.map(|c| fi_domain_attr { auth_key: std::ptr::null_mut(), ..c });
                 info.domain_attr = attr.map_or_else(|| Ok(Default::default()), |c| info::domain_attr(&c))?;
                 "fi_domain_attr"
             }
@@ -265,66 +288,7 @@ unsafe fn attribute(data: *const c_void, kind: u32) -> Result<String> {
         kept.push_str(&line[4..]);
         kept.push('\n');
     }
-    Ok(kept)
-}
-
-/// Attributes of queues, vectors and registrations, and the error entry.
-///
-/// # Safety
-/// As [`text`].
-unsafe fn structure(data: *const c_void, kind: u32) -> Result<String> {
-    // SAFETY: the caller's promise, in each branch.
-    let lines = unsafe {
-        match kind {
-            29 => read(data.cast::<fi_av_attr>(), size_of::<fi_av_attr>()).map(|c| {
-                let kind = value(AvType::from_c(c.r#type));
-                format!(
-                    "fi_av_attr:\n    type: {kind}\n    rx_ctx_bits: {}\n    count: {}\n    ep_per_node: {}\n    flags: {:#x}\n",
-                    c.rx_ctx_bits, c.count, c.ep_per_node, c.flags
-                )
-            }),
-            30 => read(data.cast::<fi_cq_attr>(), size_of::<fi_cq_attr>()).map(|c| {
-                let (format, wait) = (value(CqFormat::from_c(c.format)), value(WaitObj::from_c(c.wait_obj)));
-                format!(
-                    "fi_cq_attr:\n    size: {}\n    flags: {:#x}\n    format: {format}\n    wait_obj: {wait}\n    signaling_vector: {}\n    wait_cond: {}\n",
-                    c.size, c.flags, c.signaling_vector, value(WaitCond::from_c(c.wait_cond))
-                )
-            }),
-            31 => read(data.cast::<fi_mr_attr>(), std::mem::offset_of!(fi_mr_attr, hmem_data)).map(|c| {
-                format!(
-                    "fi_mr_attr:\n    iov_count: {}\n    access: [ {} ]\n    offset: {}\n    requested_key: {:#x}\n    iface: {}\n",
-                    c.iov_count,
-                    ofi_api::MrAccess::from_bits_retain(c.access),
-                    c.offset,
-                    c.requested_key,
-                    value(HmemIface::from_c(c.iface))
-                )
-            }),
-            32 => {
-                let events = data.cast::<u32>().read_unaligned();
-                let wait = data.cast::<u32>().add(1).read_unaligned();
-                let events = if events == 0 { "FI_CNTR_EVENTS_COMP" } else { "FI_CNTR_EVENTS_BYTES" };
-                Some(format!(
-                    "fi_cntr_attr:\n    events: {events}\n    wait_obj: {}\n",
-                    value(WaitObj::from_c(wait))
-                ))
-            }
-            _ => read(data.cast::<fi_cq_err_entry>(), std::mem::offset_of!(fi_cq_err_entry, src_addr)).map(|c| {
-                format!(
-                    "fi_cq_err_entry:\n    op_context: {:p}\n    flags: [ {} ]\n    len: {}\n    olen: {}\n    data: {:#x}\n    tag: {:#x}\n    err: {}\n    prov_errno: {}\n",
-                    c.op_context,
-                    CompletionFlags::from_bits_retain(c.flags),
-                    c.len,
-                    c.olen,
-                    c.data,
-                    c.tag,
-                    c.err,
-                    c.prov_errno
-                )
-            }),
-        }
-    };
-    Ok(lines.unwrap_or_default())
+    Ok(without_newer(&kept, abi))
 }
 
 /// `fi_tostr_r`: into the caller's buffer.
