@@ -55,6 +55,11 @@ impl Bell {
         }
     }
 
+    /// Whether somebody would be woken.
+    pub fn is_armed(&self) -> bool {
+        self.0.state.load(Ordering::SeqCst) == ARMED
+    }
+
     /// Counts the caller as asleep while it arms the bell and blocks.
     pub fn asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         self.0.asleep.fetch_add(1, Ordering::SeqCst);

@@ -190,8 +190,7 @@ impl<T: Transport> EpCore<T> {
     /// Has the event queue drive the endpoint, once there is something to drive.
     pub(super) fn watch_joins(self: &Arc<Self>) -> Result<()> {
         let Some(eq) = self.eq_of_joins() else { return Ok(()) };
-        let source: Arc<dyn Driven> = Arc::clone(self) as _;
-        eq.add(&source)
+        self.be_driven_by(&eq)
     }
 
     /// Undoes [`EpCore::watch_joins`]; to be called before the lanes are closed.

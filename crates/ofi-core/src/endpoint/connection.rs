@@ -12,7 +12,7 @@ use super::receive;
 use super::{EpCore, State};
 use crate::cm::{Connection, Ended};
 use crate::cq::{Credit, Source as _};
-use crate::eq::Driven;
+use crate::eq::{Driven, EqCore, Sleepers};
 use crate::matching::{self, Source, Space, Want};
 use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
@@ -172,11 +172,18 @@ impl<T: Transport> EpCore<T> {
         self.state.lock().connection()?.peer_name()
     }
 
-    /// Has the event queue drive the endpoint.
+    /// Has an event queue drive the endpoint.
+    pub(super) fn be_driven_by(self: &Arc<Self>, eq: &Arc<EqCore>) -> Result<()> {
+        let driven: Arc<dyn Driven> = Arc::clone(self) as _;
+        eq.add(&driven)?;
+        self.state.lock().ends.sleepers.push(Sleepers::new(eq));
+        Ok(())
+    }
+
+    /// Has the event queue of its connection drive the endpoint.
     pub(super) fn watch_connection(self: &Arc<Self>) -> Result<()> {
         let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
-        let driven: Arc<dyn Driven> = Arc::clone(self) as _;
-        eq.map_or(Ok(()), |eq| eq.add(&driven))
+        eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
     /// Lets the transport have out what the endpoint owes, where calls may come from any thread: a peer waits for it, and the

@@ -21,7 +21,7 @@ use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
-use crate::eq::EqCore;
+use crate::eq::{EqCore, Sleepers};
 use crate::slots::SlotId;
 use crate::transport::{
     Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
@@ -41,6 +41,8 @@ pub struct Ends<T: Transport> {
     pub collectives: Option<Box<CollectiveSide>>,
     /// There where the endpoint has `FI_MULTICAST`.
     pub multicast: Option<Box<MulticastSide>>,
+    /// Those who sleep on event queues that drive the endpoint.
+    pub sleepers: Vec<Sleepers>,
 }
 
 impl<T: Transport> Ends<T> {
@@ -108,6 +110,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         let all = || std::iter::once(&self.boxes).chain(sides());
         let reader = all().find_map(|boxes| boxes.reader());
         all().for_each(|boxes| boxes.disarmed(reader));
+        self.sleepers.iter().for_each(Sleepers::disarmed);
     }
 
     fn introduce(&mut self, peer: Peer, address: &Address) {

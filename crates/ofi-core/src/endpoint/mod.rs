@@ -60,6 +60,7 @@ use crate::av::InUse;
 use crate::cm::Connection;
 use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
+use crate::eq::Sleepers;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::transport::{Arm, Lanes, Transport};
@@ -83,6 +84,15 @@ impl<T: Transport> State<T> {
     #[inline]
     fn split(&mut self) -> Option<(&mut T::Lanes, &mut Ends<T>)> {
         Some((self.lanes.as_mut()?, &mut self.ends))
+    }
+
+    /// Prepares for blocking until there is something to poll for.
+    fn arm(&mut self) -> Arm {
+        let arm = self.lanes.as_mut().map_or(Arm::Armed, Lanes::arm);
+        if arm == Arm::Armed {
+            self.ends.sleepers.iter().for_each(Sleepers::armed);
+        }
+        arm
     }
 
     /// Moves the endpoint on outside a read of its queues.
@@ -178,14 +188,14 @@ impl<T: Transport> Source for EpCore<T> {
         if self.domain.works.is_due() || !guard.ends.boxes.is_empty(slot) {
             return Arm::Ready;
         }
-        guard.lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
+        guard.arm()
     }
 
     fn arm_lanes(&self) -> Arm {
         if self.domain.works.is_due() {
             return Arm::Ready;
         }
-        self.state.lock().lanes.as_mut().map_or(Arm::Armed, Lanes::arm)
+        self.state.lock().arm()
     }
 
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
@@ -274,6 +284,7 @@ impl<T: Transport> Ep<T> {
                 contexts,
                 collectives: CollectiveSide::new::<T>(caps),
                 multicast: MulticastSide::new(caps),
+                sleepers: Vec::new(),
             },
             lanes: None,
             queues: [None, None],

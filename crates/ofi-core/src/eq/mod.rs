@@ -3,6 +3,7 @@
 //! Locks: the sources' list and the events have a lock each, and neither is held while a source is driven. So a source
 //! may push from under its own lock.
 
+mod rouse;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Result, WaitObj};
 
+pub use self::rouse::Sleepers;
 use crate::cq::Bell;
 use crate::fork::Born;
 use crate::sys::{self, WaitSet};
@@ -156,6 +158,11 @@ impl EqCore {
     pub fn push_error(&self, error: EqErrorEntry) {
         lock(&self.events).bad.push_back(error);
         self.ring();
+    }
+
+    /// Whether somebody blocks until it is rung, or is about to.
+    fn is_slept_on(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.bell.is_armed())
     }
 
     fn ring(&self) {

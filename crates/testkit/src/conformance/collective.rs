@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::connect::open_eq;
 use crate::prelude::*;
 
 const CAPS: Caps = Caps::MSG.union(Caps::COLLECTIVE);
@@ -32,7 +33,7 @@ impl Circle {
         let (mut sides, mut queues) = (Vec::new(), Vec::new());
         for _ in 0..ranks {
             let side = kit.opening().hints(|hints| hints.caps(CAPS)).open_disabled().unwrap();
-            let queue = side.fabric.open_eq(&EqAttr::default()).unwrap();
+            let queue = open_eq(&side.fabric).unwrap();
             side.ep.bind_eq(&queue).unwrap();
             side.ep.enable().unwrap();
             sides.push(side);
@@ -368,6 +369,38 @@ pub fn sets_are_ordered_and_combine(kit: &dyn Kit) {
         open(AvSetAttr { range: (numbers[4], numbers[1]), stride: 1, ..AvSetAttr::default() }).err().unwrap(),
     ] {
         assert_eq!(error.errno(), Errno::EINVAL, "{error}");
+    }
+}
+
+pub fn polls_leave_a_sleeper_on_events_its_wake_up(kit: &dyn Kit) {
+    let Some(circle) = Circle::open(kit, 2) else { return };
+    let (queue, other) = (&circle.queues[1], &circle.sides[0]);
+    let fd = queue.wait_fd().unwrap();
+    let is_readable = |until| ofi_core::sys::wait_readable(&[fd], Some(until));
+    for _ in 0..3 {
+        let _joined = circle.join_one(1);
+        circle.sides.iter().for_each(Side::poll);
+        wait::drive(&[], "an event queue that may be waited for", || {
+            assert!(queue.read().unwrap_err().is_again(), "nobody else has joined");
+            queue.trywait().ok()
+        });
+        // Another thread looks, and never again.
+        circle.sides[1].poll();
+        let _other = circle.join_one(0);
+        let give_up = Instant::now() + Duration::from_secs(10);
+        let event = loop {
+            assert!(Instant::now() < give_up, "the sleeper is not woken");
+            other.poll();
+            if is_readable(Instant::now() + Duration::from_millis(1)) {
+                match queue.read() {
+                    Ok(event) => break event,
+                    Err(error) => assert!(error.is_again(), "{error}"),
+                }
+                let _again = queue.trywait();
+            }
+        };
+        assert_eq!(event.kind, EventKind::JoinComplete);
+        circle.event(0).unwrap();
     }
 }
 

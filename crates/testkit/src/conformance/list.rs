@@ -290,6 +290,7 @@ macro_rules! for_each_case {
                 collectives_and_messages_do_not_meet
                 an_endpoint_is_in_several_groups
                 sets_are_ordered_and_combine
+                polls_leave_a_sleeper_on_events_its_wake_up
                 joins_and_collectives_are_checked
                 a_member_that_leaves_or_ends_fails_the_others
                 a_member_may_end_when_its_part_is_done
