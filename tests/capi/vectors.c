@@ -37,9 +37,9 @@ static void shared(void)
 #if FI_MAJOR_VERSION > 1 || FI_MINOR_VERSION >= 20
 static void keys(void)
 {
-	struct fi_info *hints = pair_info(FI_MSG | FI_RMA), *info;
+	struct fi_info *hints = pair_info(FI_MSG | FI_RMA | FI_DIRECTED_RECV), *info;
 	struct fid_fabric *fabric;
-	struct fid_domain *domain;
+	struct fid_domain *domain, *plain;
 	struct fid_av *av;
 	struct fid_mr *mr;
 	struct fi_av_attr attr = {.type = FI_AV_TABLE};
@@ -71,7 +71,15 @@ static void keys(void)
 	named.src_addr = key;
 	OK(fi_mr_regattr(domain, &region, FI_AUTH_KEY, &mr));
 	OK(fi_close(&mr->fid));
-	ANSWERS(fi_mr_regattr(domain, &region, 0, &mr), -FI_ENOSYS);
+	ANSWERS(fi_mr_regattr(domain, &region, 0, &mr), -FI_EINVAL);
+	/* For one peer only, which takes a domain that knows from whom something comes. */
+	named.src_addr = addr;
+	OK(fi_mr_regattr(domain, &region, 0, &mr));
+	OK(fi_close(&mr->fid));
+	info->caps &= ~FI_DIRECTED_RECV;
+	OK(fi_domain(fabric, info, &plain, NULL));
+	ANSWERS(fi_mr_regattr(plain, &region, 0, &mr), -FI_EINVAL);
+	OK(fi_close(&plain->fid));
 	ANSWERS(fi_mr_reg(domain, memory, 64, FI_REMOTE_READ, 0, 0, 0, &mr, NULL), -FI_EINVAL);
 	ANSWERS(fi_av_remove(av, &key, 1, FI_AUTH_KEY), -FI_EBUSY);
 	OK(fi_av_remove(av, &addr, 1, 0));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BindFlags, Context, Counter, Endpoint, FiAddr, Fid, MrAccess, Result};
+use crate::{Address, BindFlags, Context, Counter, Endpoint, FiAddr, Fid, MrAccess, Result};
 
 /// One contiguous piece of memory. Laid out like C's `struct iovec`.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +120,8 @@ pub struct MrAttr<'a> {
     /// Only endpoints with this authorization key have it accessed by their peers; empty for the domain's key, and all
     /// endpoints where that has none.
     pub auth_key: &'a [u8],
+    /// Only the peer with this address may access it (in C, `fi_mr_auth_key.src_addr`); none for all peers.
+    pub peer: Option<&'a Address>,
     /// What the event that reports the registration carries (`FI_REG_MR`).
     pub context: Context,
 }
@@ -140,6 +142,7 @@ impl<'a> MrAttr<'a> {
             device: 0,
             disabled: false,
             auth_key: &[],
+            peer: None,
             context: Context(0),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use ofi_api::{Errno, Error, FiAddr, Result};
+use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
 use crate::abi::{fi_mr_attr, fi_mr_auth_key, fid_av, flag};
 use crate::border::{self, null};
@@ -77,14 +77,19 @@ pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) 
     Ok(Some(FiAddr(numbers[0])))
 }
 
-/// The key of a registration in a domain with the keys in its address vectors: `auth_key` names a vector there.
+/// The key of a registration in a domain with the keys in its address vectors, where `auth_key` names a vector; and the one peer
+/// that it is for, if it is for one only, which takes a domain that was opened with `FI_DIRECTED_RECV`: `directed`.
 ///
 /// # Errors
-/// `FI_EINVAL` if it does not, `FI_ENOSYS` for a registration that is for one peer only.
+/// `FI_EINVAL` if it does not.
 ///
 /// # Safety
 /// The C caller's promise about the structure.
-pub(crate) unsafe fn of_registration(attr: &fi_mr_attr, flags: u64) -> Result<Vec<u8>> {
+pub(crate) unsafe fn of_registration(
+    attr: &fi_mr_attr,
+    flags: u64,
+    directed: bool,
+) -> Result<(Vec<u8>, Option<Address>)> {
     let wrong = |found: String| {
         Error::wanted(
             Errno::EINVAL,
@@ -101,12 +106,22 @@ pub(crate) unsafe fn of_registration(attr: &fi_mr_attr, flags: u64) -> Result<Ve
     let named = unsafe { attr.auth_key.cast::<fi_mr_auth_key>().read_unaligned() };
     // SAFETY: as above.
     let av = unsafe { object::body(named.av)? };
-    let any = named.src_addr == FiAddr::UNSPEC.0;
-    if flags & flag::AUTH_KEY != 0 && !any {
-        return av.av.auth_key(FiAddr(named.src_addr));
+    let number = FiAddr(named.src_addr);
+    if number == FiAddr::UNSPEC {
+        let key = av.av.first_auth_key()?.ok_or_else(|| wrong("an address vector without a key".into()))?;
+        return Ok((key, None));
     }
-    if !any {
-        return Err(Error::with(Errno::ENOSYS, "a registration that only one peer may access"));
+    if flags & flag::AUTH_KEY != 0 {
+        return Ok((av.av.auth_key(number)?, None));
     }
-    av.av.first_auth_key()?.ok_or_else(|| wrong("an address vector without a key".into()))
+    if !directed {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "fi_mr_auth_key.src_addr",
+            "FI_ADDR_UNSPEC, or a domain that was opened with FI_DIRECTED_RECV",
+            format!("address {}", named.src_addr),
+            "ask getinfo for FI_DIRECTED_RECV",
+        ));
+    }
+    Ok((av.av.auth_key(number)?, Some(av.av.lookup(number)?)))
 }

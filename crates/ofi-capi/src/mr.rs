@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result,
+    AV_AUTH_KEY, BindFlags, Caps, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result,
 };
 
 use crate::abi::{
@@ -86,11 +86,13 @@ unsafe fn register(
     (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
     (wanted.iface, wanted.device) = (iface, attr.device);
     wanted.disabled = flags & flag::RMA_EVENT != 0;
-    let of_vector;
+    let (of_vector, peer);
+    let directed = domain.info.caps.contains(Caps::DIRECTED_RECV);
     wanted.auth_key = match domain.info.domain_attr.auth_key_size {
         AV_AUTH_KEY => {
             // SAFETY: the caller's promise, as with all structures of C.
-            of_vector = unsafe { av_keys::of_registration(attr, flags)? };
+            (of_vector, peer) = unsafe { av_keys::of_registration(attr, flags, directed)? };
+            wanted.peer = peer.as_ref();
             &of_vector
         }
         // SAFETY: as above.

@@ -41,6 +41,7 @@ impl<T: Transport> Mr<T> {
         let data: RegionData = Box::new(T::register(&domain.part.transport, attr)?);
         let mut registration = Registration::new(attr, key, data);
         registration.auth = auth;
+        registration.only = attr.peer.map(T::normalize).transpose()?;
         registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
         let desc = domain.regions.register(registration)?;
         let granted = domain

@@ -405,6 +405,10 @@ pub trait Host<T: Transport> {
     /// without need forgets it.
     fn retire(&mut self, peer: Peer) -> bool;
 
+    /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one of several
+    /// of its endpoint, what that means to the application.
+    fn address(&self, peer: Peer) -> Option<&Address>;
+
     /// A message has arrived whole: `arrived.len` bytes at `body`.
     ///
     /// # Safety

@@ -18,7 +18,7 @@ use crate::command::{Words, Writer, kind};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Flow, Lane, full};
 use crate::message::{Op, Payload, copied};
-use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way};
+use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way, accessor};
 
 /// Where the executor is in a command's half of the header word.
 const EXECUTOR: u32 = 16;
@@ -360,7 +360,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let executor = Executor::from_wire((high >> EXECUTOR) as u16).ok_or(Broken)?;
         let (op, checked) =
-            self.parse_access(common, &mut words, ofi_api::Caps::ATOMIC, executor.rights())?;
+            self.parse_access(common, host, &mut words, ofi_api::Caps::ATOMIC, executor.rights())?;
         let (remote, len) = match checked {
             Ok(checked) => checked,
             Err(errno) => {
@@ -384,11 +384,12 @@ impl Lane {
             unsafe { copy::bytes(body.wrapping_add(len), comparands.addr(), len) };
         }
         let (operands, comparands) = (operands.addr(), comparands.addr());
-        let (regions, auth) = (&common.shared.domain.regions, &common.shared.auth);
+        let (regions, peer) = (&common.shared.domain.regions, self.peer);
         if !executor.fetches() {
             let none = std::ptr::null_mut();
+            let who = accessor(common, host, peer);
             // SAFETY: operands and comparands were just filled, where the executor wants them.
-            let result = unsafe { executor.execute_at(regions, auth, &remote, operands, comparands, none) };
+            let result = unsafe { executor.execute_at(regions, who, &remote, operands, comparands, none) };
             crash_point!("atomic.executed");
             if result.is_ok() {
                 host.accessed(regions, executor.rights(), &remote);
@@ -399,9 +400,10 @@ impl Lane {
         let Some(link) = self.link_mut() else { return Ok(Flow::Next) };
         // Room for the answer first: the operation must not be executed again for want of it.
         let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
+        let who = accessor(common, host, peer);
         // SAFETY: as above, and the results have room for `len` bytes.
         let executed =
-            unsafe { executor.execute_at(regions, auth, &remote, operands, comparands, results.addr()) };
+            unsafe { executor.execute_at(regions, who, &remote, operands, comparands, results.addr()) };
         crash_point!("atomic.fetched");
         if let Err(errno) = executed {
             drop(slot);

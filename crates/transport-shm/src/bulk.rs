@@ -22,6 +22,7 @@ use crate::lane::{Broken, Common, Lane, Link};
 use crate::layout::{LINE, pair};
 use crate::message::Op;
 use crate::pair::lines;
+use crate::rma::accessor;
 use crate::settings::BULK_LINES;
 use crate::sys::{self, Mapping};
 
@@ -139,7 +140,7 @@ impl Stream {
                         .shared
                         .domain
                         .regions
-                        .check_as(&common.shared.auth, key, addr, run as u64, access)
+                        .check_as(accessor(common, host, lane), key, addr, run as u64, access)
                         .map_err(|violation| violation.errno())?;
                     for piece in granted.pieces() {
                         // SAFETY: the grant holds the registered memory while it is copied, and `to` has room.

@@ -105,6 +105,9 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     if !shared.auth.opens(region.auth()) {
         return refused; // as below
     }
+    if region.only().is_some() {
+        return refused; // the owner looks who it is, at each access
+    }
     let Some(data) = shared.domain.data(region) else { return refused };
     let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
         return refused;

@@ -232,7 +232,7 @@ impl Lane {
         match record.high & kind::MASK {
             kind::ANNOUNCE => self.take_announcement(common, host, record.high, words),
             kind::WRITE => self.take_write(common, host, record.high, words),
-            kind::WRITE_LONG => self.take_long_write(common, record.high, words),
+            kind::WRITE_LONG => self.take_long_write(common, host, record.high, words),
             kind::READ => self.take_read(common, host, words),
             kind::NOTE => self.take_note(host, words),
             kind::ATOMIC => self.take_atomic(common, host, record.high, words),

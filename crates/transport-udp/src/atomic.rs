@@ -4,13 +4,14 @@
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::Executor;
 use ofi_core::copy;
-use ofi_core::transport::{Host, OutAtomic, Posted};
+use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
 use crate::command::{Broken, Fields, Words, kind};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, STREAM_LIMIT};
+use crate::rma::accessor;
 
 /// Most bytes that one operation changes. Operands and comparands together travel inside a command.
 pub const MOST: usize = 4096;
@@ -59,19 +60,22 @@ impl Lane {
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
+        peer: Peer,
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, what) = (words.next()?, words.next()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
-        let len = match Self::check(common, &remote, Caps::ATOMIC, executor.rights()) {
-            Ok(len) => len,
-            Err(errno) => {
-                Self::done(sender, 0, op, Err(errno));
-                return Ok(Flow::Next);
-            }
-        };
+        let len =
+            match Self::check(common, accessor(common, host, peer), &remote, Caps::ATOMIC, executor.rights())
+            {
+                Ok(len) => len,
+                Err(errno) => {
+                    Self::done(sender, 0, op, Err(errno));
+                    return Ok(Flow::Next);
+                }
+            };
         let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
         if len == 0 || len > MOST || words.0.len() != arrays * len {
             return Err(Broken);
@@ -89,9 +93,9 @@ impl Lane {
         let results = if executor.fetches() { results.0.as_mut_ptr() } else { std::ptr::null_mut() };
         let regions = &common.domain.regions;
         let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
+        let who = accessor(common, host, peer);
         // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
-        let executed =
-            unsafe { executor.execute_at(regions, &common.auth, &remote, operands, comparands, results) };
+        let executed = unsafe { executor.execute_at(regions, who, &remote, operands, comparands, results) };
         if executed.is_ok() {
             host.accessed(regions, executor.rights(), &remote);
         }

@@ -14,6 +14,7 @@ use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane};
 use crate::message::Op;
 use crate::note;
+use crate::rma::accessor;
 use crate::socket::Gaps;
 
 /// What operations fail with whose session ended.
@@ -64,11 +65,14 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
                 kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
                 kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
-                kind::WRITE_LONG => lane.take_long_write(common, flags, body),
+                kind::WRITE_LONG => {
+                    let who = accessor(common, host, peer);
+                    lane.take_long_write(common, who, flags, body)
+                }
                 kind::WRITE_PART => lane.take_write_part(common, sender, host, peer, body),
                 kind::READ => lane.take_read(common, sender, host, peer, body),
                 kind::NOTE => note::take(host, peer, body),
-                kind::ATOMIC => lane.take_atomic(common, sender, host, body),
+                kind::ATOMIC => lane.take_atomic(common, sender, host, peer, body),
                 _ => Err(Broken),
             };
         }

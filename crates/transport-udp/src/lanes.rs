@@ -282,7 +282,7 @@ impl UdpLanes {
         for peer in std::mem::take(&mut self.common.serving) {
             let lane = &mut self.lanes[peer as usize];
             if let Some(sender) = self.endpoint.sender(time, peer) {
-                lane.serve_reads(&self.common, sender, host);
+                lane.serve_reads(&self.common, sender, host, peer);
             }
             if lane.is_read() {
                 still.push(peer);

@@ -2,6 +2,7 @@
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
+use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
 use rdm_proto::{Flow, Sender};
@@ -81,6 +82,7 @@ impl Lane {
     /// The length of an access, if all of it is allowed.
     pub fn check(
         common: &Common,
+        who: Accessor<'_>,
         remote: &[RemotePiece],
         kind: Caps,
         access: MrAccess,
@@ -92,7 +94,7 @@ impl Lane {
         let mut total = 0usize;
         for piece in remote {
             let checked =
-                common.domain.regions.check_as(&common.auth, piece.key, piece.addr, piece.len as u64, access);
+                common.domain.regions.check_as(who, piece.key, piece.addr, piece.len as u64, access);
             checked.map_err(|violation| violation.errno())?;
             total = total.checked_add(piece.len).ok_or(Errno::EINVAL)?;
         }
@@ -113,7 +115,13 @@ impl Lane {
         let (op, remote) = (words.next()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
-        let result = match Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+        let result = match Self::check(
+            common,
+            accessor(common, host, peer),
+            &remote,
+            Caps::RMA,
+            MrAccess::REMOTE_WRITE,
+        ) {
             Ok(total) if total != bytes.len() => return Err(Broken),
             Ok(_) => {
                 // The report first, as it may have to wait; the application cannot see it before the bytes.
@@ -122,7 +130,7 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                let written = write_here(common, &remote, 0, bytes);
+                let written = write_here(common, accessor(common, host, peer), &remote, 0, bytes);
                 if written.is_ok() {
                     host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
                 }
@@ -135,7 +143,13 @@ impl Lane {
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write(&mut self, common: &Common, flags: u8, body: &[u8]) -> Result<Flow, Broken> {
+    pub fn take_long_write(
+        &mut self,
+        common: &Common,
+        who: Accessor<'_>,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.next()?, words.pieces()?);
         let data = words.remote_data(flags)?;
@@ -143,7 +157,7 @@ impl Lane {
         if len == 0 || self.is_written() {
             return Err(Broken);
         }
-        let failed = Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
+        let failed = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
         self.long().write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
         Ok(Flow::Next)
     }
@@ -170,14 +184,16 @@ impl Lane {
             && let Some(data) = write.data
         {
             // Whether the last bytes may be written is looked at first: what is reported must have happened.
-            if let Err(errno) = Self::check(common, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+            let who = accessor(common, host, peer);
+            if let Err(errno) = Self::check(common, who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
             } else if !host.remote_write(peer, data, write.len) {
                 return Ok(Flow::Stop);
             }
         }
         if write.failed.is_none() {
-            write.failed = write_here(common, &write.remote, write.got, bytes).err();
+            write.failed =
+                write_here(common, accessor(common, host, peer), &write.remote, write.got, bytes).err();
         }
         write.got += bytes.len();
         if last && let Some(write) = self.long().write.take() {
@@ -200,7 +216,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.next()?, words.pieces()?);
-        match Self::check(common, &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        match Self::check(common, accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => Self::done(sender, 0, op, Err(errno)),
             Ok(0) => {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
@@ -208,7 +224,7 @@ impl Lane {
             }
             Ok(len) => {
                 self.long().reads.push_back(ServedRead { op, remote, done: 0, len });
-                self.serve_reads(common, sender, host);
+                self.serve_reads(common, sender, host, peer);
                 if self.is_read() && !common.serving.contains(&peer) {
                     common.serving.push(peer);
                 }
@@ -219,7 +235,13 @@ impl Lane {
 
     /// Answers reads as far as there is room in the stream. The bytes are copied now: later commands of the peer may
     /// change the memory.
-    pub fn serve_reads<H: Host<Udp>>(&mut self, common: &Common, sender: &mut Sender, host: &mut H) {
+    pub fn serve_reads<H: Host<Udp>>(
+        &mut self,
+        common: &Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+    ) {
         let Some(Long { reads, .. }) = self.long.as_deref_mut() else { return };
         while let Some(read) = reads.front_mut() {
             if sender.bulk.buffered() > READ_AHEAD {
@@ -227,12 +249,13 @@ impl Lane {
             }
             let part = READ_PART.min(read.len - read.done);
             // Checked before anything is promised, as a region may have been closed meanwhile.
-            let allowed = Self::check(common, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+            let who = accessor(common, host, peer);
+            let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
             let result = allowed.and_then(|_| {
                 let mut fields = Fields::new();
                 fields.word(read.op).word(read.done as u64);
                 let mut bytes = vec![0u8; part];
-                read_here(common, &read.remote, read.done, &mut bytes)?;
+                read_here(common, who, &read.remote, read.done, &mut bytes)?;
                 sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None).copy_from_slice(&bytes);
                 Ok(())
             });
@@ -292,12 +315,22 @@ fn runs(
     })
 }
 
+/// A peer of the endpoint, as one that accesses memory here.
+pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+    Accessor { auth: &common.auth, peer: host.address(peer) }
+}
+
 /// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
-fn write_here(common: &Common, remote: &[RemotePiece], skip: usize, bytes: &[u8]) -> Result<(), Errno> {
+fn write_here(
+    common: &Common,
+    who: Accessor<'_>,
+    remote: &[RemotePiece],
+    skip: usize,
+    bytes: &[u8],
+) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in runs(remote, skip, bytes.len()) {
-        let checked =
-            common.domain.regions.check_as(&common.auth, key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             let part = &bytes[done..done + piece.len];
@@ -310,11 +343,16 @@ fn write_here(common: &Common, remote: &[RemotePiece], skip: usize, bytes: &[u8]
 }
 
 /// Reads registered memory here, from byte `skip` of `remote` on.
-fn read_here(common: &Common, remote: &[RemotePiece], skip: usize, to: &mut [u8]) -> Result<(), Errno> {
+fn read_here(
+    common: &Common,
+    who: Accessor<'_>,
+    remote: &[RemotePiece],
+    skip: usize,
+    to: &mut [u8],
+) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in runs(remote, skip, to.len()) {
-        let checked =
-            common.domain.regions.check_as(&common.auth, key, addr, run as u64, MrAccess::REMOTE_READ);
+        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_READ);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             let part = &mut to[done..done + piece.len];

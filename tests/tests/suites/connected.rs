@@ -12,6 +12,7 @@ macro_rules! connected {
             both_may_begin_and_both_are_refused: "no connection, so nothing to post: a_request_with_another_key_is_refused",
             a_domain_s_key_is_that_of_its_endpoints: "no connection, so nothing to post: a_request_with_another_key_is_refused",
             a_registration_is_accessed_through_endpoints_of_its_key: "no connection, so nothing to post: a_request_with_another_key_is_refused",
+            a_registration_for_one_peer_is_accessed_by_no_other: "one peer for each endpoint",
             an_endpoint_with_one_context_is_reached_by_its_name_too: "no address vector",
             a_message_for_a_context_that_is_not_there_is_dropped_and_counted: "no address vector",
             a_vector_has_room_for_peers_beside_the_bits_of_contexts: "no address vector",

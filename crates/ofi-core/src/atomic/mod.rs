@@ -27,8 +27,7 @@ use self::long_double::LongDouble;
 use self::number::{Complex, Integer, Number, Ordered};
 use self::operation::{self as ops, Routines};
 use self::small_float::{Bf16, E4m3, E5m2, F16};
-use crate::auth::AuthKey;
-use crate::keys::RegionTable;
+use crate::keys::{Accessor, RegionTable};
 
 /// Executes one operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +186,7 @@ impl Executor {
     pub unsafe fn execute_at<R>(
         &self,
         regions: &RegionTable<R>,
-        auth: &AuthKey,
+        who: Accessor<'_>,
         remote: &[RemotePiece],
         operand: *const u8,
         compare: *const u8,
@@ -195,7 +194,7 @@ impl Executor {
     ) -> Result<(), Errno> {
         let mut done = 0;
         for piece in remote {
-            let checked = regions.check_as(auth, piece.key, piece.addr, piece.len as u64, self.rights());
+            let checked = regions.check_as(who, piece.key, piece.addr, piece.len as u64, self.rights());
             let granted = checked.map_err(|violation| violation.errno())?;
             if !self.divides(granted.len()) || granted.pieces().any(|part| !self.divides(part.len)) {
                 return Err(Errno::EINVAL); // an element across two pieces of a region

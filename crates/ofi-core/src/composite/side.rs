@@ -131,6 +131,11 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         }
     }
 
+    #[inline]
+    fn address(&self, local: Peer) -> Option<&Address> {
+        self.host.address(self.peer(local))
+    }
+
     /// The endpoint's own number stays the peer's: only the transport's is used again.
     fn retire(&mut self, local: Peer) -> bool {
         self.routes.retire(S::INDEX, local);

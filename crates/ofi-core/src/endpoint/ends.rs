@@ -117,6 +117,11 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.peers.introduce(peer, address);
     }
 
+    #[inline]
+    fn address(&self, peer: Peer) -> Option<&Address> {
+        self.peers.address(peer)
+    }
+
     #[cold]
     fn retire(&mut self, peer: Peer) -> bool {
         let mut used = self.connection.is_some()

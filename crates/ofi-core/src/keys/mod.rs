@@ -25,7 +25,7 @@ mod table;
 mod violation;
 
 pub use closing::Closing;
-pub use region::{Addressing, Grant, Pieces, Region};
+pub use region::{Accessor, Addressing, Grant, Pieces, Region};
 pub use register::{KeyChoice, Registration};
 pub use table::RegionTable;
 pub use violation::{Violation, ViolationCounts};

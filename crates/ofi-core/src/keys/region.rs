@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ofi_api::{BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece, Result};
+use ofi_api::{Address, BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAccess, Piece, Result};
 
 use super::Violation;
 use crate::auth::AuthKey;
@@ -21,6 +21,20 @@ pub enum Addressing {
     Virtual,
     /// The distance from the start, over all pieces in order, plus the registration's `offset`.
     Offset,
+}
+
+/// Who accesses a region.
+#[derive(Clone, Copy)]
+pub struct Accessor<'a> {
+    /// The authorization key of the endpoint that is accessed through.
+    pub auth: &'a AuthKey,
+    /// The peer, by the address that the application knows it by ([`crate::transport::Host::address`]).
+    pub peer: Option<&'a Address>,
+}
+
+impl Accessor<'static> {
+    /// A peer of which nothing is known, of an endpoint without an authorization key.
+    pub const ANYBODY: Self = Self { auth: &AuthKey::NONE, peer: None };
 }
 
 /// A registration, with data `T` of the transport.
@@ -45,6 +59,8 @@ pub struct Region<T> {
     pub(super) data: T,
     /// Only endpoints with this authorization key have it accessed; all, if there is none.
     pub(super) auth: AuthKey,
+    /// Only this peer may access it; all, if there is none.
+    pub(super) only: Option<Address>,
     /// What counts peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
     pub(super) is_counted: AtomicBool,
@@ -179,6 +195,11 @@ impl<T> Region<T> {
         &self.auth
     }
 
+    /// The one peer that may access it, if it is for one only.
+    pub fn only(&self) -> Option<&Address> {
+        self.only.as_ref()
+    }
+
     /// Whether it was made from another region, its base.
     pub fn is_sub_region(&self) -> bool {
         self.base.is_some()
@@ -195,18 +216,21 @@ impl<T> Region<T> {
         Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
     }
 
-    /// Where a remote access leads, by a peer of an endpoint with this authorization key.
+    /// Where a remote access leads.
     #[inline]
     pub(super) fn resolve(
         &self,
-        auth: &AuthKey,
+        who: Accessor<'_>,
         addr: u64,
         len: u64,
         access: MrAccess,
     ) -> Result<Span, Violation> {
         self.allow(access)?;
-        if !auth.opens(&self.auth) {
+        if !who.auth.opens(&self.auth) {
             return Err(Violation::AuthKey);
+        }
+        if self.only.is_some() && who.peer != self.only.as_ref() {
+            return Err(Violation::Peer);
         }
         match self.addressing {
             Addressing::Virtual => self.span_at_address(addr, len),

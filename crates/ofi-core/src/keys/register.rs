@@ -1,6 +1,6 @@
 //! What to register, and the check that it can be.
 
-use ofi_api::{Context, Desc, Errno, Error, MrAttr, Piece, Result};
+use ofi_api::{Address, Context, Desc, Errno, Error, MrAttr, Piece, Result};
 
 use super::Addressing;
 use crate::auth::AuthKey;
@@ -37,6 +37,8 @@ pub struct Registration<'a, T> {
     pub data: T,
     /// The authorization key of the endpoints whose peers may access it; none for all.
     pub auth: AuthKey,
+    /// The one peer that may access it, by the address that the application knows it by; none for all.
+    pub only: Option<Address>,
 }
 
 impl<'a, T> Registration<'a, T> {
@@ -51,6 +53,7 @@ impl<'a, T> Registration<'a, T> {
             base: Desc::NONE,
             data,
             auth: AuthKey::NONE,
+            only: None,
         }
     }
 }

@@ -15,9 +15,8 @@ use super::secret::KeySupply;
 use super::shards::Shards;
 use super::violation::Counters;
 use super::{
-    Addressing, Closing, Grant, KeyChoice, Pieces, Region, Registration, Violation, ViolationCounts,
+    Accessor, Addressing, Closing, Grant, KeyChoice, Pieces, Region, Registration, Violation, ViolationCounts,
 };
-use crate::auth::AuthKey;
 use crate::cntr::{Cntr, Kind};
 
 /// The next descriptor: one for the process, so that those of two domains differ.
@@ -61,7 +60,7 @@ impl<T> RegionTable<T> {
     /// base or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
     /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
     pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
-        let Registration { attr, key, flags, context, is_enabled, base, data, auth } = registration;
+        let Registration { attr, key, flags, context, is_enabled, base, data, auth, only } = registration;
         let len = check_memory(attr, self.addressing, self.iov_limit)?;
         let mut keys = self.changes();
         let base = self.base_for(base, attr.pieces())?;
@@ -96,6 +95,7 @@ impl<T> RegionTable<T> {
             base: base.map(|base| Arc::clone(&base.as_base)),
             data,
             auth,
+            only,
             counters: RwLock::default(),
             is_counted: false.into(),
         });
@@ -138,31 +138,31 @@ impl<T> RegionTable<T> {
         Ok(Closing { region })
     }
 
-    /// As [`RegionTable::check_as`], by a peer of an endpoint without an authorization key.
+    /// As [`RegionTable::check_as`], by [`Accessor::ANYBODY`].
     ///
     /// # Errors
     /// The reason why not, which is counted.
     #[inline]
     pub fn check(&self, key: u64, addr: u64, len: u64, access: MrAccess) -> Result<Grant<T>, Violation> {
-        self.check_as(&AuthKey::NONE, key, addr, len, access)
+        self.check_as(Accessor::ANYBODY, key, addr, len, access)
     }
 
-    /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`, through an endpoint with the
-    /// authorization key `auth`. An access of no bytes is checked like any other; its address may be the end of the region.
+    /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of no bytes is checked
+    /// like any other; its address may be the end of the region.
     ///
     /// # Errors
     /// The reason why not, which is counted.
     #[inline]
     pub fn check_as(
         &self,
-        auth: &AuthKey,
+        who: Accessor<'_>,
         key: u64,
         addr: u64,
         len: u64,
         access: MrAccess,
     ) -> Result<Grant<T>, Violation> {
         let granted = self.by_key.read(key, |region| {
-            let span = region.resolve(auth, addr, len, access)?;
+            let span = region.resolve(who, addr, len, access)?;
             Ok(Grant { region: Arc::clone(region), span })
         });
         granted
@@ -187,7 +187,7 @@ impl<T> RegionTable<T> {
         run: impl FnOnce(&Region<T>, Pieces<'_>) -> R,
     ) -> Result<R, Violation> {
         let ran = self.by_key.read(key, |region| {
-            let span = region.resolve(&AuthKey::NONE, addr, len, access)?;
+            let span = region.resolve(Accessor::ANYBODY, addr, len, access)?;
             Ok(run(region, region.pieces_of(span)))
         });
         ran.unwrap_or(Err(Violation::UnknownKey))

@@ -22,10 +22,12 @@ pub enum Violation {
     Overflow,
     /// The region has another authorization key than the endpoint that was to be accessed through.
     AuthKey,
+    /// The region is for another peer only.
+    Peer,
 }
 
 impl Violation {
-    const ALL: [Violation; 7] = [
+    const ALL: [Violation; 8] = [
         Violation::UnknownKey,
         Violation::UnknownDesc,
         Violation::NotEnabled,
@@ -33,12 +35,15 @@ impl Violation {
         Violation::Bounds,
         Violation::Overflow,
         Violation::AuthKey,
+        Violation::Peer,
     ];
 
     /// What whoever asked for the access is told.
     pub const fn errno(self) -> Errno {
         match self {
-            Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey => Errno::EKEYREJECTED,
+            Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey | Violation::Peer => {
+                Errno::EKEYREJECTED
+            }
             Violation::UnknownDesc => Errno::EINVAL,
             Violation::Rights | Violation::Bounds | Violation::Overflow => Errno::EACCES,
         }
@@ -54,6 +59,7 @@ impl Violation {
             Violation::Bounds => "the access reaches outside the registration",
             Violation::Overflow => "the access wraps around the end of the address space",
             Violation::AuthKey => "the registration is for endpoints with another authorization key",
+            Violation::Peer => "the registration is for another peer",
         }
     }
 }

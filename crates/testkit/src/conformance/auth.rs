@@ -284,3 +284,48 @@ pub fn a_request_with_another_key_is_refused(kit: &dyn Kit) {
     event_of(&caller, ofi::raw::EventKind::Connected, &[&accepting]);
     assert!(outcome(accepting.eq(), &[&caller, &accepting]).is_ok());
 }
+
+pub fn a_registration_for_one_peer_is_accessed_by_no_other(kit: &dyn Kit) {
+    const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+    let Pair { a: friend, b: owner, to_b, .. } = kit.pair();
+    let [stranger, unknown] = [kit.side(), kit.side()];
+    let [to_owner, _] = [stranger.insert(&owner), owner.insert(&stranger)];
+    let name = friend.name();
+    let sides = [&friend, &stranger, &owner];
+    for len in [64, 300_000] {
+        for memory in [Memory::new(len), Memory::library(&owner.domain, len)] {
+            let pieces = [memory.slice(..).piece()];
+            let register = |peer: &Address| {
+                // SAFETY: `memory` outlives the registrations, and is looked at through raw pointers.
+                let mut attr = unsafe { MrAttr::new(&pieces, RIGHTS) };
+                attr.peer = Some(peer);
+                owner.domain.register(&attr).unwrap()
+            };
+            let bytes = Memory::patterned(len, 5);
+            let access = |from: &Side, to, region: &Arc<dyn MemoryRegion>, writes: bool| {
+                let out = from.out(to, &bytes).context(1);
+                let remote = [remote(region)];
+                wait::drive(&sides, "room", || {
+                    let posted = if writes { out.clone().write(&remote) } else { out.clone().read(&remote) };
+                    posted.ok()
+                });
+                wait::drive(&sides, "the access", || from.next_of(1))
+            };
+            // Whoever is met first, and again when its way is known.
+            let region = register(&name);
+            for _ in 0..2 {
+                for writes in [true, false] {
+                    let refused = access(&stranger, to_owner, &region, writes).failed();
+                    assert_eq!(refused.err, Errno::EKEYREJECTED, "{len} bytes, a write: {writes}");
+                    assert!(!writes || memory.bytes().iter().all(|&byte| byte == 0), "nothing is written");
+                    access(&friend, to_b, &region, false).done();
+                }
+            }
+            access(&friend, to_b, &region, true).done();
+            drop(region);
+            // One that was never heard of may be named, and keeps all others out.
+            let region = register(&unknown.name());
+            assert_eq!(access(&friend, to_b, &region, false).failed().err, Errno::EKEYREJECTED);
+        }
+    }
+}

@@ -11,7 +11,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Posted, RemoteData};
 use ofi_ring::crash_point;
 
-pub use self::owner::{SHORT_READ, ServedWrite};
+pub use self::owner::{SHORT_READ, ServedWrite, accessor};
 use crate::Shm;
 use crate::atomic::Waiting;
 use crate::command::{Writer, flag, kind, rx_bits};

@@ -2,8 +2,9 @@
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::copy;
+use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, RemoteData};
+use ofi_core::transport::{Host, Peer, RemoteData};
 use ofi_ring::crash_point;
 
 use super::RMA_IOV_LIMIT;
@@ -65,14 +66,34 @@ impl Targets {
     }
 
     /// Bytes in all, if each range may be accessed so.
-    fn check(&self, common: &Common, kind: Caps, access: MrAccess) -> Result<usize, Errno> {
+    fn check(
+        &self,
+        common: &Common,
+        who: Accessor<'_>,
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
         serves(common, kind, access)?;
-        let (regions, auth) = (&common.shared.domain.regions, &common.shared.auth);
+        let regions = &common.shared.domain.regions;
         for piece in self.iter() {
-            let checked = regions.check_as(auth, piece.key, piece.addr, piece.len as u64, access);
+            let checked = regions.check_as(who, piece.key, piece.addr, piece.len as u64, access);
             checked.map_err(|violation| violation.errno())?;
         }
         self.len().ok_or(Errno::EINVAL)
+    }
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+#[inline]
+pub fn accessor<'a, H: Host<Shm>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+    Accessor { auth: &common.shared.auth, peer: host.address(peer) }
+}
+
+impl Lane {
+    /// The peer, as one that accesses memory here.
+    #[inline]
+    pub fn accessor<'a, H: Host<Shm>>(&self, common: &'a Common, host: &'a H) -> Accessor<'a> {
+        accessor(common, host, self.peer)
     }
 }
 
@@ -107,16 +128,17 @@ impl Lane {
     /// The operation and the ranges of an access, each checked. The outer error is a broken peer, the inner one goes
     /// back to it.
     #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
-    pub fn parse_access(
+    pub fn parse_access<H: Host<Shm>>(
         &self,
         common: &Common,
+        host: &H,
         words: &mut Words,
         kind: Caps,
         access: MrAccess,
     ) -> Result<(u64, Result<(Targets, usize), Errno>), Broken> {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(words)?;
-        let total = remote.check(common, kind, access);
+        let total = remote.check(common, self.accessor(common, host), kind, access);
         Ok((op, total.map(|total| (remote, total))))
     }
 
@@ -139,7 +161,8 @@ impl Lane {
         let allowed = if data.is_none() && remote.count == 1 {
             serves(common, Caps::RMA, MrAccess::REMOTE_WRITE)
         } else {
-            remote.check(common, Caps::RMA, MrAccess::REMOTE_WRITE).map(drop)
+            let who = self.accessor(common, host);
+            remote.check(common, who, Caps::RMA, MrAccess::REMOTE_WRITE).map(drop)
         };
         let result = match allowed {
             Ok(()) => {
@@ -149,7 +172,7 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                let written = write_here(common, &remote, 0, body, len);
+                let written = write_here(common, self.accessor(common, host), &remote, 0, body, len);
                 crash_point!("write.executed");
                 if written.is_ok() {
                     host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
@@ -163,13 +186,14 @@ impl Lane {
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write(
+    pub fn take_long_write<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
+        host: &H,
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
+        let (op, checked) = self.parse_access(common, host, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
         let data = remote_data(high, &mut words)?;
         match checked {
             Ok((_, 0)) => return Err(Broken), // a short one
@@ -208,7 +232,8 @@ impl Lane {
             return Ok(false);
         }
         if write.failed.is_none() {
-            write.failed = write_here(common, &write.remote, write.got, body, part).err();
+            let who = accessor(common, host, self.peer);
+            write.failed = write_here(common, who, &write.remote, write.got, body, part).err();
         }
         write.got += part;
         crash_point!("write_long.part");
@@ -229,7 +254,7 @@ impl Lane {
         host: &mut H,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, &mut words, Caps::RMA, MrAccess::REMOTE_READ)?;
+        let (op, checked) = self.parse_access(common, host, &mut words, Caps::RMA, MrAccess::REMOTE_READ)?;
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
@@ -238,7 +263,7 @@ impl Lane {
                     (self.serving, self.busy) = (self.serving + 1, true);
                     self.streams.push_back(Stream::read((*remote).into(), op, len));
                 } else {
-                    match self.reply_data(common, op, &remote, len) {
+                    match self.reply_data(common, host, op, &remote, len) {
                         None => return Ok(Flow::Stop),
                         Some(false) => {}
                         Some(true) => {
@@ -252,9 +277,10 @@ impl Lane {
     }
 
     /// Sends the bytes of a short read, or why not; whether it was the bytes. `None` if there is no room.
-    fn reply_data(
+    fn reply_data<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
+        host: &H,
         op: u64,
         remote: &[RemotePiece],
         len: usize,
@@ -263,7 +289,7 @@ impl Lane {
         let mut done = 0;
         for piece in remote {
             let checked = common.shared.domain.regions.check_as(
-                &common.shared.auth,
+                self.accessor(common, host),
                 piece.key,
                 piece.addr,
                 piece.len as u64,
@@ -299,6 +325,7 @@ impl Lane {
 /// Writes `len` bytes at `body` to registered memory here, from byte `skip` of `remote` on.
 fn write_here(
     common: &Common,
+    who: Accessor<'_>,
     remote: &[RemotePiece],
     skip: usize,
     body: *const u8,
@@ -306,13 +333,8 @@ fn write_here(
 ) -> Result<(), Errno> {
     let mut done = 0;
     for (addr, key, run) in remote_runs(remote, skip, len) {
-        let checked = common.shared.domain.regions.check_as(
-            &common.shared.auth,
-            key,
-            addr,
-            run as u64,
-            MrAccess::REMOTE_WRITE,
-        );
+        let regions = &common.shared.domain.regions;
+        let checked = regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
             // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.
