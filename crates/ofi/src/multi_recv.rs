@@ -37,7 +37,8 @@ impl MultiRecvBuffer {
         self.len() == 0
     }
 
-    /// Whether there are no ranges of it any more, so that it may be posted again.
+    /// Whether there are no ranges of it any more, so that it may be posted again. One of a [`SharedReceive`](crate::SharedReceive)
+    /// is also used while nodes may have messages in it that nobody has read.
     pub fn is_unused(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -49,6 +50,11 @@ impl MultiRecvBuffer {
     pub fn into_inner<B: BufferMut>(self) -> Result<B, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
         shared.0.downcast().map_err(|any| Self(Arc::new(Shared(any))))
+    }
+
+    /// Another handle to the buffer, which is in use as long as there are two.
+    pub(crate) fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 
     pub(crate) fn buffer(&self) -> &AnyBuffer {

@@ -55,12 +55,20 @@ pub enum Slot {
 pub struct Operations {
     node: u64,
     slots: Slots<Slot>,
+    /// Released multi-receives stay until they are [removed](Operations::remove): completions of theirs may still be unread.
+    keeps_released: bool,
 }
 
 impl Operations {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { node: NEXT.fetch_add(1, Ordering::Relaxed), slots: Slots::default() }
+        let node = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { node, slots: Slots::default(), keeps_released: false }
+    }
+
+    /// Of a context whose completions are read from several queues, in no order between them.
+    pub fn of_several_queues() -> Self {
+        Self { keeps_released: true, ..Self::new() }
     }
 
     #[inline]
@@ -149,10 +157,11 @@ impl Operations {
             }
             Some(Slot::Multi(buffer)) => {
                 done.range = if addr == 0 { None } else { buffer.part(addr, done.len) };
-                if done.flags.contains(CompletionFlags::MULTI_RECV)
-                    && let Some(Slot::Multi(buffer)) = self.slots.remove(id)
-                {
-                    done.released = Some(buffer);
+                if done.flags.contains(CompletionFlags::MULTI_RECV) {
+                    done.released = Some(buffer.share());
+                    if !self.keeps_released {
+                        self.slots.remove(id);
+                    }
                 }
             }
             Some(slot @ Slot::Search { claim: true }) if done.result.is_ok() => {

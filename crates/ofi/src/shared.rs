@@ -2,9 +2,13 @@
 //!
 //! The receives of a shared context are operations of the context, not of a node: their buffers are in the context's table,
 //! and a node looks up there what its queue says of receives.
+//!
+//! A multi-receive buffer is released by a completion of one node, while others may not have read what they received in it: queues
+//! have no order between them. So its operation stays until each of the others has found its queue empty after that.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{
     AddressVector, CompletionFlags, CompletionQueue, CqBuffer, CqErrorEntry, CqTaggedEntry, Endpoint, Errno,
@@ -16,6 +20,7 @@ use crate::any_buffer::AnyBuffer;
 use crate::buffer::BufferMut;
 use crate::completion::Completion;
 use crate::domain::{Domain, Opened};
+use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Desk;
 use crate::operations::{Claim, Op, Operations};
 use crate::request::{RecvMsg, Rejected};
@@ -37,6 +42,26 @@ pub(crate) struct Shared {
     vector: Mutex<Option<Vector>>,
     /// Nodes of several threads use it, at every level.
     operations: PolicyLock<Operations>,
+    members: Mutex<Members>,
+    /// The number of the last multi-receive that was released, or 0 if all nodes have read theirs.
+    released: AtomicU64,
+}
+
+/// The nodes, and who of them may still have completions of multi-receives that were released.
+#[derive(Default)]
+struct Members {
+    ids: Vec<u64>,
+    next: u64,
+    released: Vec<Released>,
+    /// How many there ever were.
+    count: u64,
+}
+
+struct Released {
+    op: Op,
+    /// See [`Shared::released`].
+    number: u64,
+    unread: Vec<u64>,
 }
 
 impl Shared {
@@ -55,7 +80,56 @@ impl Shared {
 
     /// The part of a node that reads `cq`.
     pub fn member(self: &Arc<Self>, cq: &Arc<dyn CompletionQueue>) -> Membership {
-        Membership { context: Arc::clone(self), cq: Arc::clone(cq) }
+        let mut members = self.members();
+        let id = members.next;
+        members.next += 1;
+        members.ids.push(id);
+        Membership { context: Arc::clone(self), cq: Arc::clone(cq), id }
+    }
+
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A completion that node `by` has read releases a multi-receive buffer.
+    fn release(&self, op: Op, by: u64) {
+        let mut members = self.members();
+        let unread: Vec<u64> = members.ids.iter().copied().filter(|&id| id != by).collect();
+        if unread.is_empty() {
+            drop(members);
+            drop(self.operations.lock().remove(op));
+            return;
+        }
+        members.count += 1;
+        let number = members.count;
+        members.released.push(Released { op, number, unread });
+        self.released.store(number, Ordering::Release);
+    }
+
+    /// Node `id` has read everything of releases up to `number`.
+    fn has_read(&self, id: u64, number: u64) {
+        let mut done = Vec::new();
+        let mut members = self.members();
+        members.released.retain_mut(|released| {
+            if released.number <= number {
+                released.unread.retain(|&unread| unread != id);
+            }
+            let keep = !released.unread.is_empty();
+            if !keep {
+                done.push(released.op);
+            }
+            keep
+        });
+        if members.released.is_empty() {
+            self.released.store(0, Ordering::Release);
+        }
+        drop(members);
+        if !done.is_empty() {
+            let mut operations = self.operations.lock();
+            let slots: Vec<_> = done.into_iter().filter_map(|op| operations.remove(op)).collect();
+            drop(operations);
+            drop(slots);
+        }
     }
 
     fn desk(&self) -> Desk<'_> {
@@ -67,20 +141,40 @@ impl Shared {
 pub(crate) struct Membership {
     context: Arc<Shared>,
     cq: Arc<dyn CompletionQueue>,
+    id: u64,
 }
 
 impl Membership {
     pub fn complete(&self, entry: &CqTaggedEntry, source: FiAddr) -> Option<Completion> {
-        self.context.operations.lock().complete(entry, source).map(shared)
+        let done = self.context.operations.lock().complete(entry, source);
+        done.map(|done| self.shared(done))
     }
 
     pub fn fail(&self, error: CqErrorEntry, text: impl FnOnce(i32) -> String) -> Option<Completion> {
-        self.context.operations.lock().fail(error, text).map(shared)
+        let done = self.context.operations.lock().fail(error, text);
+        done.map(|done| self.shared(done))
     }
-}
 
-fn shared(completion: Completion) -> Completion {
-    Completion { shared: true, ..completion }
+    fn shared(&self, completion: Completion) -> Completion {
+        if let (Some(_), Some(op)) = (&completion.released, completion.op) {
+            self.context.release(op, self.id);
+        }
+        Completion { shared: true, ..completion }
+    }
+
+    /// To be asked before a read, for [`Membership::has_read_all`].
+    #[inline]
+    pub fn released(&self) -> u64 {
+        self.context.released.load(Ordering::Acquire)
+    }
+
+    /// A read found nothing: of what was released before it, the node has read its part.
+    #[inline]
+    pub fn has_read_all(&self, released: u64) {
+        if released > 0 {
+            self.context.has_read(self.id, released);
+        }
+    }
 }
 
 /// Reads of a queue that is about to close, at most.
@@ -89,6 +183,14 @@ const LAST_READS: usize = 64;
 impl Drop for Membership {
     /// What the node has received and not read goes with the node, and not only with the context.
     fn drop(&mut self) {
+        self.read_the_rest();
+        self.context.members().ids.retain(|&id| id != self.id);
+        self.context.has_read(self.id, u64::MAX);
+    }
+}
+
+impl Membership {
+    fn read_the_rest(&self) {
         for _ in 0..LAST_READS {
             let mut entries = [CqTaggedEntry::EMPTY; 64];
             let received = |entry: &&CqTaggedEntry| entry.flags.contains(CompletionFlags::RECV);
@@ -156,7 +258,9 @@ impl<L: Level> SharedReceive<L> {
             endpoint: opened.raw.open_shared_receive(&opened.info.rx_attr)?,
             opened: Arc::clone(opened),
             vector: Mutex::new(None),
-            operations: PolicyLock::new(Serialization::LIBRARY, Operations::new()),
+            operations: PolicyLock::new(Serialization::LIBRARY, Operations::of_several_queues()),
+            members: Mutex::default(),
+            released: AtomicU64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), domain: domain.clone() })
     }
@@ -195,12 +299,85 @@ impl<L: Level> SharedReceive<L> {
         self.shared.desk().recvmsg(message)
     }
 
+    /// Posts a receive for an untagged message of `source`, a number of the nodes' address vector, as
+    /// [`Node::recv_from`](crate::Node::recv_from).
+    ///
+    /// # Errors
+    /// As [`SharedReceive::recvmsg`].
+    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer).source(source))
+    }
+
+    /// Posts a receive for a tagged message of `source`, as [`Node::trecv_from`](crate::Node::trecv_from).
+    ///
+    /// # Errors
+    /// As [`SharedReceive::recvmsg`].
+    pub fn trecv_from<B: BufferMut>(
+        &self,
+        buffer: B,
+        source: FiAddr,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<Op, Rejected<B>> {
+        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+    }
+
+    /// Posts a buffer that takes one untagged message after the other, whichever node they are for, as
+    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back in the one that
+    /// says [`released`](crate::Completion::released). Other nodes may have messages in it that nobody has read: it can be posted again
+    /// when [nobody uses it any more](MultiRecvBuffer::is_unused), which takes that each node was polled until it had nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ofi::{Domain, Hints, MultiRecvBuffer, Node};
+    ///
+    /// let hints = Hints::new().provider("shm");
+    /// let receives = Domain::open(&hints)?.shared_receive()?;
+    /// let red = Node::builder().shared_receive(&receives).open()?;
+    /// let blue = Node::builder().shared_receive(&receives).open()?;
+    /// receives.recv_multi(MultiRecvBuffer::new(vec![0; 64 * 1024]))?;
+    /// let sender = Node::open(&hints)?;
+    /// for (node, text) in [(&red, "for red"), (&blue, "for blue"), (&red, "red again")] {
+    ///     sender.inject(text.as_bytes(), sender.insert(&node.name()?)?)?;
+    ///     let message = node.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+    ///     assert_eq!(message.bytes(), text.as_bytes());
+    /// }
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Node::recv_multi`](crate::Node::recv_multi).
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
+        self.shared.desk().recv_multi(buffer, None)
+    }
+
+    /// Posts a buffer that takes one tagged message after the other: see [`SharedReceive::recv_multi`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn trecv_multi(
+        &self,
+        buffer: MultiRecvBuffer,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+        self.shared.desk().recv_multi(buffer, Some(TagMatch { tag, ignore }))
+    }
+
     /// Looks for a tagged message to any of the nodes, as [`Node::peek`](crate::Node::peek).
     ///
     /// # Errors
     /// As there; `FI_EOPBADSTATE` while there is no node.
     pub fn peek(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(false, tag, ignore, OpFlags::PEEK)
+        self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK)
+    }
+
+    /// As [`SharedReceive::peek`], for messages of `source`, a number of the nodes' address vector.
+    ///
+    /// # Errors
+    /// As there, and as [`SharedReceive::recvmsg`] about the source.
+    pub fn peek_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(false, source, tag, ignore, OpFlags::PEEK)
     }
 
     /// As [`SharedReceive::peek`], and takes the message aside, as [`Node::peek_claim`](crate::Node::peek_claim).
@@ -208,7 +385,15 @@ impl<L: Level> SharedReceive<L> {
     /// # Errors
     /// As there.
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(true, tag, ignore, OpFlags::PEEK | OpFlags::CLAIM)
+        self.look(true, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::CLAIM)
+    }
+
+    /// As [`SharedReceive::peek_claim`], for messages of `source`.
+    ///
+    /// # Errors
+    /// As [`SharedReceive::peek_from`].
+    pub fn peek_claim_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(true, source, tag, ignore, OpFlags::PEEK | OpFlags::CLAIM)
     }
 
     /// As [`SharedReceive::peek`], and drops the message, as [`Node::discard`](crate::Node::discard).
@@ -216,11 +401,19 @@ impl<L: Level> SharedReceive<L> {
     /// # Errors
     /// As there.
     pub fn discard(&self, tag: u64, ignore: u64) -> Result<Op> {
-        self.look(false, tag, ignore, OpFlags::PEEK | OpFlags::DISCARD)
+        self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::DISCARD)
     }
 
-    fn look(&self, claim: bool, tag: u64, ignore: u64, flags: OpFlags) -> Result<Op> {
-        self.shared.desk().look(claim, FiAddr::UNSPEC, TagMatch { tag, ignore }, flags)
+    /// As [`SharedReceive::discard`], for messages of `source`.
+    ///
+    /// # Errors
+    /// As [`SharedReceive::peek_from`].
+    pub fn discard_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
+        self.look(false, source, tag, ignore, OpFlags::PEEK | OpFlags::DISCARD)
+    }
+
+    fn look(&self, claim: bool, source: FiAddr, tag: u64, ignore: u64, flags: OpFlags) -> Result<Op> {
+        self.shared.desk().look(claim, source, TagMatch { tag, ignore }, flags)
     }
 
     /// Receives a claimed message, as [`Node::claim`](crate::Node::claim).
@@ -249,7 +442,8 @@ impl<L: Level> SharedReceive<L> {
 
     /// How many of its operations are in flight, claimed messages included.
     pub fn in_flight(&self) -> usize {
-        self.shared.operations.lock().len()
+        let released = self.shared.members().released.len();
+        self.shared.operations.lock().len() - released
     }
 
     /// Closes the context, if it has no nodes any more, and gives back the buffers of receives that wait.

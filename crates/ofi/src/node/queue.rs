@@ -8,6 +8,7 @@ use ofi_api::{CompletionFlags, CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
 
 use super::Node;
 use crate::completion::Completion;
+use crate::shared::Membership;
 use crate::threading::Level;
 
 /// Entries of one read of the raw queue: 4 KiB of stack, and more than is there at once unless a program falls behind.
@@ -45,6 +46,7 @@ impl<L: Level> Node<L> {
         let mut entries = [CqTaggedEntry::EMPTY; N];
         let mut sources = [FiAddr::NOTAVAIL; N];
         let _reading = self.reading.lock();
+        let released = self.shared.as_ref().map_or(0, Membership::released);
         let mut buffer = CqBuffer::with_sources(&mut entries[..max], &mut sources);
         match self.cq.read(&mut buffer) {
             Ok(count) => {
@@ -59,7 +61,12 @@ impl<L: Level> Node<L> {
                 }
                 Ok(count)
             }
-            Err(error) if error.is_again() => Ok(0),
+            Err(error) if error.is_again() => {
+                if let Some(shared) = &self.shared {
+                    shared.has_read_all(released);
+                }
+                Ok(0)
+            }
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
                 let text = |number| self.cq.error_text(number);

@@ -27,7 +27,7 @@ impl Desk<'_> {
         }
     }
 
-    pub(super) fn recv_multi(
+    pub(crate) fn recv_multi(
         self,
         buffer: MultiRecvBuffer,
         tag: Option<TagMatch>,

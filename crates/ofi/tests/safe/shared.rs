@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use ofi::threading::Level;
-use ofi::{Caps, Completion, Domain, Errno, FiAddr, Hints, Node, RecvMsg, SharedReceive, WaitObj};
+use ofi::{
+    Caps, Completion, Domain, Errno, FiAddr, Hints, MultiRecvBuffer, Node, OpFlags, RecvMsg, SendMsg,
+    SharedReceive, WaitObj,
+};
 
 use super::support::{LONG, hints};
 
@@ -88,6 +91,115 @@ fn messages_wait_are_searched_and_claimed() {
     let two = group.next(0);
     assert_eq!((two.bytes(), two.source), (&b"two"[..], Some(source)));
     assert_eq!(group.receives.in_flight(), 0);
+}
+
+/// Posts a message that ends when it lies where it is received, and has it got there though nobody reads that node's queue.
+fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
+    let message = SendMsg::new(bytes, group.to[at]).flags(OpFlags::DELIVERY_COMPLETE);
+    let message = match tag {
+        Some(tag) => message.tag(tag),
+        None => message,
+    };
+    let op = group.sender.sendmsg(message).unwrap();
+    let until = Instant::now() + LONG;
+    loop {
+        assert!(Instant::now() < until, "the message does not arrive");
+        // A search moves all nodes on, and is told by the first, as it finds nothing.
+        group.receives.peek(u64::MAX, 0).unwrap();
+        assert_eq!(group.nodes[0].poll().unwrap().unwrap().result.unwrap_err(), Errno::ENOMSG);
+        if let Some(done) = group.sender.poll().unwrap() {
+            assert_eq!((done.op, done.result.is_ok()), (Some(op), true));
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_multi_receive_takes_messages_of_all_nodes() {
+    let group = group(2, &hints());
+    let mut buffer = MultiRecvBuffer::new(vec![0; 20_000]);
+    for round in 0..3_u8 {
+        group.receives.recv_multi(buffer).unwrap();
+        place(&group, vec![round + 1; 3000], 1, None);
+        group.sender.send(vec![round + 3; 4000], group.to[0]).unwrap();
+        // It releases the buffer, and is read before what the other node has in it.
+        let until = Instant::now() + LONG;
+        let mut last = loop {
+            assert!(Instant::now() < until, "the last message does not arrive");
+            if let Some(done) = group.nodes[0].poll().unwrap() {
+                break done;
+            }
+            let _ = group.sender.poll().unwrap();
+        };
+        assert_eq!(last.bytes(), [round + 3; 4000]);
+        buffer = last.released.take().expect("less is left than a buffer must have");
+        assert_eq!(group.receives.in_flight(), 0);
+        drop(last);
+        assert!(!buffer.is_unused(), "the other node has a message in it");
+        let refused = group.receives.recv_multi(buffer).unwrap_err();
+        assert_eq!(refused.error.errno(), Errno::EBUSY);
+        buffer = refused.buffer;
+        assert_eq!(group.next(1).bytes(), [round + 1; 3000]);
+        assert!(group.nodes[1].poll().unwrap().is_none());
+        assert!(buffer.is_unused(), "each node has read what it had");
+    }
+}
+
+#[test]
+fn a_node_that_closes_gives_up_its_part_of_a_multi_receive() {
+    let mut group = group(2, &hints());
+    let op = group.receives.trecv_multi(MultiRecvBuffer::new(vec![0; 20_000]), 4, 3).unwrap();
+    place(&group, vec![1; 10], 1, Some(4));
+    group.receives.cancel(op).unwrap();
+    let mut buffer = group.nodes[0].wait(LONG).unwrap().expect("the end of the receive").released.unwrap();
+    assert!(!buffer.is_unused());
+    drop(group.nodes.remove(1));
+    assert!(buffer.is_unused());
+    assert_eq!(buffer.into_inner::<Vec<u8>>().unwrap()[..10], [1; 10]);
+}
+
+#[test]
+fn receives_and_searches_may_be_directed() {
+    let group = group(2, &hints());
+    let other = Node::open(&hints()).unwrap();
+    let [here, there] =
+        [&group.sender, &other].map(|node| group.nodes[0].insert(&node.name().unwrap()).unwrap());
+    let to = other.insert(&group.nodes[1].name().unwrap()).unwrap();
+    for (tag, text) in [(1, "first"), (1, "second"), (2, "third")] {
+        group.sender.tinject(text.as_bytes(), group.to[1], tag).unwrap();
+    }
+    let until = Instant::now() + LONG;
+    let found = |search: &dyn Fn() -> ofi::Result<ofi::Op>| {
+        search().unwrap();
+        let told = group.nodes.iter().find_map(|node| node.poll().unwrap());
+        told.expect("a search is told at once")
+    };
+    let claim = loop {
+        assert!(Instant::now() < until, "the messages are not found");
+        let found = found(&|| group.receives.peek_claim_from(here, 1, 0));
+        if let Some(claim) = found.claim {
+            break claim;
+        }
+    };
+    let receives = &group.receives;
+    assert_eq!(found(&|| receives.peek_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
+    assert_eq!(found(&|| receives.peek_claim_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
+    assert_eq!(found(&|| receives.discard_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
+    receives.trecv_from(vec![0; 8], there, 1, 0).unwrap();
+    other.tinject(b"theirs", to, 1).unwrap();
+    assert_eq!(group.next(1).bytes(), b"theirs", "though others came first");
+    receives.claim(claim, vec![0; 8]).unwrap();
+    assert_eq!(group.next(1).bytes(), b"first");
+    // One behind the other: what is behind may still be on its way.
+    while found(&|| receives.peek_from(here, 2, 0)).result.is_err() {
+        assert!(Instant::now() < until, "the last message is not found");
+    }
+    assert_eq!(found(&|| receives.discard_from(here, 1, 0)).len, 6);
+    assert_eq!(found(&|| receives.peek_from(here, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
+    receives.recv_from(vec![0; 8], there).unwrap();
+    group.sender.inject(b"not this", group.to[0]).unwrap();
+    other.inject(b"this", to).unwrap();
+    assert_eq!(group.next(1).bytes(), b"this");
 }
 
 #[test]
