@@ -85,6 +85,12 @@ impl Pair {
         });
     }
 
+    /// Posts a message to `b` that has no receive, and waits until it waits there.
+    #[track_caller]
+    pub fn keep(&self, post: impl FnMut() -> Result<()>) {
+        wait::until_counted(&[&self.a, &self.b], &self.b, "rx_unexpected_now", || self.post(post));
+    }
+
     /// Drives both for a while, in which nothing must be said.
     #[track_caller]
     pub fn quiet(&self, time: Duration) {

@@ -44,6 +44,17 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     drive(&[], what, || done().then_some(()));
 }
 
+/// Does something, and drives `sides` until it shows in the statistic `name` of `side`.
+///
+/// # Panics
+/// As [`drive`].
+#[track_caller]
+pub fn until_counted(sides: &[&Side], side: &Side, name: &str, act: impl FnOnce()) {
+    let before = side.statistic(name);
+    act();
+    drive(sides, name, || (side.statistic(name) > before).then_some(()));
+}
+
 /// Drives `sides` for all of `time`, for cases that show that something does not happen.
 pub fn drive_through(time: Duration, sides: &[&Side]) {
     let start = Instant::now();

@@ -39,9 +39,15 @@ impl Three {
         all
     }
 
-    /// Lets everything that was sent arrive.
-    fn settle(&self) {
-        wait::drive_through(Duration::from_millis(5), &[&self.pair.a, &self.c, &self.pair.b]);
+    /// Sends as above, and waits until the statistic `name` of `b` shows it.
+    fn send_until(&self, name: &str, from_c: bool, tag: Option<u64>, data: u64) {
+        let sides = [&self.pair.a, &self.c, &self.pair.b];
+        wait::until_counted(&sides, &self.pair.b, name, || self.send(from_c, tag, data));
+    }
+
+    /// Sends a message that has no receive, and waits until it waits.
+    fn keep(&self, from_c: bool, tag: Option<u64>, data: u64) {
+        self.send_until("rx_unexpected_now", from_c, tag, data);
     }
 }
 
@@ -58,9 +64,8 @@ fn any_and_directed(kit: &dyn Kit, tag: Option<u64>) {
                 receive.post().unwrap();
             };
             if !expected {
-                three.send(false, tag, 1);
-                three.send(false, tag, 2);
-                three.settle();
+                three.keep(false, tag, 1);
+                three.keep(false, tag, 2);
             }
             post(!any_first, 1);
             post(any_first, 2);
@@ -91,9 +96,9 @@ pub fn a_directed_receive_takes_only_its_source(kit: &dyn Kit) {
         tagged(b.receive(()).context(1).from(three.from_c)).unwrap();
         tagged(b.receive(()).context(2).from(three.pair.to_a)).unwrap();
         tagged(b.receive(()).context(3)).unwrap();
-        three.send(false, tag, 10);
-        three.send(false, tag, 11);
-        three.settle();
+        for data in [10, 11] {
+            three.send_until("rx_messages", false, tag, data);
+        }
         three.send(true, tag, 12);
         assert_eq!(three.matches(3), [(1, 12), (2, 10), (3, 11)]);
     }
@@ -103,10 +108,8 @@ pub fn a_directed_receive_finds_an_unexpected_message_of_its_source(kit: &dyn Ki
     for tag in [None, Some(5)] {
         let three = Three::new(kit);
         let b = &three.pair.b;
-        three.send(false, tag, 10);
-        three.settle();
-        three.send(true, tag, 12);
-        three.settle();
+        three.keep(false, tag, 10);
+        three.keep(true, tag, 12);
         let tagged = |receive: crate::post::In<'_>| {
             if let Some(tag) = tag { receive.tag(tag) } else { receive }.post()
         };

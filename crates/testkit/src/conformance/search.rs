@@ -12,10 +12,9 @@ fn three_messages(pair: &Pair) {
     for number in 1..=3_u8 {
         let from = Memory::patterned(10 * usize::from(number), number);
         let out = pair.a.out(pair.to_b, &from).tag(number.into()).data(u64::from(number) + 100);
-        pair.post(|| out.clone().msg(OpFlags::INJECT).send());
+        pair.keep(|| out.clone().msg(OpFlags::INJECT).send());
         pair.drive("the send", || pair.a.next());
     }
-    wait::drive_through(Duration::from_millis(2), &[&pair.a, &pair.b]);
 }
 
 /// A search with `flags` for any tag, or a tag, whose result is waited for.
@@ -97,8 +96,7 @@ pub fn a_peek_finds_a_large_message(kit: &dyn Kit) {
     let pair = kit.pair();
     pair.warm_up();
     let from = Memory::patterned(500_000, 1);
-    pair.post(|| pair.a.out(pair.to_b, &from).context(1).tag(5).send());
-    wait::drive_through(Duration::from_millis(2), &[&pair.a, &pair.b]);
+    pair.keep(|| pair.a.out(pair.to_b, &from).context(1).tag(5).send());
     assert_eq!(search(&pair, PEEK, Some(5), 7).done().len, 500_000);
     let into = Memory::new(500_000);
     pair.b.receive(&into).context(8).tag(5).post().unwrap();
@@ -139,8 +137,7 @@ pub fn a_claimed_large_message_arrives(kit: &dyn Kit) {
     let pair = kit.pair();
     pair.warm_up();
     let from = Memory::patterned(500_000, 1);
-    pair.post(|| pair.a.out(pair.to_b, &from).context(1).tag(5).send());
-    wait::drive_through(Duration::from_millis(2), &[&pair.a, &pair.b]);
+    pair.keep(|| pair.a.out(pair.to_b, &from).context(1).tag(5).send());
     assert_eq!(search(&pair, PEEK | CLAIM, Some(5), 7).done().len, 500_000);
     let into = Memory::new(500_000);
     pair.b.receive(&into).context(7).tag(5).msg(CLAIM).post().unwrap();
@@ -174,8 +171,7 @@ pub fn a_discarded_large_message_completes_at_its_sender(kit: &dyn Kit) {
     let from = Memory::patterned(500_000, 1);
     for claim in [false, true] {
         for level in [OpFlags::TRANSMIT_COMPLETE, OpFlags::DELIVERY_COMPLETE] {
-            pair.post(|| pair.a.out(pair.to_b, &from).context(1).tag(5).msg(level).send());
-            wait::drive_through(Duration::from_millis(2), &[&pair.a, &pair.b]);
+            pair.keep(|| pair.a.out(pair.to_b, &from).context(1).tag(5).msg(level).send());
             if claim {
                 search(&pair, PEEK | CLAIM, Some(5), 7).done();
                 assert_eq!(search(&pair, CLAIM | DISCARD, Some(5), 7).done().len, 500_000);

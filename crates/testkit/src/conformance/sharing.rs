@@ -46,11 +46,6 @@ impl Group {
         wait::drive(&self.sides(), what, ready)
     }
 
-    #[track_caller]
-    pub(super) fn settle(&self) {
-        wait::drive_through(Duration::from_millis(20), &self.sides());
-    }
-
     /// Sends to member `at`; its data is `number`.
     #[track_caller]
     pub(super) fn send(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
@@ -62,6 +57,13 @@ impl Group {
             Err(error) if error.is_again() => None,
             Err(error) => panic!("sending: {error}"),
         });
+    }
+
+    /// Sends as above a message that has no receive, and waits until it waits in the shared context.
+    #[track_caller]
+    pub(super) fn keep(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
+        let send = || self.send(at, tag, number, memory);
+        wait::until_counted(&self.sides(), &self.srx, "rx_unexpected_now", send);
     }
 
     /// The next thing that member `at` says.
@@ -104,8 +106,7 @@ pub fn messages_wait_for_shared_receives(kit: &dyn Kit) {
     let lengths = [0, 60, 300_000];
     for (number, &len) in lengths.iter().enumerate() {
         for at in [1, 0] {
-            group.send(at, None, number as u64, &Memory::patterned(len, number as u8 + at as u8));
-            group.settle();
+            group.keep(at, None, number as u64, &Memory::patterned(len, number as u8 + at as u8));
         }
     }
     for (number, &len) in lengths.iter().enumerate() {
@@ -155,10 +156,8 @@ pub fn a_shared_receive_is_directed_at_a_peer_of_all_endpoints(kit: &dyn Kit) {
     group.send(0, None, 1, &Memory::new(10));
     assert_eq!(group.next(0).done().op_context.0, 1);
     // And what waits is found by its source.
-    group.send(0, None, 4, &Memory::new(10));
-    group.settle();
-    group.send(1, None, 5, &Memory::new(10));
-    group.settle();
+    group.keep(0, None, 4, &Memory::new(10));
+    group.keep(1, None, 5, &Memory::new(10));
     post(6, second.to_a);
     assert_eq!(group.next(1).done().data, 5);
     group.srx.receive(&got).from(first.to_a).context(7).post().unwrap();
@@ -170,8 +169,7 @@ pub fn a_shared_buffer_holds_messages_of_several_endpoints(kit: &dyn Kit) {
     group.srx.ep.set_option(EpOption::MinMultiRecv, 100).unwrap();
     assert_eq!(group.srx.ep.option(EpOption::MinMultiRecv), Ok(100));
     let buffer = Memory::new(1_000);
-    group.send(1, None, 0, &Memory::patterned(200, 0));
-    group.settle();
+    group.keep(1, None, 0, &Memory::patterned(200, 0));
     group.srx.receive(&buffer).context(9).msg(OpFlags::MULTI_RECV).post().unwrap();
     let mut end = 0;
     for (number, at) in [1, 0, 0, 1, 0].into_iter().enumerate() {
@@ -247,8 +245,8 @@ pub fn an_endpoint_that_closes_leaves_shared_receives_to_the_others(kit: &dyn Ki
     let got = Memory::new(300_000);
     // One of its messages has ended and is not read, one is under way, and one waits.
     group.srx.receive(&got).context(1).post().unwrap();
-    group.send(1, None, 1, &Memory::new(10));
-    group.settle();
+    let send = || group.send(1, None, 1, &Memory::new(10));
+    wait::until_counted(&group.sides(), &group.members[1].b, "rx_messages", send);
     group.send(1, None, 2, &Memory::new(300_000));
     group.send(1, None, 3, &Memory::new(10));
     wait::drive_through(Duration::from_millis(20), &[&group.members[1].a, &group.members[1].b]);
