@@ -15,6 +15,9 @@ use super::node::Node;
 use super::pump::Pump;
 use crate::failure::{Failure, Result};
 
+/// How often the server hears that accesses go on: well within what it waits.
+const WORKING: Duration = Duration::from_secs(1);
+
 /// Context of the receive that ends a batch.
 const ACK: usize = usize::MAX;
 
@@ -180,7 +183,12 @@ fn access(
     let remote: Vec<[RemotePiece; 1]> = (0..job.window).map(piece).collect();
     let window = job.window as u64;
     let (mut started, mut slot) = (0, 0);
+    let mut told = Instant::now();
     let times = batches(job, || {
+        if told.elapsed() > WORKING {
+            told = Instant::now();
+            pump.tell_working()?;
+        }
         let end = started + job.rounds;
         while pump.sent < end {
             while started < end

@@ -111,15 +111,19 @@ impl Link {
         }
     }
 
-    /// A quick look for news: nothing while the peer works.
+    /// A quick look for news: whether the peer says that it works.
     ///
     /// # Errors
     /// When the peer is gone or gave up.
-    pub fn check(&mut self) -> Result<()> {
+    pub fn check(&mut self) -> Result<bool> {
         self.take_in()?;
         match self.first_line()? {
             Some((_, Message::Failed { why, code })) => Err(Failure::Told { why, code }),
-            _ => Ok(()),
+            Some((len, Message::Working)) => {
+                self.arrived.drain(..len);
+                Ok(true)
+            }
+            _ => Ok(false),
         }
     }
 
@@ -133,6 +137,10 @@ impl Link {
         };
         match end {
             Some((_, Message::Failed { why, code })) => Err(Failure::Told { why, code }),
+            Some((len, Message::Working)) => {
+                self.arrived.drain(..len);
+                Ok(None)
+            }
             Some((len, message)) => {
                 self.arrived.drain(..len);
                 Ok(Some(message))
@@ -223,6 +231,20 @@ mod tests {
         Link::unix(raw).unwrap().send(&Message::Failed { why: "no memory".into(), code: 12 }).unwrap();
         let failure = link.check().unwrap_err();
         assert_eq!((failure.code(), failure.to_string()), (12, "the peer gave up: no memory".into()));
+    }
+
+    #[test]
+    fn a_peer_that_works_is_heard_and_says_nothing_else_by_it() {
+        let (mut link, raw) = pair();
+        let mut peer = Link::unix(raw).unwrap();
+        assert!(!link.check().unwrap());
+        peer.send(&Message::Working).unwrap();
+        assert!(link.check().unwrap());
+        assert!(!link.check().unwrap());
+        [Message::Working, Message::Working, Message::Done]
+            .iter()
+            .for_each(|message| peer.send(message).unwrap());
+        assert_eq!(link.receive("testing", || Ok(())).unwrap(), Message::Done);
     }
 
     #[test]

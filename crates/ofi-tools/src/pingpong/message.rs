@@ -10,7 +10,7 @@ use super::options::{Kind, Level, Memory};
 use super::sizes;
 
 /// The version of this protocol.
-pub const SPEAKS: u32 = 1;
+pub const SPEAKS: u32 = 2;
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub enum Message {
         /// For remote access: the key of the memory, and the address of its first byte.
         region: Option<(u64, u64)>,
     },
+    /// The client, of remote accesses, of which the server hears nothing: they go on.
+    Working,
     /// The server: done, and all data was as expected if it was checked.
     Done,
     /// Either side: cannot go on.

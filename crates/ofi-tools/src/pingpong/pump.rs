@@ -5,6 +5,7 @@ use std::time::Instant;
 use ofi::raw::{CompletionFlags, Context, CqMsgEntry};
 
 use super::link::{Link, PATIENCE};
+use super::message::Message;
 use super::node::Node;
 use crate::failure::{Failure, Result};
 
@@ -95,6 +96,14 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
+    /// Tells the peer, which hears of no accesses to its memory, that they go on.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    pub fn tell_working(&mut self) -> Result<()> {
+        self.link.send(&Message::Working)
+    }
+
     #[cold]
     fn idle(&mut self) -> Result<()> {
         if self.node.crowded {
@@ -103,7 +112,9 @@ impl<'a> Pump<'a> {
                 return Ok(());
             }
         }
-        self.link.check()?;
+        if self.link.check()? {
+            self.since = None;
+        }
         if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             let doing = format!("{} ({} sent, {} received)", self.doing, self.sent, self.received);
             return Err(Failure::Silent { doing, limit: PATIENCE });
