@@ -49,11 +49,11 @@ macro_rules! for_each_case {
                 both_may_begin_and_both_are_refused
                 a_domain_s_key_is_that_of_its_endpoints
                 a_registration_is_accessed_through_endpoints_of_its_key
-                a_registration_for_one_peer_is_accessed_by_no_other
                 a_vector_s_key_is_that_of_its_endpoints_and_addresses
                 a_key_stays_in_its_vector_while_anything_is_of_it
                 a_connection_of_one_key_comes_about
                 a_request_with_another_key_is_refused
+                a_registration_for_one_peer_is_accessed_by_no_other
             }
             events {
                 an_event_queue_has_every_wait_object_but_the_deprecated
