@@ -50,8 +50,15 @@ fn serve(naming: Naming, clients: u64) {
     }
     let now = [open_files() as usize, mappings(), heap()];
     println!("{naming:?}: files, mappings, bytes of heap after a quarter {usage:?}, at the end {now:?}");
-    let lanes = server.statistic("shm_peers");
-    assert!(lanes < 32, "{lanes} lanes after {clients} clients");
+    for name in ["shm_peers", "udp_peers"] {
+        let all = server.ep.statistics();
+        let lanes = all
+            .iter()
+            .filter(|statistic| statistic.name == name)
+            .map(|statistic| statistic.value)
+            .sum::<u64>();
+        assert!(lanes < 64, "{name}: {lanes} after {clients} clients");
+    }
     assert!(now[0] < usage[0] + 16 && now[1] < usage[1] + 64, "{usage:?}, then {now:?}");
     let grown = now[2].saturating_sub(usage[2]);
     assert!(grown < 64 << 10, "{grown} bytes more after {} clients", clients - clients / 4);
@@ -63,13 +70,18 @@ fn an_endpoint_whose_clients_come_and_go_does_not_grow() {
 }
 
 #[test]
-fn lanes_of_a_composite_endpoint_do_not_grow() {
-    let server = open(Naming::Crossed);
-    for number in 0..400 {
-        visit(&server, Naming::Crossed, number);
-    }
-    let lanes = server.statistic("shm_peers");
-    assert!(lanes < 64, "{lanes} lanes after 400 clients");
+fn a_composite_endpoint_does_not_grow() {
+    serve(Naming::Crossed, 1_000);
+}
+
+#[test]
+fn sessions_over_sockets_come_and_go() {
+    serve(Naming::Udp, 600);
+}
+
+#[test]
+fn neighbours_of_an_endpoint_on_the_network_come_and_go() {
+    serve(Naming::Nearby, 1_000);
 }
 
 /// What a client left behind when it went, each of which names it for as long as it is there.

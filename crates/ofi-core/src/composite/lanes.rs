@@ -193,8 +193,19 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     }
 
     fn peer<H: Host<Both<P>>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
-        // The far transport knows whether it is an address at all.
+        if let Some(peer) = self.routes.find(address) {
+            return Ok(peer);
+        }
+        // Whoever is near is nothing to the far transport, which knows whether it is an address at all.
         let mut heard = false;
+        if let Some(near) = &mut self.near
+            && P::is_near(&mut near.meeting, address)
+            && let Some(name) = P::near_address(address)
+        {
+            let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
+            let local = near.lanes.peer(&mut host, &name)?;
+            return Ok(self.routes.peer(NEAR, local));
+        }
         let local = self.far.peer(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), address)?;
         Ok(self.routes.peer(FAR, local))
     }

@@ -1,5 +1,9 @@
 //! The endpoint's numbers for its peers, and those of its two transports.
+//!
+//! A peer that no transport has a number for any more is alone: when nothing of the endpoint refers to its number either, that is
+//! used again. So there are as many as peers at one time, as far as the transports do the same.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
@@ -53,6 +57,8 @@ struct Known {
     locals: [Peer; 2],
     /// It would not be met over the near transport, though it was there; until its far lane is lost as well.
     refused: bool,
+    /// It is in [`Routes::alone`].
+    is_listed: bool,
 }
 
 /// See the module.
@@ -66,7 +72,14 @@ pub struct Routes {
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
     by_address: HashTable<Peer>,
     secret: RandomState,
+    /// Peers that no transport had a number for when they came here.
+    alone: VecDeque<Peer>,
+    /// Numbers that are nobody's.
+    vacant: Vec<Peer>,
 }
+
+/// Peers that are looked at for each new one: more than one, so that those that went become fewer.
+const LOOKS: usize = 2;
 
 impl Routes {
     /// Where sends to `peer` go.
@@ -92,27 +105,65 @@ impl Routes {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
+    /// The endpoint's number for an address, if it has one.
+    pub fn find(&self, address: &Address) -> Option<Peer> {
+        let (known, hash) = (&self.known, self.secret.hash_one(address));
+        self.by_address.find(hash, |&peer| known[peer as usize].address == *address).copied()
+    }
+
+    /// Makes numbers free that no transport needs, and the core does not either, as `retire` says. To be called when there may be a
+    /// new peer.
+    pub fn make_room(&mut self, mut retire: impl FnMut(Peer) -> bool) {
+        for _ in 0..LOOKS.min(self.alone.len()) {
+            let Some(peer) = self.alone.pop_front() else { return };
+            let known = &mut self.known[peer as usize];
+            if known.locals != [NONE; 2] {
+                known.is_listed = false;
+            } else if retire(peer) {
+                known.is_listed = false;
+                let hash = self.secret.hash_one(&known.address);
+                if let Ok(entry) = self.by_address.find_entry(hash, |&other| other == peer) {
+                    entry.remove();
+                }
+                self.vacant.push(peer);
+            } else {
+                self.alone.push_back(peer);
+            }
+        }
+    }
+
     /// Takes note of a transport's new peer. Answers the endpoint's number, and whether that is new as well.
     pub fn meet(&mut self, side: usize, local: Peer, address: &Address) -> (Peer, bool) {
-        let (known, hash) = (&self.known, self.secret.hash_one(address));
-        let found = self.by_address.find(hash, |&peer| known[peer as usize].address == *address);
-        let peer = found.copied().unwrap_or(known.len() as Peer);
-        let new = peer as usize == self.known.len();
-        if new {
-            let known = Known { address: address.clone(), locals: [NONE; 2], refused: false };
-            growth::push(&mut self.known, known);
-            self.routes.push(Route::OPEN);
-            let (known, secret) = (&self.known, &self.secret);
-            let hash_of = |&peer: &Peer| secret.hash_one(&known[peer as usize].address);
-            self.by_address.insert_unique(hash, peer, hash_of);
-        }
+        let found = self.find(address);
+        let peer = found.unwrap_or_else(|| self.enter(address));
         self.known[peer as usize].locals[side] = local;
         debug_assert!(local as usize <= self.peers[side].len(), "peers are introduced in order");
         match self.peers[side].get_mut(local as usize) {
             Some(reused) => *reused = peer,
             None => self.peers[side].push(peer),
         }
-        (peer, new)
+        (peer, found.is_none())
+    }
+
+    /// Gives a new peer its number.
+    fn enter(&mut self, address: &Address) -> Peer {
+        let known = Known { address: address.clone(), locals: [NONE; 2], refused: false, is_listed: false };
+        let peer = match self.vacant.pop() {
+            Some(peer) => {
+                self.known[peer as usize] = known;
+                self.routes[peer as usize] = Route::OPEN;
+                peer
+            }
+            None => {
+                growth::push(&mut self.known, known);
+                self.routes.push(Route::OPEN);
+                (self.known.len() - 1) as Peer
+            }
+        };
+        let (known, secret) = (&self.known, &self.secret);
+        let hash_of = |&peer: &Peer| secret.hash_one(&known[peer as usize].address);
+        self.by_address.insert_unique(secret.hash_one(address), peer, hash_of);
+        peer
     }
 
     /// A transport's number is nobody's any more.
@@ -120,6 +171,10 @@ impl Routes {
         let peer = self.peer(side, local);
         if let Some(known) = self.known.get_mut(peer as usize) {
             known.locals[side] = NONE;
+            if known.locals == [NONE; 2] && !known.is_listed {
+                known.is_listed = true;
+                self.alone.push_back(peer);
+            }
         }
         if let Some(route) = self.routes.get_mut(peer as usize)
             && *route == Route::new(side, local)
@@ -202,6 +257,40 @@ mod tests {
         // And whoever had it comes back by another one.
         assert_eq!(routes.meet(NEAR, 2, &address("a")), (0, false));
         assert_eq!(routes.local(NEAR, 0), Some(2));
+    }
+
+    #[test]
+    fn a_number_is_used_again_when_neither_transport_nor_the_core_needs_it() {
+        let mut routes = Routes::default();
+        for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
+            routes.meet(NEAR, at as Peer, &address(name));
+        }
+        routes.meet(FAR, 0, &address("a"));
+        [0, 1].into_iter().for_each(|local| routes.retire(NEAR, local));
+        let mut asked = Vec::new();
+        routes.make_room(|peer| {
+            asked.push(peer);
+            false
+        });
+        assert_eq!(asked, [1], "the others are met");
+        assert_eq!(routes.meet(NEAR, 0, &address("d")), (3, true));
+        routes.make_room(|_| true);
+        assert_eq!((routes.find(&address("b")), routes.find(&address("a"))), (None, Some(0)));
+        assert_eq!(routes.meet(FAR, 1, &address("e")), (1, true));
+        assert_eq!((routes.address(1), routes.local(NEAR, 1)), (Some(&address("e")), None));
+        assert_eq!(routes.meet(NEAR, 1, &address("b")), (4, true), "another one by now");
+    }
+
+    #[test]
+    fn peers_that_come_and_go_are_not_kept() {
+        let mut routes = Routes::default();
+        for number in 0..1000 {
+            routes.make_room(|_| true);
+            let (peer, new) = routes.meet(NEAR, 0, &address(&number.to_string()));
+            assert!(new && peer < 4, "{peer}");
+            routes.retire(NEAR, 0);
+        }
+        assert!(routes.known.len() <= 4 && routes.by_address.len() <= 4);
     }
 
     #[test]

@@ -125,6 +125,10 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
 
     fn introduce(&mut self, local: Peer, address: &Address) {
         let address = S::address(address);
+        if self.routes.find(&address).is_none() {
+            let host = &mut *self.host;
+            self.routes.make_room(|peer| host.retire(peer));
+        }
         let (peer, new) = self.routes.meet(S::INDEX, local, &address);
         if new {
             self.host.introduce(peer, &address);
@@ -136,7 +140,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.address(self.peer(local))
     }
 
-    /// The endpoint's own number stays the peer's: only the transport's is used again.
+    /// The transport's number is used again; the endpoint's own when nobody needs it.
     fn retire(&mut self, local: Peer) -> bool {
         self.routes.retire(S::INDEX, local);
         true

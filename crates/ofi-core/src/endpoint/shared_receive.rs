@@ -10,6 +10,7 @@
 //! whichever endpoint.
 
 mod search;
+mod senders;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +21,8 @@ use ofi_api::{
     Call, Caps, CompletionFlags, Context, CqErrorEntry, Errno, Error, FiAddr, Fid, Lent, OpFlags, ReceiveOp,
     Result, RxAttr, TagMatch,
 };
-use rustc_hash::FxHashMap;
 
+use self::senders::Senders;
 use super::EpCore;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
@@ -74,8 +75,10 @@ struct State<T: Transport> {
     matched: Slots<Kept<T>>,
     /// Receives that may still be posted.
     credits: usize,
+    /// Receives may be directed.
+    directed: bool,
     /// The numbers of senders, by address.
-    senders: FxHashMap<Box<[u8]>, u32>,
+    senders: Senders,
     /// The vector of all connectionless endpoints.
     av: Option<Arc<Av>>,
     members: Vec<Option<Member<T>>>,
@@ -90,12 +93,11 @@ struct Member<T: Transport> {
 
 impl<T: Transport> State<T> {
     fn sender(&mut self, address: &[u8]) -> u32 {
-        if let Some(&number) = self.senders.get(address) {
-            return number;
-        }
-        let number = self.senders.len() as u32;
-        self.senders.insert(address.into(), number);
-        number
+        let (matcher, directed) = (&mut self.queue.matcher, self.directed);
+        self.senders.number(address, |number| {
+            let peer = matching::Peer(number);
+            matcher.envelopes_of(peer) > 0 || directed && matcher.has_directed_at(peer)
+        })
     }
 
     /// A receive now belongs to a member.
@@ -199,7 +201,8 @@ impl<T: Transport> SharedRx<T> {
             queue: RxQueue::new(&config),
             matched: Slots::default(),
             credits: attr.size,
-            senders: FxHashMap::default(),
+            directed: attr.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV),
+            senders: Senders::default(),
             av: None,
             members: Vec::new(),
         };
@@ -478,7 +481,9 @@ impl<T: Transport> SharedPart<T> {
         }
         if self.senders[at] == 0 {
             let address = peers.address(arrived.peer).map_or(&[][..], |address| address.bytes());
-            self.senders[at] = guard.sender(address) + 1;
+            let number = guard.sender(address);
+            guard.senders.hold(number);
+            self.senders[at] = number + 1;
         }
         let mut envelope = receive::envelope(arrived);
         envelope.peer = matching::Peer(self.senders[at] - 1);
@@ -520,8 +525,9 @@ impl<T: Transport> SharedPart<T> {
 
     /// The number is free for another peer.
     pub fn forget(&mut self, peer: Peer) {
-        if let Some(sender) = self.senders.get_mut(peer as usize) {
-            *sender = 0;
+        let number = self.senders.get_mut(peer as usize).map_or(0, std::mem::take);
+        if let Some(number) = number.checked_sub(1) {
+            self.context.state.lock().senders.release(number);
         }
     }
 
@@ -557,6 +563,7 @@ impl<T: Transport> SharedPart<T> {
         for sender in self.senders.iter().filter_map(|number| number.checked_sub(1)) {
             let mine = |kept: &mut Kept<T>, _: Option<usize>| kept.member == self.member;
             gone.extend(state.queue.matcher.drop_peer(matching::Peer(sender), mine));
+            state.senders.release(sender);
         }
         drop(guard);
         drop(gone);

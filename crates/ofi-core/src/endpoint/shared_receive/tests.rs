@@ -1,6 +1,8 @@
 //! What happens between the two locks: a message is matched under the context's, and told of under its endpoint's.
 
-use ofi_api::{CompletionQueue, Context, CqBuffer, CqTaggedEntry, Errno, Lent, Piece, TagMatch};
+use ofi_api::{
+    Address, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Endpoint, Errno, Lent, Piece, TagMatch,
+};
 
 use super::search::Step;
 use super::*;
@@ -33,6 +35,13 @@ impl Scene {
         let mut guard = scene.ep.core().state.lock();
         let (lanes, host) = guard.split().unwrap();
         assert_eq!(lanes.peer(host, &still::address(1)).unwrap(), PEER);
+        drop(guard);
+        scene.announce();
+        scene
+    }
+
+    /// The peer announces a message, for which no receive waits.
+    fn announce(&self) {
         let arrived = receive::arrived(
             &matching::Envelope {
                 space: matching::Space::Tagged,
@@ -43,9 +52,8 @@ impl Scene {
             },
             PEER,
         );
-        assert!(matches!(host.announce(&arrived, TOKEN), Announced::Kept));
-        drop(guard);
-        scene
+        let kept = self.ep.core().state.lock().ends.announce(&arrived, TOKEN);
+        assert!(matches!(kept, Announced::Kept));
     }
 
     fn lose(&self) {
@@ -118,4 +126,25 @@ fn a_message_thrown_away_after_its_sender_was_lost_is_not_answered() {
     let mut entries = [CqTaggedEntry::EMPTY];
     assert_eq!(scene.cq.read(&mut CqBuffer::new(&mut entries)).unwrap(), 1);
     assert_eq!(entries[0].tag, 5);
+}
+
+#[test]
+fn a_context_forgets_peers_that_come_and_go() {
+    let scene = Scene::open();
+    let mut memory = [0; 4];
+    let pieces = lent(&mut memory);
+    for number in 0..1000_u32 {
+        scene.lose();
+        // SAFETY: as above.
+        let buf = unsafe { Lent::new(&pieces, &[]) };
+        scene.srx.receive_tagged(&ReceiveOp::new(buf, Context(9)), TagMatch { tag: 5, ignore: 0 }).unwrap();
+        assert_eq!(scene.failure(), Errno::ECONNRESET);
+        let mut guard = scene.ep.core().state.lock();
+        assert!(guard.ends.retire(PEER), "nothing is of it any more");
+        guard.ends.introduce(PEER, &Address::from_text(&format!("peer {number}")));
+        drop(guard);
+        scene.announce();
+        let known = scene.srx.shared.state.lock().senders.len();
+        assert!(known <= 8, "{known} after {number}");
+    }
 }

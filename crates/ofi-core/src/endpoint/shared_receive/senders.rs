@@ -1,0 +1,141 @@
+//! The numbers of senders in a shared receive context, by address: of those that its endpoints know, and of those that something in
+//! the context is of or for. Other numbers are used again.
+//!
+//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender has two of these looked at, so that
+//! there are never many that nothing needs.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+/// Loose senders that are looked at for each new one: more than one, so that they become fewer.
+const LOOKS: usize = 2;
+
+struct Sender {
+    address: Box<[u8]>,
+    /// Endpoints that hold it.
+    holders: u32,
+    is_loose: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Senders {
+    by_address: FxHashMap<Box<[u8]>, u32>,
+    known: Vec<Sender>,
+    loose: VecDeque<u32>,
+    free: Vec<u32>,
+}
+
+impl Senders {
+    /// The number of whoever has this address, for now: [hold](Senders::hold) it, or have something in the context that is of that
+    /// number, as `is_needed` says.
+    pub fn number(&mut self, address: &[u8], is_needed: impl FnMut(u32) -> bool) -> u32 {
+        if let Some(&number) = self.by_address.get(address) {
+            return number;
+        }
+        self.reap(is_needed);
+        let sender = Sender { address: address.into(), holders: 0, is_loose: true };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.known[number as usize] = sender;
+                number
+            }
+            None => {
+                self.known.push(sender);
+                (self.known.len() - 1) as u32
+            }
+        };
+        self.by_address.insert(address.into(), number);
+        self.loose.push_back(number);
+        number
+    }
+
+    /// An endpoint knows the sender.
+    pub fn hold(&mut self, number: u32) {
+        self.known[number as usize].holders += 1;
+    }
+
+    /// An endpoint knows the sender no longer.
+    pub fn release(&mut self, number: u32) {
+        let sender = &mut self.known[number as usize];
+        sender.holders -= 1;
+        if sender.holders == 0 && !sender.is_loose {
+            sender.is_loose = true;
+            self.loose.push_back(number);
+        }
+    }
+
+    /// Forgets loose senders that nothing needs.
+    fn reap(&mut self, mut is_needed: impl FnMut(u32) -> bool) {
+        for _ in 0..LOOKS.min(self.loose.len()) {
+            let Some(number) = self.loose.pop_front() else { return };
+            let sender = &mut self.known[number as usize];
+            if sender.holders > 0 {
+                sender.is_loose = false;
+            } else if is_needed(number) {
+                self.loose.push_back(number);
+            } else {
+                self.by_address.remove(&std::mem::take(&mut sender.address));
+                self.free.push(number);
+            }
+        }
+    }
+
+    /// How many are known.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.by_address.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: u32) -> [u8; 4] {
+        number.to_le_bytes()
+    }
+
+    #[test]
+    fn senders_that_nothing_needs_are_forgotten_and_others_are_not() {
+        let mut senders = Senders::default();
+        let held = senders.number(b"held", |_| false);
+        senders.hold(held);
+        let needed = senders.number(b"needed", |_| false);
+        for number in 0..1000 {
+            let passing = senders.number(&name(number), |number| number == needed);
+            assert!(passing != held && passing != needed);
+            senders.hold(passing);
+            senders.release(passing);
+            assert!(senders.len() <= 6, "{}", senders.len());
+        }
+        assert_eq!(
+            (senders.number(b"held", |_| false), senders.number(b"needed", |_| false)),
+            (held, needed)
+        );
+        senders.release(held);
+        for number in 0..10 {
+            senders.number(&name(number), |_| false);
+        }
+        assert!(!senders.by_address.contains_key(&b"held"[..]) && senders.known.len() <= 6);
+    }
+
+    #[test]
+    fn a_sender_that_two_endpoints_know_stays_until_both_have_forgotten_it() {
+        let mut senders = Senders::default();
+        let number = senders.number(b"a", |_| false);
+        senders.hold(number);
+        senders.hold(number);
+        senders.release(number);
+        for other in 0..10 {
+            senders.number(&name(other), |_| false);
+        }
+        assert_eq!(senders.number(b"a", |_| false), number);
+        senders.release(number);
+        for other in 0..10 {
+            senders.number(&name(other), |_| false);
+        }
+        assert!(!senders.by_address.contains_key(&b"a"[..]));
+    }
+}
