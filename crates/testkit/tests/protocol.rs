@@ -563,3 +563,20 @@ fn peers_that_are_forgotten_or_change_their_numbers_leave_nothing_wrong_behind()
     assert!(endpoint.peer("10.0.0.79:5".parse().unwrap()).1);
     assert_eq!(endpoint.peers(), 6, "and is free once");
 }
+
+#[test]
+fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_echo() {
+    let mut net = Net::new(9, 2, Link::default(), Congestion::Reno);
+    let sessions = |net: &Net, host: usize| net.hosts[host].endpoint.as_ref().unwrap().statistics().sessions;
+    for round in 1..5 {
+        net.record(0, 1, Stream::Commands, 50);
+        net.run(Duration::from_secs(1));
+        assert_eq!((sessions(&net, 0), sessions(&net, 1)), (round, round));
+        let there = net.address(1);
+        let endpoint = net.hosts[0].endpoint.as_mut().unwrap();
+        let peer = endpoint.find(there).unwrap();
+        endpoint.forget(peer);
+        assert_eq!(endpoint.find(there), None);
+        assert_eq!(endpoint.peer(there), (peer, true));
+    }
+}

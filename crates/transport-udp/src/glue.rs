@@ -11,7 +11,7 @@ use rdm_proto::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 use crate::Udp;
 use crate::command::{Broken, Words, flag, kind};
 use crate::connection::CONNECTION;
-use crate::lane::{Common, DETACHED, Lane};
+use crate::lane::{Common, DETACHED, Lane, Loose};
 use crate::message::Op;
 use crate::note;
 use crate::rma::accessor;
@@ -26,6 +26,17 @@ pub fn errno_of(reason: Lost) -> Errno {
         Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
         Lost::Key => Errno::EKEYREJECTED,
     }
+}
+
+/// Makes the lane of a new peer, which may have the number of one that was forgotten.
+pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
+    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
+    match lanes.get_mut(peer as usize) {
+        Some(lane) => *lane = Lane { is_loose: lane.is_loose, ..Lane::default() },
+        None => lanes.push(Lane::default()),
+    }
+    loose.new += 1;
+    loose.add(&mut lanes[peer as usize], peer);
 }
 
 /// See the module.
@@ -112,12 +123,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
 
 impl<H: Host<Udp>> Driver for Glue<'_, H> {
     fn introduce(&mut self, peer: u32, address: SocketAddr) {
-        debug_assert_eq!(
-            peer as usize,
-            self.lanes.len(),
-            "peers are introduced in the order of their numbers"
-        );
-        self.lanes.push(Lane::default());
+        introduce(self.lanes, &mut self.common.loose, peer);
         if self.common.connection.is_none() {
             self.host.introduce(peer, &Address::from(address));
         }

@@ -40,7 +40,26 @@ pub struct Common {
     pub changed: Vec<Peer>,
     /// Of a connected endpoint.
     pub connection: Option<Box<Connected>>,
+    pub loose: Loose,
     pub counts: Counts,
+}
+
+/// Peers that had no session when they came here, those that were looked at last behind: when nothing is of one of them, its number
+/// goes to the next new peer.
+#[derive(Default)]
+pub struct Loose {
+    pub peers: VecDeque<Peer>,
+    /// New peers since some were looked at.
+    pub new: usize,
+}
+
+impl Loose {
+    /// There is no session with the peer, or not yet.
+    pub fn add(&mut self, lane: &mut Lane, peer: Peer) {
+        if !std::mem::replace(&mut lane.is_loose, true) {
+            self.peers.push_back(peer);
+        }
+    }
 }
 
 /// What people may read about the lanes.
@@ -94,6 +113,8 @@ pub struct Lane {
     pub wished: bool,
     /// The peer asked this end to keep its payloads.
     pub peer_wishes: bool,
+    /// It is in [`Loose`].
+    pub is_loose: bool,
     pub long: Option<Box<Long>>,
 }
 
@@ -106,6 +127,14 @@ impl Lane {
     /// What takes more than one command.
     pub fn long(&mut self) -> &mut Long {
         self.long.get_or_insert_default()
+    }
+
+    /// Whether nothing is under way, in either direction.
+    pub fn is_idle(&self) -> bool {
+        let empty = |long: &Long| {
+            long.pulls.is_empty() && long.reads.is_empty() && long.write.is_none() && long.kept.is_empty()
+        };
+        self.outstanding == 0 && self.detached == 0 && self.long.as_deref().is_none_or(empty)
     }
 
     /// Whether reads of the peer are being served.
@@ -159,8 +188,11 @@ impl Lane {
         common.detached -= self.detached;
         common.wishing.retain(|&other| other != peer);
         common.serving.retain(|&other| other != peer);
-        *self = Self::default();
+        *self = Self { is_loose: self.is_loose, ..Self::default() };
         common.changed.push(peer);
+        if common.connection.is_none() {
+            common.loose.add(self, peer);
+        }
         host.fail_peer(peer, errno);
     }
 }

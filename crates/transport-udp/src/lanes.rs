@@ -23,7 +23,7 @@ use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
 use crate::datagram::{self, Beside, Book, Datagrams, Messages};
 use crate::glue::{Closing, Glue};
-use crate::lane::{Common, Counts, Lane};
+use crate::lane::{Common, Counts, Lane, Loose};
 use crate::liveness::Alive;
 use crate::message::{Token, wish};
 use crate::note;
@@ -36,6 +36,8 @@ const EAGER: usize = 16 << 10;
 const KEPT_LIMIT: usize = 256 << 20;
 /// Batches received, and sent, by one poll.
 const ROUNDS: usize = 4;
+/// Peers that are looked at for each new one: more than one, so that those that went become fewer.
+const LOOKS: usize = 2;
 /// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
 
@@ -111,6 +113,7 @@ impl UdpLanes {
             wishing: Vec::new(),
             serving: Vec::new(),
             changed: Vec::new(),
+            loose: Loose::default(),
             connection: connection::is_connected(info).then(Box::<Connected>::default),
             counts: Counts::default(),
         };
@@ -125,7 +128,36 @@ impl UdpLanes {
         if let Some(messages) = &mut self.messages {
             messages.look_again();
         }
-        Beside { endpoint: &mut self.endpoint, lanes: &mut self.lanes }.meet(host, socket)
+        if self.endpoint.find(socket).is_none() {
+            self.forget_loose(host);
+        }
+        let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
+        Beside { endpoint, lanes, loose: &mut self.common.loose }.meet(host, socket)
+    }
+
+    /// Forgets peers without a session that nothing is of.
+    fn forget_loose<H: Host<Udp>>(&mut self, host: &mut H) {
+        if self.common.connection.is_some() {
+            return; // has its own ways with them
+        }
+        for _ in 0..LOOKS.min(self.common.loose.peers.len()) {
+            let Some(peer) = self.common.loose.peers.pop_front() else { return };
+            if self.endpoint.address(peer).is_none_or(|address| address.port() == 0) {
+                continue; // stands for all that have no number of their own
+            }
+            let lane = &mut self.lanes[peer as usize];
+            if self.endpoint.is_open(peer) {
+                lane.is_loose = false; // until that is lost
+            } else if lane.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
+                *lane = Lane::default();
+                self.endpoint.forget(peer);
+                if let Some(messages) = &mut self.messages {
+                    messages.look_again();
+                }
+            } else {
+                self.common.loose.peers.push_back(peer);
+            }
+        }
     }
 
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
@@ -184,7 +216,8 @@ impl UdpLanes {
                     && let (bytes, from) = self.socket.datagram(index)
                     && bytes.first() == Some(&datagram::MAGIC)
                 {
-                    let mut book = Beside { endpoint: &mut self.endpoint, lanes: glue.lanes };
+                    let loose = &mut glue.common.loose;
+                    let mut book = Beside { endpoint: &mut self.endpoint, lanes: glue.lanes, loose };
                     // SAFETY: the datagram stays where it is until the next receive.
                     unsafe { messages.take(glue.host, &mut book, from, bytes.as_ptr(), bytes.len()) };
                     index += 1;
@@ -207,7 +240,8 @@ impl UdpLanes {
             self.endpoint.unreachable(time, address);
         }
         if let Some(messages) = &mut self.messages {
-            let mut book = Beside { endpoint: &mut self.endpoint, lanes: &mut self.lanes };
+            let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
+            let mut book = Beside { endpoint, lanes, loose: &mut self.common.loose };
             messages.look_again(); // sessions may have brought peers
             messages.poll_groups(host, &mut book);
         }
@@ -219,6 +253,9 @@ impl UdpLanes {
         }
         if self.common.connection.is_some() {
             self.move_connection(host, time);
+        }
+        for _ in 0..std::mem::take(&mut self.common.loose.new) {
+            self.forget_loose(host);
         }
         let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
         self.endpoint.handle_time(time, &mut glue);
@@ -437,9 +474,9 @@ impl Lanes<Udp> for State {
             return lanes.send(out);
         }
         let lanes = self.open()?;
-        if let Some(messages) = &mut lanes.messages {
-            let book = Beside { endpoint: &mut lanes.endpoint, lanes: &mut lanes.lanes };
-            return messages.send(&mut lanes.socket, &book, out);
+        if let UdpLanes { messages: Some(messages), endpoint, lanes, common, socket, .. } = &mut *lanes {
+            let book = Beside { endpoint, lanes, loose: &mut common.loose };
+            return messages.send(socket, &book, out);
         }
         let lane = &mut lanes.lanes[out.peer as usize];
         lanes.common.greets = out.flags.contains(OpFlags::INJECT) && !lanes.endpoint.is_open(out.peer);

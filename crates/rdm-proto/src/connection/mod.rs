@@ -242,6 +242,17 @@ struct Retired {
     epochs: [u64; RETIRED],
 }
 
+/// What tells echoes of a peer's questions from new ones, and questions of this end from echoes.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// Sessions that this end has asked for.
+    pub attempts: u64,
+    /// The peer's last incarnation.
+    pub peer_epoch: Option<u64>,
+    peer_attempt: u64,
+    retired: Option<Box<Retired>>,
+}
+
 /// What to do with an `Init`.
 pub enum Answer {
     Nothing,
@@ -487,6 +498,18 @@ impl Connection {
         (self.expecting, self.closed) = (false, false);
         self.silent = Duration::ZERO;
         self.local = 0;
+    }
+
+    /// What is to be known of the peer when it is met again.
+    pub fn past(&mut self) -> Past {
+        let Self { attempts, peer_epoch, peer_attempt, .. } = *self;
+        Past { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
+    }
+
+    /// Takes what was known of the peer before it was forgotten.
+    pub fn recall(&mut self, past: Past) {
+        (self.attempts, self.peer_epoch) = (past.attempts, past.peer_epoch);
+        (self.peer_attempt, self.retired) = (past.peer_attempt, past.retired);
     }
 
     /// Something came from the peer that only the peer can have sent.

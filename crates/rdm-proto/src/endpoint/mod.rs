@@ -5,6 +5,7 @@
 
 mod book;
 mod incoming;
+mod past;
 mod schedule;
 
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -14,6 +15,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use book::Book;
+use past::Pasts;
 
 use crate::chunks::Chunks;
 use crate::connection::{Config, Connection, Lost, Stats};
@@ -137,6 +139,7 @@ pub struct Endpoint {
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
     /// Numbers of peers that were forgotten.
     free: Vec<u32>,
+    pasts: Pasts,
     /// Whether peers may begin sessions.
     admits: bool,
     stats: EndpointStats,
@@ -170,6 +173,7 @@ impl Endpoint {
             stopped: Vec::new(),
             answers: VecDeque::new(),
             free: Vec::new(),
+            pasts: Pasts::default(),
             admits: true,
             stats: EndpointStats::default(),
         }
@@ -205,6 +209,7 @@ impl Endpoint {
                 self.peers.len() as u32 - 1
             }
         };
+        self.peers[peer as usize].recall(self.pasts.recall(&address));
         self.book.place(self.secret.0, &self.peers, peer);
         (peer, true)
     }
@@ -233,7 +238,9 @@ impl Endpoint {
         if self.book.displace(self.secret.0, &self.peers, peer) {
             self.free.push(peer);
         }
-        self.peers[peer as usize].reset();
+        let connection = &mut self.peers[peer as usize];
+        self.pasts.remember(connection.address, connection.past());
+        connection.reset();
         self.stopped.retain(|&other| other != peer);
         self.enqueue(peer); // it comes to rest when it is its turn
     }
@@ -277,6 +284,13 @@ impl Endpoint {
     /// Whether there is a session with the peer.
     pub fn is_open(&self, peer: u32) -> bool {
         self.peers.get(peer as usize).is_some_and(Connection::is_open)
+    }
+
+    /// Whether nothing is of the peer: no session, none that is asked for, and nothing to be sent.
+    pub fn is_idle(&self, peer: u32) -> bool {
+        self.peers.get(peer as usize).is_some_and(|connection| {
+            !connection.is_open() && !connection.is_connecting() && connection.sender.is_drained()
+        })
     }
 
     /// This end's name for the session with the peer, or for the one asked for.

@@ -8,12 +8,14 @@ use rdm_proto::{Chunks, Endpoint};
 
 use super::messages::Book;
 use crate::Udp;
-use crate::lane::Lane;
+use crate::glue::introduce;
+use crate::lane::{Lane, Loose};
 
 /// The peers of sessions.
 pub struct Beside<'a> {
     pub endpoint: &'a mut Endpoint,
     pub lanes: &'a mut Chunks<Lane>,
+    pub loose: &'a mut Loose,
 }
 
 impl Book for Beside<'_> {
@@ -24,7 +26,7 @@ impl Book for Beside<'_> {
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
         let (peer, new) = self.endpoint.peer(socket);
         if new {
-            self.lanes.push(Lane::default());
+            introduce(self.lanes, self.loose, peer);
             host.introduce(peer, &Address::from(socket));
         }
         peer

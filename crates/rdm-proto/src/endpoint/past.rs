@@ -1,0 +1,75 @@
+//! What is remembered of the last peers that were forgotten: as much as it takes to know an echo of their questions from a new one.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::net::SocketAddr;
+
+use crate::connection::Past;
+
+/// Peers that are remembered. Echoes are of questions that were asked a moment ago.
+const MOST: usize = 256;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Pasts {
+    by_address: BTreeMap<SocketAddr, Past>,
+    /// Those, the first to go in front.
+    order: VecDeque<SocketAddr>,
+    /// At least as many as this end ever asked a forgotten peer: who remembers that would take fewer for an echo.
+    attempts: u64,
+}
+
+impl Pasts {
+    /// A peer is forgotten.
+    pub fn remember(&mut self, address: SocketAddr, past: Past) {
+        self.attempts = self.attempts.max(past.attempts);
+        if past.peer_epoch.is_none() {
+            return; // there never was a session
+        }
+        if self.by_address.insert(address, past).is_none() {
+            self.order.push_back(address);
+        }
+        if self.order.len() > MOST
+            && let Some(first) = self.order.pop_front()
+        {
+            self.by_address.remove(&first);
+        }
+    }
+
+    /// What there was with the peer at this address, which is one again.
+    pub fn recall(&mut self, address: &SocketAddr) -> Past {
+        let past = self.by_address.remove(address);
+        if past.is_some() {
+            self.order.retain(|other| other != address);
+        }
+        let mut past = past.unwrap_or_default();
+        past.attempts = self.attempts;
+        past
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], number))
+    }
+
+    #[test]
+    fn the_last_peers_are_remembered_and_attempts_of_all() {
+        let mut pasts = Pasts::default();
+        for number in 0..1000_u16 {
+            let epoch = Some(u64::from(number));
+            let attempts = if number == 7 { 99 } else { 1 };
+            let mut past = Past::default();
+            (past.attempts, past.peer_epoch) = (attempts, epoch);
+            pasts.remember(at(number), past);
+        }
+        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MOST, MOST));
+        let (old, new) = (pasts.recall(&at(0)), pasts.recall(&at(999)));
+        assert_eq!((old.peer_epoch, old.attempts), (None, 99));
+        assert_eq!((new.peer_epoch, new.attempts), (Some(999), 99));
+        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MOST - 1, MOST - 1));
+        assert_eq!(pasts.recall(&at(999)).peer_epoch, None, "it was taken");
+    }
+}
