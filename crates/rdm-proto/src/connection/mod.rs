@@ -223,6 +223,8 @@ pub struct Connection {
     pub closed: bool,
     /// Nothing more is sent.
     pub muted: bool,
+    /// The endpoint counts it among those to which it owes an acknowledgement.
+    pub owed: bool,
     /// Sessions that this end has asked for.
     attempts: u64,
     peer_epoch: Option<u64>,
@@ -288,6 +290,7 @@ impl Connection {
             timer: None,
             closed: false,
             muted: false,
+            owed: false,
             attempts: 0,
             peer_epoch: None,
             peer_attempt: 0,
@@ -629,6 +632,11 @@ impl Connection {
         let Some(session) = &mut self.session else { return false };
         session.ack_now |= session.unacked > 0;
         session.ack_now
+    }
+
+    /// Whether [`Connection::hasten`] may find something.
+    pub fn owes(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.unacked > 0 || session.ack_now)
     }
 
     /// Counters.

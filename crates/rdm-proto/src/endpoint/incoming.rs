@@ -94,6 +94,9 @@ impl Endpoint {
                 return 0; // which finds that there is no such session
             }
         };
+        if connection.owes() && !core::mem::replace(&mut connection.owed, true) {
+            self.owed.push(peer);
+        }
         if connection.is_stopped() && !self.stopped.contains(&peer) {
             self.stopped.push(peer);
         }

@@ -135,6 +135,10 @@ pub struct Endpoint {
     due: Vec<u32>,
     /// Peers that were at rest when they were put here, the longest first.
     resting: VecDeque<u32>,
+    /// Peers that an acknowledgement was owed to when they were put here, each once.
+    owed: Vec<u32>,
+    /// One to which something had not arrived at the last look.
+    undrained: u32,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
     /// Numbers of peers that were forgotten.
@@ -170,6 +174,8 @@ impl Endpoint {
             timers: BinaryHeap::new(),
             due: Vec::new(),
             resting: VecDeque::new(),
+            owed: Vec::new(),
+            undrained: 0,
             stopped: Vec::new(),
             answers: VecDeque::new(),
             free: Vec::new(),
@@ -202,6 +208,7 @@ impl Endpoint {
                 let connection = &mut self.peers[peer as usize];
                 (connection.place, connection.timer) = (old.place, old.timer);
                 (connection.queued, connection.resting) = (old.queued, old.resting);
+                connection.owed = old.owed;
                 peer
             }
             None => {
@@ -265,6 +272,7 @@ impl Endpoint {
         self.ready.iter_mut().for_each(swapped);
         self.resting.iter_mut().for_each(swapped);
         self.stopped.iter_mut().for_each(swapped);
+        self.owed.iter_mut().for_each(swapped);
         self.free.iter_mut().for_each(swapped);
         let timers = core::mem::take(&mut self.timers).into_iter();
         self.timers = timers
@@ -475,25 +483,30 @@ impl Endpoint {
     /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to
     /// sleep. Whether there are any.
     pub fn hasten(&mut self) -> bool {
-        let mut any = false;
-        for &peer in &self.active {
-            let connection = &mut self.peers[peer as usize];
-            if connection.hasten() {
-                any = true;
-                if !core::mem::replace(&mut connection.queued, true) {
-                    self.ready.push_back(peer);
-                }
+        let Self { owed, peers, ready, .. } = self;
+        owed.retain(|&peer| {
+            let connection = &mut peers[peer as usize];
+            connection.owed = connection.hasten();
+            if connection.owed && !core::mem::replace(&mut connection.queued, true) {
+                ready.push_back(peer);
             }
-        }
-        any
+            connection.owed
+        });
+        !owed.is_empty()
     }
 
     /// Whether everything that was to be sent has arrived, where there is a session.
-    pub fn is_drained(&self) -> bool {
-        self.active.iter().all(|&peer| {
-            let connection = &self.peers[peer as usize];
+    pub fn is_drained(&mut self) -> bool {
+        let drained = |connection: &Connection| {
             !connection.is_open() || connection.muted || connection.sender.is_drained()
-        })
+        };
+        // Mostly it is the same one for some time.
+        if self.peers.get(self.undrained as usize).is_some_and(|connection| !drained(connection)) {
+            return false;
+        }
+        let undrained = self.active.iter().find(|&&peer| !drained(&self.peers[peer as usize]));
+        self.undrained = undrained.copied().unwrap_or(0);
+        undrained.is_none()
     }
 
     /// The endpoint is about to close, and the driver's payloads to go away: from here on nothing is sent to peers that would
