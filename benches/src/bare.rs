@@ -11,9 +11,10 @@ use std::{
 
 use crate::{Error, Figures, Result, link::Link, ours::Role, worker::ADDRESS};
 
-/// Bytes of a datagram that fits a path of 1,500 under IPv4, and how many of them one message has.
-const SEGMENT: usize = 1_472;
-const ROW: usize = 44;
+/// Bytes of a datagram that fits a path of 1,500 under IPv4.
+pub const SEGMENT: usize = 1_472;
+/// And how many of them one message has.
+pub const ROW: usize = 44;
 /// How long the receiver counts.
 const TIME: Duration = Duration::from_millis(1_000);
 /// What sender and receiver ask the kernel to hold, as `FI_UDP_SOCKET_BUFFER`.
@@ -33,7 +34,8 @@ pub fn own_address(port: u16) -> Result<SocketAddr> {
     Ok(SocketAddr::new(ip, port))
 }
 
-fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
+/// Sets an option that is an int; whether that went.
+pub fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
     let (from, len) = (std::ptr::from_ref(&value).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: `value` is an int, which all options used here are.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }

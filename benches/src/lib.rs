@@ -29,6 +29,7 @@ pub mod pairs;
 pub mod peers;
 pub mod quiet;
 pub mod report;
+pub mod rows;
 pub mod socket;
 pub mod spawn;
 pub mod sys;

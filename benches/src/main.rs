@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 use ofi_benches::{
     Error, Result, bare, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
-    report, report::Report, table, targets, veth, worker,
+    report, report::Report, rows, table, targets, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -78,6 +78,15 @@ enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Measures what a row of packets costs each end over a path of 1,500 bytes, beside bare sockets, all in one thread.
+    Rows {
+        /// Samples of either way, of 8 MiB each.
+        #[arg(long, default_value_t = 300)]
+        samples: usize,
+        /// Inside the namespace already.
+        #[arg(long, hide = true)]
+        inside: bool,
+    },
     /// One side of a measurement of bare sockets; started by the others.
     #[command(hide = true)]
     Bare {
@@ -140,6 +149,9 @@ fn run(options: Options) -> Result<ExitCode> {
         Some(Command::Worker { role, job }) => worker::main(job, *role).map(|()| ExitCode::SUCCESS),
         Some(Command::Veth { rounds, inside }) => {
             veth::main(*rounds, *inside, cores).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Rows { samples, inside }) => {
+            rows::main(*samples, *inside, client).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Bare { role, copies }) => bare::main(*role, *copies).map(|()| ExitCode::SUCCESS),
         Some(Command::Path { name, count }) => instructions::main(name, *count).map(|()| ExitCode::SUCCESS),

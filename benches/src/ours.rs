@@ -204,6 +204,7 @@ pub struct Path {
     pub function: &'static str,
 }
 
+pub(crate) use node::Node;
 pub use paths::PATHS;
 
 /// Calls the function of the path named `name`, `count` times after a warm-up, in one thread of this process.
