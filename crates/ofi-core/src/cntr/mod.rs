@@ -197,7 +197,9 @@ impl Cntr {
     pub fn add_source(&self, source: &Arc<dyn Source>) -> Result<()> {
         let mut sources = self.sources();
         if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {
-            if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+            if let Some(waiting) = &self.waiting
+                && let Some(fd) = source.wait_fd()
+            {
                 waiting.set.add(fd)?;
             }
             sources.push(Arc::clone(source));
@@ -210,7 +212,9 @@ impl Cntr {
 
     /// Leaves `source` alone from now on.
     pub fn remove_source(&self, source: &Arc<dyn Source>) {
-        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+        if let Some(waiting) = &self.waiting
+            && let Some(fd) = source.wait_fd()
+        {
             waiting.set.remove(fd);
         }
         let mut gone = Vec::new();

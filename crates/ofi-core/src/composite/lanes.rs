@@ -1,6 +1,7 @@
 //! The lanes of an endpoint over two transports.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
@@ -21,8 +22,10 @@ struct Nearby<P: Pairing> {
     /// Closed first, so that nobody comes to lanes that are gone.
     meeting: P::Meeting,
     lanes: <P::Near as Transport>::Lanes,
-    /// Readable when either transport's descriptor is.
+    /// Readable when either transport's descriptor is: the near one's is there, the far one's once somebody may sleep, as a
+    /// transport that is watched may have more to do.
     wait: Option<WaitSet>,
+    far_watched: AtomicBool,
 }
 
 /// See the module.
@@ -67,16 +70,15 @@ impl<P: Pairing> BothLanes<P> {
     fn enable_near(&self, mut lanes: <P::Near as Transport>::Lanes, address: &Address) -> Result<Nearby<P>> {
         let near = P::near_address(address).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
         lanes.enable(Some(&near))?;
-        let wait = match (lanes.wait_fd(), self.far.wait_fd()) {
-            (Some(near), Some(far)) => {
+        let wait = match lanes.wait_fd() {
+            Some(near) => {
                 let set = WaitSet::new()?;
                 set.add(near)?;
-                set.add(far)?;
                 Some(set)
             }
-            _ => None,
+            None => None,
         };
-        Ok(Nearby { meeting: P::meet(address)?, lanes, wait })
+        Ok(Nearby { meeting: P::meet(address)?, lanes, wait, far_watched: AtomicBool::new(false) })
     }
 
     /// Decides where sends to `peer` go.
@@ -342,10 +344,13 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        match &self.near {
-            Some(near) => near.wait.as_ref().map(WaitSet::fd),
-            None => self.far.wait_fd(),
+        let Some(near) = &self.near else { return self.far.wait_fd() };
+        let set = near.wait.as_ref()?;
+        if !near.far_watched.load(Ordering::Relaxed) {
+            set.add(self.far.wait_fd()?).ok()?;
+            near.far_watched.store(true, Ordering::Relaxed);
         }
+        Some(set.fd())
     }
 
     fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {

@@ -133,7 +133,9 @@ impl Cq {
     /// # Errors
     /// What adding its descriptor to the wait set answers.
     pub fn add(&self, source: Arc<dyn Source>, slot: usize) -> Result<()> {
-        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+        if let Some(waiting) = &self.waiting
+            && let Some(fd) = source.wait_fd()
+        {
             waiting.set.add(fd)?;
         }
         self.change(Change::Add(Bound { source, slot }));
@@ -145,7 +147,9 @@ impl Cq {
 
     /// Removes a source.
     pub fn remove(&self, source: &Arc<dyn Source>) {
-        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+        if let Some(waiting) = &self.waiting
+            && let Some(fd) = source.wait_fd()
+        {
             waiting.set.remove(fd);
         }
         self.change(Change::Remove(Arc::as_ptr(source).cast()));

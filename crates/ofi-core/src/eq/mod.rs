@@ -177,7 +177,9 @@ impl EqCore {
     /// What adding its descriptor to the wait set answers.
     pub fn add(&self, source: &Arc<dyn Driven>) -> Result<()> {
         self.born.check()?;
-        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+        if let Some(waiting) = &self.waiting
+            && let Some(fd) = source.wait_fd()
+        {
             waiting.set.add(fd)?;
         }
         lock(&self.sources).push(Arc::downgrade(source));
@@ -192,7 +194,9 @@ impl EqCore {
         if !self.born.is_here() {
             return; // the wait set is the parent's too
         }
-        if let (Some(waiting), Some(fd)) = (&self.waiting, source.wait_fd()) {
+        if let Some(waiting) = &self.waiting
+            && let Some(fd) = source.wait_fd()
+        {
             waiting.set.remove(fd);
         }
         let gone = Arc::as_ptr(source).cast::<()>();

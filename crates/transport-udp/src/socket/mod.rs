@@ -16,6 +16,7 @@ mod vacancy;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ofi_api::Result;
@@ -64,6 +65,8 @@ pub struct Socket {
     /// Addresses where ICMP says that nobody is.
     pub refused: Vec<SocketAddr>,
     set: WaitSet,
+    /// The set has the socket. Each datagram would tell the set of itself, which costs its sender: so not before somebody may sleep.
+    watched: AtomicBool,
     timer: Timer,
     timer_set: Option<Instant>,
     /// Datagrams that the system would not send.
@@ -88,7 +91,6 @@ impl Socket {
         let Bound { socket, granted, joins } = bind(address, buffer, segments)?;
         let address = socket.local_addr().map_err(|_| ofi_core::sys::os_error("getsockname"))?;
         let (set, timer) = (WaitSet::new()?, Timer::new()?);
-        set.add(socket.as_raw_fd())?;
         set.add(timer.fd())?;
         Ok(Self {
             driver: Driver::new(&socket, choice)?,
@@ -98,6 +100,7 @@ impl Socket {
             outgoing: Outgoing::new(joins)?,
             refused: Vec::new(),
             set,
+            watched: AtomicBool::new(false),
             timer,
             timer_set: None,
             unsendable: 0,
@@ -225,6 +228,14 @@ impl Socket {
 
     /// Readable when there is something to receive, or the timer is due.
     pub fn fd(&self) -> RawFd {
+        if !self.watched.load(Ordering::Relaxed) {
+            match self.set.add(self.socket.as_raw_fd()) {
+                Ok(()) => self.watched.store(true, Ordering::Relaxed),
+                Err(error) => {
+                    tracing::error!(target: "ofi::udp::ep_ctrl", "nothing that comes will wake a sleeper: {error}");
+                }
+            }
+        }
         self.set.fd()
     }
 

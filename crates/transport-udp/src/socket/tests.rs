@@ -232,6 +232,24 @@ fn a_sleeper_is_woken_though_the_thread_that_received_never_looks_again() {
     });
 }
 
+/// A set that has the socket is told of each datagram, by whoever sends it: so only where somebody may sleep.
+#[test]
+fn a_socket_on_which_nobody_sleeps_is_in_no_set() {
+    with_each(|choice| {
+        let socket = open(choice);
+        let watched = || {
+            let told = format!("/proc/self/fdinfo/{}", socket.set.fd());
+            let fd = socket.raw().as_raw_fd().to_string();
+            let lines = std::fs::read_to_string(told).unwrap();
+            let mut members = lines.lines().filter_map(|line| line.strip_prefix("tfd:"));
+            members.any(|line| line.split_whitespace().next() == Some(&fd))
+        };
+        assert!(!watched(), "{choice:?}");
+        let fd = socket.fd();
+        assert!(watched() && socket.fd() == fd, "{choice:?}");
+    });
+}
+
 /// What one thread's look has taken off the socket and not handed on is there for any thread.
 #[test]
 fn threads_take_turns_and_nothing_is_lost_between() {

@@ -1,0 +1,47 @@
+//! A descriptor that a set of descriptors has costs whoever makes it readable. The socket of an endpoint on which nobody can sleep is in
+//! no set. A test program of its own, as it looks at all descriptors of its process.
+
+use std::fs;
+
+use ofi_tests::udp::socket;
+use ofi_tests::{Naming, opening};
+use testkit::prelude::*;
+
+/// Descriptors of this process's sockets at a port.
+fn sockets(port: u16) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/net/udp").expect("Linux has it");
+    let at = format!(":{port:04X}");
+    let rows =
+        table.lines().filter(|row| row.split_whitespace().nth(1).is_some_and(|own| own.ends_with(&at)));
+    let inodes: Vec<&str> = rows.filter_map(|row| row.split_whitespace().nth(9)).collect();
+    let descriptors = fs::read_dir("/proc/self/fd").expect("Linux has it").filter_map(Result::ok);
+    descriptors
+        .filter(|descriptor| {
+            let link = fs::read_link(descriptor.path()).unwrap_or_default();
+            inodes.iter().any(|inode| link.to_string_lossy() == format!("socket:[{inode}]"))
+        })
+        .map(|descriptor| descriptor.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Whether some set has one of these.
+fn are_watched(sockets: &[String]) -> bool {
+    let sets = fs::read_dir("/proc/self/fdinfo").expect("Linux has it").filter_map(Result::ok);
+    let lines = sets.map(|set| fs::read_to_string(set.path()).unwrap_or_default());
+    lines.into_iter().any(|lines| {
+        let members = lines.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next());
+        members.into_iter().any(|member| sockets.iter().any(|socket| socket == member))
+    })
+}
+
+#[test]
+fn a_socket_is_watched_where_somebody_may_sleep_and_nowhere_else() {
+    for naming in [Naming::Udp, Naming::Nearby] {
+        for (wait, watched) in [(WaitObj::None, false), (WaitObj::Fd, true)] {
+            let side = opening(naming).wait_obj(wait).open();
+            let sockets = sockets(socket(&side.name()).port());
+            assert!(!sockets.is_empty(), "{naming:?}");
+            assert_eq!(are_watched(&sockets), watched, "{naming:?}, {wait:?}");
+        }
+    }
+}
