@@ -34,6 +34,7 @@ pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
 use packet_size::{PacketSize, Vanishing};
 use resting::Resting;
 use sent::{History, Sent};
+pub use train::Heads;
 
 /// How an endpoint behaves.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use super::{Config, Connection};
 use crate::endpoint::{Driver, Row};
-use crate::stream::{PART_HEAD, Stream};
+use crate::stream::{PART_HEAD, Stream, Train};
 use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::header::{self, flag};
@@ -10,6 +10,45 @@ use crate::wire::{Header, Kind, frame};
 
 /// Bytes of such a packet before its payload.
 const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
+/// Where in them the numbers are that differ: the packet's, the place in the stream, the place in the payload.
+const NUMBER: usize = header::LEN - 8;
+const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
+const AT: usize = HEADS - 8;
+
+/// What comes before the payload in the packets of a row, one after the other.
+#[derive(Debug)]
+pub struct Heads {
+    bytes: [u8; HEADS],
+    number: u64,
+    offset: u64,
+    stride: u64,
+    at: u64,
+    part: u64,
+}
+
+impl Heads {
+    fn new(header: &Header, stream: Stream, train: &Train) -> Self {
+        let mut bytes = [0; HEADS];
+        header.write(&mut bytes[..header::LEN]);
+        frame::write_stream_head(&mut bytes[header::LEN..], stream, train.start, train.stride() as usize);
+        bytes[HEADS - PART_HEAD..].copy_from_slice(&train.head(0));
+        let (_, at, part) = train.payload();
+        let (number, offset, stride) = (header.number, train.start, train.stride());
+        Self { bytes, number, offset, stride, at, part: part as u64 }
+    }
+
+    /// Puts the next packet's before its payload, and answers the room for that and for what follows.
+    pub fn put<'a>(&mut self, packet: &'a mut [u8]) -> &'a mut [u8] {
+        let Some((to, room)) = packet.split_first_chunk_mut() else { return &mut [] };
+        for (place, value) in [(NUMBER, self.number), (OFFSET, self.offset), (AT, self.at)] {
+            self.bytes[place..place + 8].copy_from_slice(&value.to_be_bytes());
+        }
+        *to = self.bytes;
+        (self.number, self.offset, self.at) =
+            (self.number + 1, self.offset + self.stride, self.at + self.part);
+        room
+    }
+}
 
 impl Connection {
     /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most `most`. Answers
@@ -51,20 +90,19 @@ impl Connection {
         let Some(train) = self.sender.stream(stream).train(&carried, most) else { return 0 };
 
         let (count, len, stride) = (train.count as usize, size as usize, train.stride());
-        let Some(row) = buf.get_mut(..count * len) else { return 0 };
-        for (index, packet) in (0u64..).zip(row.chunks_exact_mut(len)) {
-            let (heads, start) = (&mut packet[header::LEN..], train.start + index * stride);
-            frame::write_stream_head(heads, stream, start, stride as usize);
-            heads[frame::STREAM_LEN..][..PART_HEAD].copy_from_slice(&train.head(index));
-        }
-        let (token, at, part) = train.payload();
-        driver.fill_row(peer, token, at, Row { bytes: row, len, skip: HEADS, part });
+        let Some(bytes) = buf.get_mut(..count * len) else { return 0 };
         let sealed = if trailer > 0 { flag::SEALED } else { 0 };
         let flags = if checked { flag::CHECKED } else { sealed };
-        for (number, packet) in (number..).zip(row.chunks_exact_mut(len)) {
-            Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
-            if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
-                protection.seal(number, packet);
+        let (token, at, part) = train.payload();
+        let heads = Heads::new(&Header::new(Kind::Data, session.remote, number), stream, &train);
+        driver.fill_row(peer, token, at, Row { bytes: &mut *bytes, len, part, heads });
+        // Flags, and what only a whole packet can have.
+        if flags != 0 {
+            for (number, packet) in (number..).zip(bytes.chunks_exact_mut(len)) {
+                Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
+                if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+                    protection.seal(number, packet);
+                }
             }
         }
         session.next_number += train.count;

@@ -18,7 +18,7 @@ use book::Book;
 use past::Pasts;
 
 use crate::chunks::Chunks;
-use crate::connection::{Config, Connection, Lost, Stats};
+use crate::connection::{Config, Connection, Heads, Lost, Stats};
 use crate::crypto::{Identity, Security};
 use crate::hash::{self, Key};
 use crate::stream::{Flow, Sender, Stream};
@@ -66,15 +66,16 @@ pub trait Driver {
 pub struct Row<'a> {
     pub(crate) bytes: &'a mut [u8],
     pub(crate) len: usize,
-    pub(crate) skip: usize,
+    pub(crate) heads: Heads,
     /// Bytes of payload in each packet.
     pub part: usize,
 }
 
 impl<'a> Row<'a> {
-    /// The room in each.
+    /// The room in each, all of which is to be asked for: a packet's heads are written along with it, while its lines are here.
     pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
-        self.bytes.chunks_exact_mut(self.len).map(move |packet| &mut packet[self.skip..self.skip + self.part])
+        let Self { bytes, len, mut heads, part } = self;
+        bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])
     }
 }
 

@@ -8,8 +8,8 @@ use crate::wire::Malformed;
 
 pub use receive::ReceiveStream;
 pub(crate) use resting::Senders;
-pub(crate) use send::PART_HEAD;
 pub use send::SendStream;
+pub(crate) use send::{PART_HEAD, Train};
 
 /// Which of a session's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
