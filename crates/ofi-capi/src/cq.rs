@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitObj};
+use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitCond, WaitObj};
 
-use crate::abi::{class, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
+use crate::abi::{class, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain, flag};
 use crate::border::{self, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
@@ -64,13 +64,18 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: as above.
         let attr = match unsafe { info::read(attr, size_of::<fi_cq_attr>()) } {
             None => CqAttr::default(),
-            Some(attr) => CqAttr {
-                size: attr.size,
-                format: CqFormat::try_from(attr.format)?,
-                wait_obj: WaitObj::try_from(attr.wait_obj)?,
-                // SAFETY: as above.
-                wait_set: unsafe { sets::of_attr(attr.wait_obj, attr.wait_set)? },
-            },
+            Some(attr) => {
+                domain::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
+                // How many entries a reader waits for is a hint.
+                WaitCond::try_from(attr.wait_cond)?;
+                CqAttr {
+                    size: attr.size,
+                    format: CqFormat::try_from(attr.format)?,
+                    wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                    // SAFETY: as above.
+                    wait_set: unsafe { sets::of_attr(attr.wait_obj, attr.wait_set)? },
+                }
+            }
         };
         let cq = domain.domain.open_cq(&attr)?;
         let handle =
@@ -201,7 +206,7 @@ unsafe extern "C" fn sreadfrom(
     border::size(|| unsafe { read_into(cq, buf, count, sources, timeout) })
 }
 
-unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flags: u64) -> isize {
+unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, flags: u64) -> isize {
     border::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let cq = unsafe { object::body(cq)? };
@@ -209,6 +214,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flag
         let Some(mut entry) = (unsafe { info::read(place, cq.err_entry) }) else {
             return Err(null("struct fi_cq_err_entry"));
         };
+        domain::no_flags("fi_cq_readerr", flags)?;
         let error = cq.cq.read_error()?;
         entry.op_context = error.op_context.as_ptr();
         (entry.flags, entry.len) = (error.flags.bits(), error.len);

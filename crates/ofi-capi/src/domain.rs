@@ -91,6 +91,14 @@ pub(crate) unsafe extern "C" fn open_with_flags(
     })
 }
 
+/// Refuses all flags but some.
+///
+/// # Errors
+/// `FI_EBADFLAGS`.
+pub(crate) fn only_flags(call: &str, flags: u64, known: u64) -> Result<()> {
+    no_flags(call, flags & !known)
+}
+
 /// Refuses all flags.
 ///
 /// # Errors

@@ -310,6 +310,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
 /// Which side flags are about: `FI_TRANSMIT` or `FI_RECV`, one of them. The flags without it.
 fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
     let sides = OpFlags::TRANSMIT | OpFlags::RECV;
+    domain::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
     match flags & sides {
         OpFlags::TRANSMIT => Ok((true, flags - sides)),
         OpFlags::RECV => Ok((false, flags - sides)),

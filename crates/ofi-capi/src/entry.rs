@@ -49,7 +49,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         // SAFETY: as above.
         let hints = unsafe { read_hints(hints.cast(), abi) };
         let ours = hints.and_then(|hints| {
-            let flags = GetinfoFlags::from_bits_retain(flags);
+            let flags = known(flags)?;
             let (node, service, hints) = (node.as_deref(), service.as_deref(), hints.as_ref());
             let mut infos = ofi::getinfo_asking_least(&Request { version, node, service, flags, hints })?;
             infos.iter_mut().for_each(info::name_source);
@@ -61,6 +61,21 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         unsafe { place.write(list.cast()) };
         Ok(())
     })
+}
+
+/// The flags of getinfo. Some are C libfabric's own, with which its layers ask: as plug-ins they may do so here.
+///
+/// # Errors
+/// `FI_EBADFLAGS` for others.
+fn known(flags: u64) -> Result<GetinfoFlags> {
+    let unknown = flags & !(GetinfoFlags::all().bits() | foreign::LAYERS);
+    if unknown == 0 {
+        return Ok(GetinfoFlags::from_bits_truncate(flags));
+    }
+    let wanted =
+        GetinfoFlags::all().iter_names().map(|(name, _)| format!("FI_{name}")).collect::<Vec<_>>().join(", ");
+    let subject = "the flags of fi_getinfo";
+    Err(Error::wanted(Errno::EBADFLAGS, subject, wanted, format!("{unknown:#x}"), "leave the others out"))
 }
 
 /// The hints; a number that no header has is a thing that no provider offers.

@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::border::{self, invalid, null};
 use crate::cq::{milliseconds, put_error_data};
+use crate::domain::{no_flags, only_flags};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
 use crate::{directory, fabric, info, memory, names, nosys, pep};
@@ -70,11 +71,14 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: as above.
         let attr = match unsafe { info::read(attr, size_of::<fi_eq_attr>()) } {
             None => EqAttr::default(),
-            Some(attr) => EqAttr {
-                size: attr.size,
-                write: attr.flags & flag::WRITE != 0,
-                wait_obj: WaitObj::try_from(attr.wait_obj)?,
-            },
+            Some(attr) => {
+                only_flags("fi_eq_open", attr.flags, flag::WRITE | flag::AFFINITY)?;
+                EqAttr {
+                    size: attr.size,
+                    write: attr.flags & flag::WRITE != 0,
+                    wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                }
+            }
         };
         let eq = fabric.fabric.open_eq(&attr)?;
         let fid = fid_eq { fid: object::header::<fid_eq>(context, &FID_OPS), ops: OPS.table() };
@@ -163,6 +167,7 @@ unsafe fn take(eq: &EqBody, number: *mut u32, buf: *mut c_void, len: usize, flag
     if number.is_null() || buf.is_null() {
         return Err(null("the event, or the buffer for it"));
     }
+    only_flags("the reading of an event", flags, flag::PEEK)?;
     let _one_at_a_time = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
     let seen = eq.eq.peek()?;
     if len < encoded_len(&seen) {
@@ -207,6 +212,7 @@ unsafe extern "C" fn sread(
     border::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
+        only_flags("the reading of an event", flags, flag::PEEK)?;
         let deadline = milliseconds(timeout).and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -231,7 +237,7 @@ unsafe extern "C" fn write(
     border::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
-        crate::domain::no_flags("fi_eq_write", flags)?;
+        no_flags("fi_eq_write", flags)?;
         if len > LONGEST || buf.is_null() && len > 0 {
             return Err(invalid("an event", &format!("at most {LONGEST} bytes"), format!("{len} bytes")));
         }
@@ -244,12 +250,13 @@ unsafe extern "C" fn write(
     })
 }
 
-unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, _flags: u64) -> isize {
+unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, flags: u64) -> isize {
     border::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         // SAFETY: as above.
         let Some(entry) = (unsafe { place.as_mut() }) else { return Err(null("struct fi_eq_err_entry")) };
+        no_flags("fi_eq_readerr", flags)?;
         let mut kept = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let error = eq.eq.read_error()?;
         entry.fid = directory::pointer(error.fid);

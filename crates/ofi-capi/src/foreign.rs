@@ -197,6 +197,8 @@ pub(crate) struct Asked {
 const NAMES_ONLY: u64 = 1 << 54;
 /// C libfabric's own flag: a layer asks for what to put itself on, which is no other layer.
 const CORE_PROV_ONLY: u64 = 1 << 59;
+/// Its other flags of that kind too.
+pub(crate) const LAYERS: u64 = 0xf << 58;
 
 /// What the plug-ins offer: a list of the newest structures; null for nothing.
 ///

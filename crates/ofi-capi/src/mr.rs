@@ -68,6 +68,14 @@ unsafe fn register(
     if place.is_null() {
         return Err(null("the place of the registration"));
     }
+    crate::domain::only_flags("a registration", flags, flag::OF_REGISTRATION)?;
+    let unknown = MrAccess::from_bits_retain(attr.access).difference(MrAccess::all());
+    if !unknown.is_empty() {
+        return Err(invalid("access", "FI_SEND, FI_RECV, FI_READ and the like", unknown.to_string()));
+    }
+    if attr.offset != 0 {
+        return Err(invalid("offset", "0: it is reserved", attr.offset.to_string()));
+    }
     let iface = HmemIface::try_from(attr.iface)?;
     if flags & flag::MR_DMABUF != 0 || iface != HmemIface::System {
         return Err(Error::wanted(

@@ -14,13 +14,13 @@ pub const INJECT: usize = 4096;
 /// Operations that an endpoint may have outstanding in each direction, unless more are asked for.
 const SIZE: usize = 1024;
 /// And the most that may be asked for.
-const MAX_SIZE: usize = 1 << 20;
+pub(crate) const MAX_SIZE: usize = 1 << 20;
 /// Pieces of local memory in one operation.
-const IOV_LIMIT: usize = 8;
+pub(crate) const IOV_LIMIT: usize = 8;
 /// As many of each object as one likes.
 const MANY: usize = 1 << 16;
 /// The most transmit contexts, and receive contexts, of a scalable endpoint.
-const CONTEXTS: usize = 256;
+pub(crate) const CONTEXTS: usize = 256;
 
 /// The version of all providers: that of the library.
 pub fn version() -> Version {

@@ -459,6 +459,8 @@ pub(crate) mod flag {
     pub(crate) const SYNC_ERR: u64 = 1 << 58;
     /// Ends are reported to an event queue.
     pub(crate) const EVENT: u64 = 1 << 24;
+    /// Of a queue: interrupts go to the vector that its attributes name. There are none here.
+    pub(crate) const AFFINITY: u64 = 1 << 29;
     /// Only to look at.
     pub(crate) const READ: u64 = 1 << 8;
     /// Completions name peers by numbers of the application.
@@ -483,4 +485,7 @@ pub(crate) mod flag {
     pub(crate) const AUTH_KEY: u64 = 1 << 57;
     /// The memory is named by a dma-buf.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
+    /// All that a registration may say (fi_mr(3)): with that, the memory is persistent, used once, or where of a device.
+    pub(crate) const OF_REGISTRATION: u64 =
+        MR_DMABUF | AUTH_KEY | RMA_EVENT | 1 << 41 | 1 << 45 | 1 << 46 | 1 << 49;
 }

@@ -4,13 +4,13 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ofi_api::Result;
 
-use super::from_c::read;
+use super::from_c::{check_length, read};
 use crate::abi::{
     Abi, class, command, fi_bus_attr, fi_device_attr, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
     fi_link_attr, fi_ops, fi_rx_attr, fi_tx_attr, fid, fid_nic,
 };
 use crate::border;
-use crate::memory::{self, bytes, copy_of, free, whole_string, zeroed};
+use crate::memory::{self, copy_of, free, whole_string, zeroed};
 
 /// An empty info with all its attributes: `fi_allocinfo`.
 ///
@@ -49,7 +49,7 @@ unsafe fn or_release(filled: Result<()>, info: *mut fi_info) -> Result<*mut fi_i
 /// A copy of one info of version `abi`, without what follows it in its list.
 ///
 /// # Errors
-/// `FI_ENOMEM`.
+/// `FI_ENOMEM`; `FI_EINVAL` for impossible lengths.
 ///
 /// # Safety
 /// The C caller's promise: a valid `fi_info` of that version.
@@ -78,9 +78,9 @@ pub(crate) unsafe fn duplicate(from: *const fi_info, abi: Abi) -> Result<*mut fi
 /// As [`duplicate`].
 unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Result<()> {
     // SAFETY: the caller's promise, here and below: lengths and pointers belong together.
-    place.src_addr = copy_of(unsafe { bytes(from.src_addr, from.src_addrlen) })?;
+    place.src_addr = copy_of(unsafe { bytes("src_addrlen", from.src_addr, from.src_addrlen)? })?;
     // SAFETY: as above.
-    place.dest_addr = copy_of(unsafe { bytes(from.dest_addr, from.dest_addrlen) })?;
+    place.dest_addr = copy_of(unsafe { bytes("dest_addrlen", from.dest_addr, from.dest_addrlen)? })?;
     // SAFETY: as above.
     unsafe { attribute(&mut place.tx_attr, from.tx_attr, abi.tx_attr(), |_| {})? };
     // SAFETY: as above.
@@ -93,7 +93,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     };
     if let Some((from, to)) = ep {
         // SAFETY: as above.
-        to.auth_key = copy_of(unsafe { key(from.auth_key, from.auth_key_size) })?.cast();
+        to.auth_key = copy_of(unsafe { key(from.auth_key, from.auth_key_size)? })?.cast();
     }
     // SAFETY: as above.
     let domain = unsafe {
@@ -103,7 +103,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     };
     if let Some((from, to)) = domain {
         // SAFETY: as above.
-        to.auth_key = copy_of(unsafe { key(from.auth_key, from.auth_key_size) })?.cast();
+        to.auth_key = copy_of(unsafe { key(from.auth_key, from.auth_key_size)? })?.cast();
         // SAFETY: as above.
         to.name = unsafe { text(from.name)? };
     }
@@ -150,9 +150,25 @@ unsafe fn attribute<T: Copy>(
 
 /// # Safety
 /// The C caller's promise: the key has as many bytes as is said.
-unsafe fn key<'a>(pointer: *const u8, size: usize) -> &'a [u8] {
+unsafe fn key<'a>(pointer: *const u8, size: usize) -> Result<&'a [u8]> {
     // SAFETY: the caller's promise. The largest number says that the keys are elsewhere.
-    if size == usize::MAX { &[] } else { unsafe { bytes(pointer.cast(), size) } }
+    if size == usize::MAX { Ok(&[]) } else { unsafe { bytes("auth_key_size", pointer.cast(), size) } }
+}
+
+/// The bytes behind a pointer; none for null.
+///
+/// # Errors
+/// `FI_EINVAL` for more than an address or a key can have: then it is no length.
+///
+/// # Safety
+/// The C caller's promise: null, or `len` readable bytes.
+unsafe fn bytes<'a>(subject: &str, pointer: *const c_void, len: usize) -> Result<&'a [u8]> {
+    if pointer.is_null() {
+        return Ok(&[]);
+    }
+    check_length(subject, len)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { memory::bytes(pointer, len) })
 }
 
 /// # Safety

@@ -247,7 +247,11 @@ fn format_of(bytes: &[u8]) -> AddrFormat {
     }
 }
 
-fn check_length(subject: &str, len: usize) -> Result<()> {
+/// Checks the length of an address or of a key.
+///
+/// # Errors
+/// `FI_EINVAL` if it is absurd.
+pub(super) fn check_length(subject: &str, len: usize) -> Result<()> {
     if len <= LONGEST {
         return Ok(());
     }

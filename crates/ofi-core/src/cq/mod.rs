@@ -78,6 +78,21 @@ struct Reader {
     held_back: usize,
 }
 
+/// Bytes of an entry in memory, at least.
+const ENTRY: usize = 64;
+
+/// Checks that a queue of `size` entries could be in memory.
+///
+/// # Errors
+/// `FI_EINVAL`.
+pub(crate) fn holds(size: usize, subject: &str) -> Result<()> {
+    if size <= isize::MAX as usize / ENTRY {
+        return Ok(());
+    }
+    let wanted = "as many entries as there is memory for";
+    Err(Error::wanted(Errno::EINVAL, subject, wanted, size.to_string(), "leave it zero"))
+}
+
 /// The core's completion queue.
 pub struct Cq {
     domain: DomainId,
@@ -98,6 +113,8 @@ impl Cq {
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CqAttr, serialization: Serialization, domain: DomainId) -> Result<Arc<Self>> {
+        // Entries wait with their endpoints, for as many as are outstanding there: the size is met, if it is one.
+        holds(attr.size, "fi_cq_attr.size")?;
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
         let queue = Arc::new(Self {

@@ -1,6 +1,7 @@
 //! Fabrics and domains: what endpoints, queues, vectors and registrations are opened in.
 
 mod events;
+mod limits;
 mod part;
 
 use std::sync::Arc;
@@ -169,7 +170,7 @@ impl<T: Transport> DomainHandle<T> {
                 "use an info that getinfo answered for this domain",
             ));
         }
-        Ok(())
+        limits::check(info)
     }
 }
 
@@ -197,11 +198,13 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_shared_transmit(&self, attr: &TxAttr) -> Result<Arc<dyn SharedTransmit>> {
         self.0.born.check()?;
+        limits::check_tx(attr)?;
         Ok(Arc::new(SharedTx::new(&self.0, attr)))
     }
 
     fn open_shared_receive(&self, attr: &RxAttr) -> Result<Arc<dyn Endpoint>> {
         self.0.born.check()?;
+        limits::check_rx(attr)?;
         Ok(Srx::open(&self.0, attr))
     }
 

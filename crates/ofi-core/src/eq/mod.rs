@@ -86,6 +86,7 @@ impl EqCore {
     /// # Errors
     /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
     pub fn open(attr: &EqAttr) -> Result<Arc<Self>> {
+        crate::cq::holds(attr.size, "fi_eq_attr.size")?;
         let waiting = match attr.wait_obj {
             WaitObj::None | WaitObj::Yield => None,
             WaitObj::Unspec | WaitObj::Fd => {
