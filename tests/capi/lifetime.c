@@ -55,6 +55,54 @@ static void loading(void)
 	use();
 }
 
+/* A library that is closed while its own threads run: what was opened from it still works, and its threads end with it. */
+static void closing_under_threads(void)
+{
+	void *copy = dlmopen(LM_ID_NEWLM, here(), RTLD_NOW | RTLD_LOCAL);
+	CHECK(copy);
+	int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **) =
+		dlsym(copy, "fi_getinfo");
+	void (*freeinfo)(struct fi_info *) = dlsym(copy, "fi_freeinfo");
+	struct fi_info *(*dupinfo)(const struct fi_info *) = dlsym(copy, "fi_dupinfo");
+	int (*fabric_of)(struct fi_fabric_attr *, struct fid_fabric **, void *) = dlsym(copy, "fi_fabric");
+	CHECK(getinfo && freeinfo && dupinfo && fabric_of);
+	for (int at = 0; at < 2; at++) {
+		struct fi_info *hints = dupinfo(NULL), *info = NULL;
+		struct fid_fabric *fabric;
+		struct fid_domain *domain;
+		struct fid_ep *ep;
+		struct fid_cq *cq;
+		struct fid_av *av;
+		hints->fabric_attr->prov_name = at ? "udp" : "shm";
+		hints->domain_attr->control_progress = hints->domain_attr->data_progress = FI_PROGRESS_AUTO;
+		hints->ep_attr->type = FI_EP_RDM;
+		OK(getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+		hints->fabric_attr->prov_name = NULL;
+		freeinfo(hints);
+		OK(fabric_of(info->fabric_attr, &fabric, NULL));
+		OK(fi_domain(fabric, info, &domain, NULL));
+		OK(fi_endpoint(domain, info, &ep, NULL));
+		OK(fi_cq_open(domain, NULL, &cq, NULL));
+		OK(fi_av_open(domain, NULL, &av, NULL));
+		OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+		OK(fi_ep_bind(ep, &av->fid, 0));
+		OK(fi_enable(ep));
+		freeinfo(info);
+		if (at)
+			OK(dlclose(copy));
+		struct fi_cq_tagged_entry entry;
+		ANSWERS(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
+		if (at)
+			break; /* left open, as by a program that forgets */
+		OK(fi_close(&ep->fid));
+		OK(fi_close(&cq->fid));
+		OK(fi_close(&av->fid));
+		OK(fi_close(&domain->fid));
+		OK(fi_close(&fabric->fid));
+	}
+	use();
+}
+
 /* The system's own library beside ours: by its path, for the name alone would find the library that is there. */
 static void both(void)
 {
@@ -87,11 +135,28 @@ static void *thread(void *arg)
 	return arg;
 }
 
+/* Every other thread asks what there is, again and again, and loads the library once more meanwhile. */
+static void *asking(void *arg)
+{
+	for (int round = 0; round < 20; round++) {
+		struct fi_info *info = NULL, *copy;
+		OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &info));
+		copy = fi_dupinfo(info);
+		CHECK(copy && strlen(fi_tostr(copy, FI_TYPE_INFO)) > 100);
+		fi_freeinfo(copy);
+		fi_freeinfo(info);
+		void *library = dlopen(here(), RTLD_NOW | RTLD_LOCAL);
+		CHECK(library);
+		OK(dlclose(library));
+	}
+	return arg;
+}
+
 static void threads(void)
 {
 	pthread_t all[8];
 	for (int at = 0; at < 8; at++)
-		OK(pthread_create(&all[at], NULL, thread, NULL));
+		OK(pthread_create(&all[at], NULL, at % 2 ? asking : thread, NULL));
 	for (int at = 0; at < 8; at++)
 		OK(pthread_join(all[at], NULL));
 }
@@ -110,6 +175,7 @@ static void forking(void)
 		CHECK(fi_cq_read(pair.cq[0], &entry, 1) < 0);
 		fi_close(&pair.ep[0]->fid);
 		use();
+		loading();
 		_exit(0);
 	}
 	int status = 1;
@@ -200,6 +266,7 @@ int main(void)
 	use();
 	wrong_handles();
 	loading();
+	closing_under_threads();
 	both();
 	threads();
 	forking();

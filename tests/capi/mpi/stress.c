@@ -32,6 +32,28 @@ static void lengths(void)
 	}
 }
 
+/* Nothing at all, from and to null, in every way of sending and receiving. */
+static void nothing(void)
+{
+	MPI_Request requests[4];
+	MPI_Status state;
+	int len = -1;
+	MPI_Irecv(NULL, 0, MPI_CHAR, before(), 7, MPI_COMM_WORLD, &requests[0]);
+	MPI_Irecv(NULL, 0, MPI_DOUBLE, MPI_ANY_SOURCE, 8, MPI_COMM_WORLD, &requests[1]);
+	MPI_Isend(NULL, 0, MPI_CHAR, after(), 7, MPI_COMM_WORLD, &requests[2]);
+	MPI_Issend(NULL, 0, MPI_DOUBLE, after(), 8, MPI_COMM_WORLD, &requests[3]);
+	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+	MPI_Isend(NULL, 0, MPI_CHAR, after(), 9, MPI_COMM_WORLD, &requests[0]);
+	MPI_Probe(before(), 9, MPI_COMM_WORLD, &state);
+	MPI_Get_count(&state, MPI_CHAR, &len);
+	CHECK(len == 0 && state.MPI_SOURCE == before());
+	MPI_Recv(NULL, 0, MPI_CHAR, before(), 9, MPI_COMM_WORLD, &state);
+	MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+	MPI_Bcast(NULL, 0, MPI_INT, 0, MPI_COMM_WORLD);
+	MPI_Allreduce(NULL, NULL, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	MPI_Allgather(NULL, 0, MPI_INT, NULL, 0, MPI_INT, MPI_COMM_WORLD);
+}
+
 static void collectives(void)
 {
 	int sum = 0, *all = malloc(ranks * sizeof *all), root = rank == 0 ? 4711 : 0;
@@ -47,6 +69,12 @@ static void collectives(void)
 		CHECK(all[at] == at * 100 + rank);
 	MPI_Bcast(&root, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	CHECK(root == 4711);
+	MPI_Gather(&rank, 1, MPI_INT, all, 1, MPI_INT, ranks - 1, MPI_COMM_WORLD);
+	for (int at = 0; rank == ranks - 1 && at < ranks; at++)
+		CHECK(all[at] == at);
+	MPI_Scan(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	CHECK(sum == rank * (rank + 1) / 2);
+	MPI_Barrier(MPI_COMM_WORLD);
 	free(all);
 }
 
@@ -66,6 +94,29 @@ static void one_sided(void)
 	MPI_Win_unlock_all(window);
 	MPI_Barrier(MPI_COMM_WORLD);
 	CHECK(rank != 0 || memory[1] == ranks);
+	MPI_Win_free(&window);
+
+	/* Memory of the program's own, read, added to and swapped. */
+	static int own[1024];
+	int got[1024], expected = 0, swapped = -1, mine = rank + 1;
+	memset(own, 0, sizeof own);
+	own[5] = rank;
+	MPI_Win_create(own, sizeof own, sizeof *own, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+	MPI_Win_fence(0, window);
+	MPI_Get(got, 1024, MPI_INT, after(), 0, 1024, MPI_INT, window);
+	MPI_Put(NULL, 0, MPI_INT, after(), 0, 0, MPI_INT, window);
+	MPI_Accumulate(&mine, 1, MPI_INT, 0, 1, 1, MPI_INT, MPI_SUM, window);
+	MPI_Win_fence(0, window);
+	CHECK(got[5] == after());
+	CHECK(rank != 0 || own[1] == ranks * (ranks + 1) / 2);
+	MPI_Win_lock_all(0, window);
+	MPI_Compare_and_swap(&mine, &expected, &swapped, MPI_INT, 0, 2, window);
+	MPI_Win_flush_all(window);
+	MPI_Win_unlock_all(window);
+	MPI_Barrier(MPI_COMM_WORLD);
+	int first = swapped == 0, all_first;
+	MPI_Allreduce(&first, &all_first, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	CHECK(all_first == 1);
 	MPI_Win_free(&window);
 }
 
@@ -99,6 +150,7 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	lengths();
+	nothing();
 	collectives();
 	one_sided();
 	many();
