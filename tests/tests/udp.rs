@@ -166,8 +166,18 @@ fn a_thousand_peers_talk_to_one_endpoint() {
     let echoes: Vec<Memory> = (0..PEERS).map(|_| Memory::new(64)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
     let back: Vec<FiAddr> = peers.iter().map(|peer| peer.insert(&hub)).collect();
+    // All look now and then: who answers no question for a session for five seconds counts as dead.
+    let mut looked = Instant::now();
+    let mut look = || {
+        if looked.elapsed() > Duration::from_millis(200) {
+            peers.iter().for_each(Side::poll);
+            hub.poll();
+            looked = Instant::now();
+        }
+    };
     for round in 0..2 {
         for number in 0..PEERS {
+            look();
             peers[number].receive(&echoes[number]).context(number).post().expect("a receive");
             hub.receive(&memory[number]).context(number).tag(number as u64).post().expect("a receive");
             let from = Memory::patterned(64, (number + round) as u8);
@@ -175,17 +185,14 @@ fn a_thousand_peers_talk_to_one_endpoint() {
             wait::drive(&[&hub], "room", || out.send().ok());
         }
         for number in 0..PEERS {
-            // All look now and then: who answers no question for a session for five seconds counts as dead.
-            if number % 50 == 0 {
-                peers.iter().for_each(Side::poll);
-                hub.poll();
-            }
+            look();
             wait::drive(&[&hub, &peers[number]], "the message", || peers[number].next_of(number)).done();
             echoes[number].check(64, (number + round) as u8);
             let out = peers[number].out(back[number], &echoes[number]).tag(number as u64).inject();
             wait::drive(&[&hub, &peers[number]], "room", || out.send().ok());
         }
         for number in 0..PEERS {
+            look();
             wait::drive(&[&hub, &peers[number]], "the answer", || hub.next_of(number)).done();
             memory[number].check(64, (number + round) as u8);
         }
