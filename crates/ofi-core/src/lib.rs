@@ -26,6 +26,7 @@ pub mod mr;
 pub mod negotiate;
 pub mod offer;
 pub mod opened;
+pub mod patience;
 pub mod peers;
 pub mod progress;
 pub mod provider_filter;

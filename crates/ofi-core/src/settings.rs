@@ -38,9 +38,16 @@ static BACKLOG: Setting<usize> = Setting::new(
 )
 .range(1, 1 << 30);
 
+static GIVE_WAY: Setting<bool> = Setting::new(
+    CORE,
+    "give_way",
+    true,
+    "Let other threads run while polls find nothing, on a core that the polling thread has lost to others of late",
+);
+
 /// To be registered by whoever lists settings.
 pub static SETTINGS: &[&dyn AnySetting] =
-    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG];
+    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY];
 
 /// The byte budget of an endpoint's matcher.
 pub fn unexpected_bytes() -> usize {
@@ -60,4 +67,9 @@ pub fn connect_timeout() -> Duration {
 /// The backlog of a passive endpoint, to begin with.
 pub fn backlog() -> usize {
     BACKLOG.get()
+}
+
+/// Whether threads that poll in vain give way to others.
+pub fn give_way() -> bool {
+    GIVE_WAY.get()
 }

@@ -42,6 +42,15 @@ pub fn drain_eventfd(fd: RawFd) {
     unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
 }
 
+/// How often the system has put the calling thread aside for others, against its will.
+pub fn times_put_aside() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: room for the structure.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: a plain structure, which was zero before the call.
+    unsafe { usage.assume_init() }.ru_nivcsw
+}
+
 /// A set of descriptors that is itself a descriptor, readable when one of them is.
 pub struct WaitSet(OwnedFd);
 

@@ -21,6 +21,7 @@ pub use binding::{Counters, Kind};
 use crate::cq::Source;
 use crate::domain::DomainId;
 use crate::fork::Born;
+use crate::patience::Patience;
 use crate::sys;
 use crate::transport::Arm;
 use crate::trigger::{Line, Works};
@@ -46,6 +47,7 @@ pub struct Cntr {
     pub(crate) line: Line,
     works: Arc<Works>,
     waiting: Option<Waiting>,
+    patience: Mutex<Patience>,
 }
 
 impl Cntr {
@@ -75,6 +77,7 @@ impl Cntr {
             line: Line::new(serialization),
             works: Arc::clone(works),
             waiting,
+            patience: Mutex::default(),
         });
         if let Some(waiting) = &counter.waiting {
             let member: Arc<dyn Waitable> = Arc::clone(&counter) as _;
@@ -286,7 +289,9 @@ impl Counter for Cntr {
     fn read(&self) -> u64 {
         self.drive();
         let value = self.value.load(Ordering::SeqCst);
-        self.seen.store(value, Ordering::Relaxed);
+        let found = self.seen.swap(value, Ordering::Relaxed) != value;
+        let turn = self.patience.lock().unwrap_or_else(PoisonError::into_inner).polled(found);
+        turn.take();
         value
     }
 

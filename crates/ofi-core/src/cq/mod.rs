@@ -21,6 +21,7 @@ pub use outbox::{Credit, Credits, Entry, Outbox};
 use crate::domain::DomainId;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
+use crate::patience::Turn;
 use crate::sys;
 use crate::transport::Arm;
 use crate::wait::{Waitable, Waiting, no_wait_object};
@@ -30,8 +31,17 @@ use crate::wait::{Waitable, Waiting, no_wait_object};
 pub struct Polled {
     /// Entries in the buffer, those from before the poll included.
     pub filled: usize,
-    /// The source's next entry is an error.
-    pub error: bool,
+    /// What the source asks the polling thread for; `None` if its next entry is an error. (In one field, because two
+    /// fields are returned in registers.)
+    turn: Option<Turn>,
+}
+
+impl Polled {
+    /// What was found, and whether the next entry is an error.
+    #[inline]
+    pub fn new(filled: usize, error: bool, turn: Turn) -> Self {
+        Self { filled, turn: if error { None } else { Some(turn) } }
+    }
 }
 
 /// What a queue polls. `slot` says which of the source's outboxes belongs to the queue.
@@ -207,21 +217,31 @@ impl Cq {
             if polled.filled > 0 {
                 return Ok(polled.filled);
             }
-            if !polled.error {
+            if let Some(turn) = polled.turn {
+                drop(guard);
+                turn.take();
                 return Err(Error::AGAIN);
             }
         }
-        self.read_many(&mut guard, buffer)
+        let mut turn = Turn::Idle;
+        let outcome = self.read_many(&mut guard, buffer, &mut turn);
+        drop(guard);
+        turn.take();
+        outcome
     }
 
-    /// As [`Cq::read_once`], for several sources or errors.
+    /// As [`Cq::read_once`], for several sources or errors. `turn` becomes what they ask for together.
     #[inline(never)]
-    fn read_many(&self, reader: &mut Reader, buffer: &mut CqBuffer<'_>) -> Result<usize> {
+    fn read_many(&self, reader: &mut Reader, buffer: &mut CqBuffer<'_>, turn: &mut Turn) -> Result<usize> {
         if self.changed.load(Ordering::Acquire) {
             self.apply_changes(reader);
         }
         if let Some(at) = reader.error_at {
-            if reader.sources.get(at).is_some_and(|bound| bound.source.poll(bound.slot, buffer, 0).error) {
+            if reader
+                .sources
+                .get(at)
+                .is_some_and(|bound| bound.source.poll(bound.slot, buffer, 0).turn.is_none())
+            {
                 return Err(Error::AVAIL);
             }
             reader.error_at = None;
@@ -241,7 +261,8 @@ impl Cq {
             let bound = &reader.sources[at];
             let polled = bound.source.poll(bound.slot, buffer, filled);
             filled = polled.filled;
-            if polled.error {
+            *turn = turn.and(polled.turn.unwrap_or(Turn::Busy));
+            if polled.turn.is_none() {
                 if filled > 0 {
                     reader.turn = at;
                     return Ok(filled);

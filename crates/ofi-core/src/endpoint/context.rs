@@ -19,6 +19,7 @@ use super::{Ep, EpCore, NoUnwind, State, bad_state, queue_of};
 use crate::cntr::{Cntr, Kind};
 use crate::cq::{Polled, Source};
 use crate::lock::Guard;
+use crate::patience::Turn;
 use crate::transport::{Arm, Lanes, Transport};
 
 /// How long a transmit context that closes waits for what it has posted.
@@ -54,13 +55,14 @@ impl<T: Transport> Source for Port<T> {
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
         let mut filled = filled;
-        let Some(side) = state.side(self.at) else { return Polled { filled, error: false } };
+        let Some(side) = state.side(self.at) else { return Polled::new(filled, false, Turn::Busy) };
         let (outbox, credits) = side.boxes.slot(RECEIVE);
         if !outbox.is_empty() {
             let all;
             (filled, all) = outbox.drain(credits, buffer, filled);
             if all {
-                return Polled { filled, error: outbox.error_is_next() };
+                let error = outbox.error_is_next();
+                return Polled::new(filled, error, state.patience.polled(true));
             }
         }
         side.boxes.begin(RECEIVE, buffer, filled);
@@ -73,10 +75,15 @@ impl<T: Transport> Source for Port<T> {
             filled = side.boxes.end(RECEIVE);
         }
         std::mem::forget(no_unwind);
-        let error = state.side(self.at).is_some_and(|side| side.boxes.slot(RECEIVE).0.error_is_next());
+        let (mut error, mut left) = (false, false);
+        if let Some(side) = state.side(self.at) {
+            let (outbox, _) = side.boxes.slot(RECEIVE);
+            (error, left) = (outbox.error_is_next(), !outbox.is_empty());
+        }
+        let turn = state.patience.polled(filled > 0 || left);
         drop(guard);
         self.core.domain.works.run_if_due();
-        Polled { filled, error }
+        Polled::new(filled, error, turn)
     }
 
     fn take_error(&self, _slot: usize) -> Option<CqErrorEntry> {

@@ -63,6 +63,7 @@ use crate::domain::DomainCore;
 use crate::eq::Sleepers;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
+use crate::patience::Patience;
 use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
@@ -77,6 +78,7 @@ struct State<T: Transport> {
     shared_memory: bool,
     /// Keeps the authorization key of the address vector there.
     key_in_use: Option<InUse>,
+    patience: Patience,
 }
 
 impl<T: Transport> State<T> {
@@ -143,7 +145,8 @@ impl<T: Transport> Source for EpCore<T> {
             let all;
             (filled, all) = outbox.drain(credits, buffer, filled);
             if all {
-                return Polled { filled, error: outbox.error_is_next() };
+                let error = outbox.error_is_next();
+                return Polled::new(filled, error, state.patience.polled(true));
             }
         }
         state.ends.boxes.begin(slot, buffer, filled);
@@ -157,7 +160,9 @@ impl<T: Transport> Source for EpCore<T> {
         let filled = state.ends.boxes.end(slot);
         std::mem::forget(no_unwind);
         let (outbox, _) = state.ends.boxes.slot(slot);
-        let polled = Polled { filled, error: !outbox.is_empty() && outbox.error_is_next() };
+        let left = !outbox.is_empty();
+        let error = left && outbox.error_is_next();
+        let polled = Polled::new(filled, error, state.patience.polled(filled > 0 || left));
         drop(guard);
         self.domain.works.run_if_due();
         polled
@@ -292,6 +297,7 @@ impl<T: Transport> Ep<T> {
             name: if accepts { None } else { info.src_addr.clone() },
             shared_memory: true,
             key_in_use: None,
+            patience: Patience::default(),
         };
         // Event queues drive connected endpoints too, and their calls may come from any thread. What waits for a counter
         // starts on the thread that counts, which may be in calls of another endpoint.

@@ -1,0 +1,184 @@
+//! What a thread that polls in vain does for the others that want its core.
+//!
+//! A program that spins on a queue until a message comes needs the core for nothing while whoever is to send that message
+//! waits for the core. Where there are more spinning threads than cores, each message would then cost a time slice of the
+//! system's (some 3 ms). So each source (an endpoint, a counter) looks at the clock now and then while polls of it find
+//! nothing, and tells the poll to let others run.
+//!
+//! Invariants:
+//! I1. Nobody gives way who has not lost the core to others in the second before: on cores of their own threads spin.
+//! I2. Nobody gives way before it has spun for [`SPIN`] and found nothing, nor whose polls are far apart: such a thread
+//!     does something else in between, which is none of our business.
+//! I3. A thread that yielded to one that does not yield in turn gets its core back after a time slice only. It rests
+//!     instead from then on for a while: a sleeper is woken before those who have used up their share.
+//! I4. No clock is read but at every [`LOOK`]-th poll in vain, and where such a row of them ends.
+
+use std::time::{Duration, Instant};
+
+use crate::settings;
+use crate::sys;
+
+/// Polls in vain between two looks at the clock: a look costs as much as half a poll of an endpoint.
+const LOOK: u32 = 32;
+/// How long a thread spins before it gives way: more than a message takes over UDP between two hosts nearby.
+const SPIN: Duration = Duration::from_micros(10);
+/// [`LOOK`] polls that take longer are not those of a thread that spins: a poll of a socket takes 1 to 5 us.
+const DENSE: Duration = Duration::from_micros(400);
+/// What a thread that is put aside loses at least: Linux's `base_slice_ns` is 700 us on one core, and more on several.
+const LOST: Duration = Duration::from_micros(500);
+/// How long the loss of the core is remembered, and that somebody did not yield in turn.
+const CONTENDED: Duration = Duration::from_secs(1);
+const RUDE: Duration = Duration::from_millis(100);
+/// How long a rest is. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
+const REST: Duration = Duration::from_micros(1);
+
+/// What a poll asks its thread to do after it, once no lock is held. In order: of several sources the last one counts,
+/// but [`Turn::Busy`] above all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// Nothing: something was found, or the search has not lasted long.
+    Busy,
+    /// Nothing, and the source will not mind if another one gives way.
+    Idle,
+    /// Let those run who wait for the core.
+    Yield,
+    /// Sleep as shortly as the system can.
+    Rest,
+}
+
+impl Turn {
+    /// What two sources of one poll ask for.
+    #[inline]
+    pub fn and(self, other: Self) -> Self {
+        if self == Self::Busy || other == Self::Busy { Self::Busy } else { self.max(other) }
+    }
+
+    /// Does it.
+    #[inline]
+    pub fn take(self) {
+        if self > Self::Idle {
+            self.give_way();
+        }
+    }
+
+    #[cold]
+    fn give_way(self) {
+        match self {
+            Self::Rest => std::thread::sleep(REST),
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+/// A row of polls in vain.
+#[derive(Debug)]
+struct Row {
+    since: Instant,
+    looked: Instant,
+    /// What was asked for at that look.
+    asked: Turn,
+}
+
+/// What a source knows of those who poll it.
+#[derive(Debug)]
+pub struct Patience {
+    /// Polls in vain since the last look.
+    vain: u32,
+    /// What to answer until the next look.
+    until_then: Turn,
+    on: bool,
+    /// Once a look was taken.
+    row: Option<Row>,
+    /// How often the thread had been put aside when that was looked at last.
+    aside: i64,
+    contended: Option<Instant>,
+    rude: Option<Instant>,
+}
+
+impl Default for Patience {
+    /// As the settings say.
+    fn default() -> Self {
+        Self {
+            vain: 0,
+            until_then: Turn::Busy,
+            on: settings::give_way(),
+            row: None,
+            aside: 0,
+            contended: None,
+            rude: None,
+        }
+    }
+}
+
+impl Patience {
+    /// A poll found something, or not.
+    #[inline]
+    pub fn polled(&mut self, found: bool) -> Turn {
+        if found {
+            if self.row.is_some() {
+                self.end(Instant::now(), sys::times_put_aside);
+            }
+            self.vain = 0;
+            return Turn::Busy;
+        }
+        self.vain += 1;
+        if self.vain == LOOK {
+            self.vain = 0;
+            return self.look(Instant::now(), sys::times_put_aside);
+        }
+        self.until_then
+    }
+
+    /// A row has ended. The thread may have been put aside in it: what it waited for has come meanwhile.
+    #[cold]
+    fn end(&mut self, now: Instant, aside: impl FnOnce() -> i64) {
+        if let Some(row) = self.row.take() {
+            self.learn(&row, now, aside);
+        }
+        self.until_then = Turn::Busy;
+    }
+
+    #[cold]
+    fn look(&mut self, now: Instant, aside: impl FnOnce() -> i64) -> Turn {
+        if !self.on {
+            return Turn::Busy;
+        }
+        let mut row = self.row.take().unwrap_or(Row { since: now, looked: now, asked: Turn::Idle });
+        self.learn(&row, now, aside);
+        if row.asked <= Turn::Idle && now.duration_since(row.looked) > DENSE {
+            row.since = now;
+        }
+        let turn = if now.duration_since(row.since) < SPIN {
+            Turn::Busy
+        } else if self.contended.is_none_or(|until| now >= until) {
+            Turn::Idle
+        } else if self.rude.is_some_and(|until| now < until) {
+            Turn::Rest
+        } else {
+            Turn::Yield
+        };
+        (row.looked, row.asked) = (now, turn);
+        self.row = Some(row);
+        self.until_then = turn.min(Turn::Idle);
+        turn
+    }
+
+    /// What the time since the last look says of others.
+    fn learn(&mut self, row: &Row, now: Instant, aside: impl FnOnce() -> i64) {
+        if now.duration_since(row.looked) <= LOST {
+            return;
+        }
+        if row.asked > Turn::Idle {
+            self.rude = Some(now + RUDE);
+        } else {
+            let before = std::mem::replace(&mut self.aside, aside());
+            if before == self.aside {
+                return; // the thread itself had something else to do
+            }
+        }
+        self.contended = Some(now + CONTENDED);
+    }
+}
+
+#[cfg(test)]
+mod tests;
