@@ -21,7 +21,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("FI_SHM_SINGLE_COPY_SIZE", "100000"),
 ];
 /// How long a victim may take to reach its label.
-const REACHED: Duration = Duration::from_secs(15);
+const REACHED: Duration = Duration::from_secs(30);
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of sources") {
@@ -65,11 +65,23 @@ fn work(member: &mut Seat) -> Duration {
     Duration::ZERO
 }
 
+/// What members have to do more of, so that a victim comes to a step that is a rare one otherwise.
+fn favour(label: &str) -> Option<&'static str> {
+    match label.split('.').next() {
+        Some("withdraw") => Some("leases"),
+        Some("notice") => Some("notices"),
+        _ => None,
+    }
+}
+
 /// Lets a victim die at the `count`-th pass of `label` among the members. Whether it got there.
 fn die_at(mesh: &mut Mesh, label: &str, count: u32) -> bool {
     let at = format!("{label}:{count}");
     let mut victim = mesh.newcomer(&[("OFI_CRASH_AT", &at)]);
     mesh.introduce(&mut victim);
+    if let Some(what) = favour(label) {
+        mesh.seats.iter_mut().chain([&mut victim]).for_each(|seat| seat.favour(what));
+    }
     if label.starts_with("bye.") {
         // Somebody has to say it: a visitor who comes to the victim alone, and goes.
         let mut visitor = mesh.newcomer(&[]);
@@ -86,6 +98,7 @@ fn die_at(mesh: &mut Mesh, label: &str, count: u32) -> bool {
         victim.end();
         ended = victim.child.ended_within(REACHED);
     }
+    mesh.seats.iter_mut().for_each(|seat| seat.favour("nothing"));
     mesh.tell_of_death(victim.index);
     mesh.bury(&victim);
     match ended {
@@ -137,8 +150,9 @@ fn a_peer_dies_at_every_step_of_every_protocol() {
     assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to: the load has to go there");
 }
 
-/// Two instances of shared memory in each endpoint: every step, of whichever the pair has met over. Each carries half of the
-/// load, so that a victim does not come to every step in time; that the load goes everywhere is the business of the test above.
+/// Two instances of shared memory in each endpoint: every step, of whichever the pair has met over. A victim whom all others happen
+/// to reach over the second instance comes to no step that takes the library's memory; that the load goes everywhere is the
+/// business of the test above.
 #[test]
 fn a_peer_of_two_transports_dies_at_every_step() {
     let environment = [&ENVIRONMENT[..], &[(NAMING, Naming::Crossed.as_str())]].concat();

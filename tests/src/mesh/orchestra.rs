@@ -67,6 +67,11 @@ impl Seat {
         crate::parse(self.card.split('|').next().expect("a card"))
     }
 
+    /// Has it do more of what it does seldom: see [`Load::favour`](super::load::Load::favour). It may be dead.
+    pub fn favour(&mut self, what: &str) {
+        self.child.line.try_say(format!("favour {what}"));
+    }
+
     /// Closes everything, in order.
     pub fn end(&mut self) {
         self.child.line.try_say("end");

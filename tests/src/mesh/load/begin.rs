@@ -2,7 +2,7 @@
 
 use testkit::prelude::*;
 
-use super::{ACCESS, CELLS, Kind, LENGTHS, LONGEST, Load, Op, STRIPE, TRASH};
+use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, LONGEST, Load, Op, STRIPE, TRASH};
 
 impl Load {
     /// Memory for an operation, of the library's if wanted and there is some; and which it is.
@@ -44,9 +44,18 @@ impl Load {
         if peer.dead.is_some() || peer.failure.is_some() {
             return;
         }
+        let favour = self.favour.filter(|_| self.random(2) == 0);
+        match favour {
+            Some(Favour::Leases) => return self.lend(at),
+            Some(Favour::Notices) => return self.access(at, 1, true),
+            None => {}
+        }
         match self.random(16) {
             0..8 => self.send(at),
-            8..12 => self.access(at),
+            8..12 => {
+                let (region, data) = (self.random(2), self.random(4) == 0);
+                self.access(at, region, data);
+            }
             12..15 => self.add(at),
             _ => self.lend(at),
         }
@@ -86,9 +95,8 @@ impl Load {
         });
     }
 
-    /// Writes to this member's stripe of a region, or reads back what it wrote.
-    fn access(&mut self, at: usize) {
-        let region = self.random(2);
+    /// Writes to this member's stripe of a region, with remote CQ data if wanted, or reads back what it wrote.
+    fn access(&mut self, at: usize, region: usize, data: bool) {
         let (seed, len) = (self.random(256) as u8, 1 + self.random(ACCESS));
         let len = if self.random(2) == 0 { 1 + len % 200 } else { len };
         let stripe = self.peers[at].stripes[region];
@@ -120,7 +128,6 @@ impl Load {
             }
             None => {
                 memory.slice(..len).fill(seed);
-                let data = self.random(4) == 0;
                 self.post(
                     at,
                     Kind::Write { region, seed, len },

@@ -50,6 +50,15 @@ const SEARCH: usize = 2_000;
 const GIVE_BACK: usize = 3_000;
 const FIRST: usize = 10_000;
 
+/// What a member does more often than it would: a victim waits for a step that is a rare one otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Favour {
+    /// Memory that is lent, copied out of by whoever it is lent to, and closed.
+    Leases,
+    /// Writes to the library's memory, of which the owner is told.
+    Notices,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
@@ -140,6 +149,7 @@ pub struct Load {
     mourning: bool,
     /// Whether strangers send anything they like: what comes from unknown senders is not believed.
     wary: bool,
+    favour: Option<Favour>,
     /// The first thing that a death has to explain.
     omen: Option<(Instant, String)>,
     _memory: [Memory; 2],
@@ -179,6 +189,7 @@ impl Load {
             done: 0,
             mourning: false,
             wary: false,
+            favour: None,
             omen: None,
             _memory: memory,
             side,
@@ -190,6 +201,15 @@ impl Load {
     /// There are strangers about who send anything they like.
     pub fn beware(&mut self) {
         (self.wary, self.mourning) = (true, true);
+    }
+
+    /// Every second operation is of this kind from now on: `leases`, `notices`, or none in particular.
+    pub fn favour(&mut self, what: &str) {
+        self.favour = match what {
+            "leases" => Some(Favour::Leases),
+            "notices" => Some(Favour::Notices),
+            _ => None,
+        };
     }
 
     /// What others have to know: a name and two regions.
