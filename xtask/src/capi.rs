@@ -77,6 +77,13 @@ pub fn install(prefix: &Path) -> StepResult {
     }
     let folder = link(true)?;
     run(&mut cargo(&["build", "--quiet", "--release", "--package", "ofi-tools"]))?;
+    install_from(&folder, prefix)?;
+    println!("installed into {}", prefix.display());
+    Ok(Outcome::Passed)
+}
+
+/// Puts what was built into place.
+fn install_from(folder: &Path, prefix: &Path) -> Result<(), String> {
     let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
     let (lib, bin) = (prefix.join("lib"), prefix.join("bin"));
     let pkgconfig = lib.join("pkgconfig");
@@ -87,7 +94,7 @@ pub fn install(prefix: &Path) -> StepResult {
     symlink(SONAME, &lib.join("libfabric.so"))?;
     let plugins = lib.join("ofi-plugins");
     std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
-    let linked = plugins::link(&folder)?;
+    let linked = plugins::link(folder)?;
     for (_, name) in plugins::OURS {
         let file = format!("lib{name}-fi.so");
         copy(&linked.join(&file), &plugins.join(&file))?;
@@ -101,8 +108,40 @@ pub fn install(prefix: &Path) -> StepResult {
          URL: https://github.com/ofi-rs/ofi\nVersion: {INTERFACE}\nLibs: -L${{libdir}} -lfabric\nCflags:\n",
         prefix.display()
     );
-    std::fs::write(pkgconfig.join("libfabric.pc"), text).map_err(|error| error.to_string())?;
-    println!("installed into {}", prefix.display());
+    std::fs::write(pkgconfig.join("libfabric.pc"), text).map_err(|error| error.to_string())
+}
+
+/// A prefix as a user has it: `pkg-config` finds the library there, a program is linked against it, and it and the tools run.
+fn installed(folder: &Path) -> StepResult {
+    const NAME: &str = "an installed library";
+    if !answers("pkg-config", &["--version"]) {
+        return not_run(NAME, "no pkg-config (apt-get install pkg-config)");
+    }
+    if !compiles("#include <rdma/fabric.h>\n") {
+        return not_run(NAME, NO_HEADERS);
+    }
+    run(&mut cargo(&["build", "--quiet", "--package", "ofi-tools"]))?;
+    let prefix = folder.join("prefix");
+    let _ = std::fs::remove_dir_all(&prefix);
+    install_from(folder, &prefix)?;
+    // Once more: over what is there.
+    install_from(folder, &prefix)?;
+    let mut flags = command("pkg-config");
+    flags.args(["--cflags", "--libs", "libfabric"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = crate::step::output(&mut flags)?;
+    let (lib, program) = (prefix.join("lib"), folder.join("installed"));
+    if !flags.contains(&format!("-L{}", lib.display())) {
+        return Err(format!("pkg-config finds another library: {flags}"));
+    }
+    let tests = root().join("tests/capi");
+    let mut cc = command("cc");
+    cc.args(["-std=gnu11", "-O1", "-I"]).arg(&tests).arg(tests.join("messages.c")).arg("-o").arg(&program);
+    run(cc.args(flags.split_whitespace()))?;
+    run_on(&lib, &mut command(&program))?;
+    // Ours need no library of theirs.
+    for args in [&["-l"][..], &["--version"], &["-p", "shm"]] {
+        patient(command(prefix.join("bin/fi_info")).args(args).stdout(Stdio::null()))?;
+    }
     Ok(Outcome::Passed)
 }
 
@@ -124,6 +163,7 @@ pub fn test(report: &mut Report) {
         Ok(Outcome::Passed)
     });
     let Some(folder) = folder else { return };
+    report.add("an installed library", || installed(&folder));
     report.add("C programs", || own_programs(&folder));
     report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
     report.add("datagrams between the system's udp and ours", || datagrams(&folder));
@@ -194,16 +234,18 @@ fn alias(folder: &Path) -> StepResult {
     if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
         return not_run("a provider by another name", "apt-get install libfabric-bin");
     }
-    let environment = |command: &mut Command| {
-        command.env("LD_LIBRARY_PATH", folder).env("FI_PROVIDER_ALIAS", "tcp=shm");
-    };
-    let mut list = command(INFO);
-    environment(list.arg("-l"));
-    let listed = crate::step::output(&mut list)?;
-    if !listed.lines().any(|line| line.trim() == "tcp:") {
-        return Err(format!("the other name is not listed:\n{listed}"));
+    for alias in ["tcp=shm", "tcp=udp"] {
+        let environment = |command: &mut Command| {
+            command.env("LD_LIBRARY_PATH", folder).env("FI_PROVIDER_ALIAS", alias);
+        };
+        let mut list = command(INFO);
+        environment(list.arg("-l"));
+        let listed = crate::step::output(&mut list)?;
+        if !listed.lines().any(|line| line.trim() == "tcp:") {
+            return Err(format!("{alias}: the other name is not listed:\n{listed}"));
+        }
+        pingpong_pair("tcp", &environment).map_err(|why| format!("{alias}: {why}"))?;
     }
-    pingpong_pair("tcp", &environment)?;
     // Off unless set.
     match run_on(folder, command(INFO).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
         Err(_) => Ok(Outcome::Passed),
@@ -294,7 +336,7 @@ fn open_mpi(folder: &Path) -> StepResult {
         return not_run("Open MPI", NO_OPEN_MPI);
     }
     let program = stress(folder)?;
-    for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "4")] {
+    for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "8")] {
         let mut mpirun = command("mpirun");
         mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", ranks, "-x", "LD_LIBRARY_PATH"]);
         mpirun.args(["-x", "FI_SHM_REMOTE_COMM=1", "--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
