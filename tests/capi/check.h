@@ -139,13 +139,13 @@ static inline ssize_t completion(struct pair *pair, int at, struct fi_cq_tagged_
 /* Repeats a transfer for as long as resources are short. */
 #define POST(pair, call)                                                                  \
 	do {                                                                              \
-		ssize_t answer_;                                                          \
+		ssize_t posted_;                                                          \
 		double end_ = now() + 20;                                                 \
-		while ((answer_ = (call)) == -FI_EAGAIN && now() < end_) {                \
+		while ((posted_ = (call)) == -FI_EAGAIN && now() < end_) {                \
 			fi_cq_read((pair)->cq[0], NULL, 0);                               \
 			fi_cq_read((pair)->cq[1], NULL, 0);                               \
 		}                                                                         \
-		ANSWERS(answer_, 0);                                                      \
+		ANSWERS(posted_, 0);                                                      \
 	} while (0)
 
 #endif
