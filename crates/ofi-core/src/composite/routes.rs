@@ -166,6 +166,11 @@ impl Routes {
         peer
     }
 
+    /// Whether sends to the peer that has this number at a transport go there.
+    pub fn leads(&self, side: usize, local: Peer) -> bool {
+        self.get(self.peer(side, local)) == Route::new(side, local)
+    }
+
     /// A transport's number is nobody's any more.
     pub fn retire(&mut self, side: usize, local: Peer) {
         let peer = self.peer(side, local);

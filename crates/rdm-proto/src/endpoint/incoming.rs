@@ -94,6 +94,13 @@ impl Endpoint {
                 return 0; // which finds that there is no such session
             }
         };
+        self.took(now, peer);
+        taken
+    }
+
+    /// Takes note of what a peer's packets have left to do.
+    fn took(&mut self, now: Instant, peer: u32) {
+        let connection = &mut self.peers[peer as usize];
         if connection.owes() && !core::mem::replace(&mut connection.owed, true) {
             self.owed.push(peer);
         }
@@ -101,7 +108,6 @@ impl Endpoint {
             self.stopped.push(peer);
         }
         self.activate(now, peer);
-        taken
     }
 
     /// Takes a datagram. Its bytes are changed where they are encrypted.
@@ -228,10 +234,7 @@ impl Endpoint {
             Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,
             Err(reason) => return self.lose(peer, reason, driver),
         }
-        if connection.is_stopped() && !self.stopped.contains(&peer) {
-            self.stopped.push(peer);
-        }
-        self.activate(now, peer);
+        self.took(now, peer);
     }
 
     fn on_init<D: Driver>(
