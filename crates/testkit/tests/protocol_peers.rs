@@ -1,4 +1,5 @@
-//! What many peers cost an endpoint of `rdm-proto`. A test program of its own, as it looks at its memory.
+//! What many peers cost an endpoint of `rdm-proto`, and what one of them is owed. A test program of its own, as it looks at its
+//! memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -97,8 +98,8 @@ fn address(number: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number)), 7000)
 }
 
-/// One message each way, and the path's packet size is found.
-fn meet(now: &mut Instant, hub: &mut (Endpoint, Application), number: u32) {
+/// One message each way, and the path's packet size is found. The peer that it was.
+fn meet(now: &mut Instant, hub: &mut (Endpoint, Application), number: u32) -> (Endpoint, Application) {
     let at = address(number);
     let mut peer = (Endpoint::new(config(), [u64::from(number) + 100, 5]), Application::default());
     let (index, _) = hub.0.peer(at);
@@ -109,15 +110,16 @@ fn meet(now: &mut Instant, hub: &mut (Endpoint, Application), number: u32) {
     peer.0.sender(*now, back).expect("they have met").commands.record(1, 0, b"fields", 64, Some(1)).fill(2);
     converse(now, hub, &mut peer, at);
     assert_eq!((peer.1.records, peer.1.acked), (1, 1));
+    peer
 }
 
 #[test]
 fn ten_thousand_idle_peers_cost_little_each() {
     let mut now = Instant::from_nanos(1_000_000_000);
     let mut hub = (Endpoint::new(config(), [1, 2]), Application::default());
-    (0..500).for_each(|number| meet(&mut now, &mut hub, number));
+    (0..500).for_each(|number| drop(meet(&mut now, &mut hub, number)));
     let before = anonymous_bytes();
-    (500..500 + PEERS).for_each(|number| meet(&mut now, &mut hub, number));
+    (500..500 + PEERS).for_each(|number| drop(meet(&mut now, &mut hub, number)));
     let each = anonymous_bytes().saturating_sub(before) / u64::from(PEERS);
     println!("{each} bytes for each of {PEERS} peers");
     assert_eq!((hub.1.records, hub.1.acked), (u64::from(PEERS) + 500, u64::from(PEERS) + 500));
@@ -125,4 +127,31 @@ fn ten_thousand_idle_peers_cost_little_each() {
     // They are as good as new.
     let stats = hub.0.peer_statistics(3).expect("it was met");
     assert_eq!((stats.packet_size, hub.0.is_open(3), hub.0.poll_timeout()), (65_000, true, None));
+}
+
+#[test]
+fn an_acknowledgement_that_waits_for_company_is_let_out() {
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut hub = (Endpoint::new(config(), [1, 2]), Application::default());
+    let mut peer = meet(&mut now, &mut hub, 0);
+    let mut buffer = vec![0u8; 65_536];
+    let here = (Ipv4Addr::LOCALHOST, 1).into();
+    for round in 0..3 {
+        now = now + Duration::from_secs(1);
+        for answered in [true, false] {
+            let sender = hub.0.sender(now, 0).expect("they have met");
+            sender.commands.record(1, 0, b"fields", 64, Some(2)).fill(1);
+            assert!(carry(now, &mut hub, &mut peer, here, &mut buffer));
+            if answered {
+                // What is answered at once may have its acknowledgement in the answer: the next one waits for such company.
+                let sender = peer.0.sender(now, 0).expect("they have met");
+                sender.commands.record(1, 0, b"fields", 64, None).fill(2);
+                assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));
+            }
+        }
+        assert!(peer.0.poll_transmit(now, &mut buffer, &mut peer.1).is_none(), "it waits, round {round}");
+        assert!(peer.0.hasten(), "round {round}");
+        assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer), "round {round}");
+        assert!(!peer.0.hasten() && hub.1.acked == 3 + 2 * round, "round {round}");
+    }
 }
