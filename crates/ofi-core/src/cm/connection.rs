@@ -10,8 +10,9 @@ use super::{Request, cookie, cut};
 use crate::eq::EqCore;
 use crate::transport::{Peer, Reaction};
 
-/// How long other requests wait for the confirmation of one: longer than a peer takes that runs at all.
-const SETTLING: Duration = Duration::from_millis(200);
+/// For how long after an acceptance other requests may have to wait for its confirmation: longer than a peer takes that runs at all,
+/// on a machine where many want to.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// How far the connection is.
 enum Phase {

@@ -58,7 +58,12 @@ struct Events {
     bad: VecDeque<EqErrorEntry>,
     /// Of `good`, those that the application wrote.
     written: usize,
+    /// Since when the first request waits for the confirmation of another one.
+    held: Option<Instant>,
 }
+
+/// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the same time.
+const HELD: Duration = Duration::from_millis(200);
 
 struct Waiting {
     bell: Bell,
@@ -209,6 +214,7 @@ impl EqCore {
         let mut events = lock(&self.events);
         events.good.retain(|event| event.fid != fid);
         events.bad.retain(|error| error.fid != fid);
+        events.held = None;
     }
 
     fn sources(&self) -> Vec<Arc<dyn Driven>> {
@@ -225,16 +231,22 @@ impl EqCore {
             return Err(Error::AVAIL);
         }
         // Programs that set up one connection after the other expect to hear of one before the next is asked for. The
-        // request comes in by another way, and may be here first: then it waits, for a moment.
+        // request comes in by another way, and may be here first: then it waits, for a moment since it was seen.
         let is_request = |event: &Event| event.kind == EventKind::ConnReq;
         let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
-        if settling && events.good.get(at).is_some_and(is_request) {
+        if settling
+            && events.good.get(at).is_some_and(is_request)
+            && events.held.get_or_insert_with(Instant::now).elapsed() < HELD
+        {
             return Err(Error::AGAIN);
         }
         if !consume {
             return events.good.get(at).cloned().ok_or(Error::AGAIN);
         }
         let event = events.good.remove(at).ok_or(Error::AGAIN)?;
+        if is_request(&event) {
+            events.held = None;
+        }
         // Which of the events were written is not kept: the count only has to come down with them.
         events.written = events.written.min(events.good.len());
         Ok(event)

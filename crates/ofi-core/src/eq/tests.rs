@@ -1,6 +1,6 @@
 //! An event queue with sources that are not endpoints.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ofi_api::Fid;
 
@@ -94,4 +94,46 @@ fn a_request_for_a_connection_comes_after_what_there_is_to_say_of_others() {
     assert_eq!(queue.peek().unwrap().fid, Fid(2));
     let order: Vec<u64> = std::iter::from_fn(|| queue.read().ok()).map(|event| event.fid.0).collect();
     assert_eq!(order, [2, 4, 1, 3]);
+}
+
+/// An endpoint that has accepted, until its peer confirms.
+#[derive(Default)]
+struct Accepted {
+    confirmed: AtomicBool,
+}
+
+impl Driven for Accepted {
+    fn drive(&self) {}
+    fn arm(&self) -> Arm {
+        Arm::Armed
+    }
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+    fn is_settling(&self) -> bool {
+        !self.confirmed.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_confirmation_of_another_one_from_when_it_is_there() {
+    let (core, queue) = open(EqAttr::default());
+    let accepted = Arc::new(Accepted::default());
+    let source: Arc<dyn Driven> = accepted.clone();
+    core.add(&source).unwrap();
+    let request = |data| Event { data, ..Event::new(EventKind::ConnReq, Fid(7)) };
+    // However long the acceptance was before.
+    std::thread::sleep(HELD);
+    core.push(request(1));
+    assert!(queue.read().unwrap_err().is_again());
+    core.push(event(2));
+    assert_eq!(queue.read().unwrap().data, 2, "others do not wait");
+    accepted.confirmed.store(true, Ordering::Relaxed);
+    assert_eq!(queue.read().unwrap().data, 1);
+    // And not for ever.
+    accepted.confirmed.store(false, Ordering::Relaxed);
+    core.push(request(3));
+    assert!(queue.read().unwrap_err().is_again());
+    std::thread::sleep(HELD);
+    assert_eq!(queue.read().unwrap().data, 3);
 }
