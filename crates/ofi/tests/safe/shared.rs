@@ -108,8 +108,11 @@ fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
         group.receives.peek(u64::MAX, 0).unwrap();
         assert_eq!(group.nodes[0].poll().unwrap().unwrap().result.unwrap_err(), Errno::ENOMSG);
         if let Some(done) = group.sender.poll().unwrap() {
-            assert_eq!((done.op, done.result.is_ok()), (Some(op), true));
-            return;
+            assert!(done.result.is_ok(), "{:?}", done.result);
+            // An earlier message may end only now.
+            if done.op == Some(op) {
+                return;
+            }
         }
     }
 }
@@ -223,8 +226,7 @@ fn a_node_that_closes_leaves_the_receives_to_the_others() {
     group.receives.recv(vec![0; 8]).unwrap();
     group.receives.recv(vec![0; 8]).unwrap();
     // One is received and not read: it goes with the node.
-    group.sender.inject(b"unread", group.to[1]).unwrap();
-    std::thread::sleep(Duration::from_millis(5));
+    place(&group, b"unread".to_vec(), 1, None);
     drop(group.nodes.remove(1));
     assert_eq!(group.receives.in_flight(), 1);
     group.sender.inject(b"read", group.to[0]).unwrap();
