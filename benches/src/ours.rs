@@ -13,6 +13,7 @@
 mod crowd;
 mod node;
 mod paths;
+mod paths_in_c;
 mod run;
 
 use serde::{Deserialize, Serialize};

@@ -13,40 +13,51 @@ use ofi::raw::{
 use ofi_capi::probe::Handles;
 
 use super::node::{Arena, Node};
+use super::paths_in_c as c;
 use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
 
 /// All of them. A send and a receive both count the read of their completion.
 pub const PATHS: &[Path] = &[
-    Path { name: "send 64 B, completion read", function: "*paths*send_and_complete*" },
-    Path { name: "receive 64 B, completion read, posted again", function: "*paths*receive_and_post*" },
-    Path { name: "tagged send 64 B, completion read", function: "*paths*tagged_send_and_complete*" },
+    Path { name: "send 64 B, completion read", function: "*paths::*send_and_complete*" },
+    Path { name: "receive 64 B, completion read, posted again", function: "*paths::*receive_and_post*" },
+    Path { name: "tagged send 64 B, completion read", function: "*paths::*tagged_send_and_complete*" },
     Path {
         name: "tagged receive 64 B, completion read, posted again",
-        function: "*paths*tagged_receive_and_post*",
+        function: "*paths::*tagged_receive_and_post*",
     },
-    Path { name: "write 64 B, completion read", function: "*paths*write_and_complete_plain*" },
+    Path { name: "write 64 B, completion read", function: "*paths::*write_and_complete_plain*" },
     Path {
         name: "triggered write 64 B, counter added to, completion read",
-        function: "*paths*write_and_complete_triggered*",
+        function: "*paths::*write_and_complete_triggered*",
     },
-    Path { name: "fetch-add 8 B, completion read", function: "*paths*fetch_add_and_complete*" },
+    Path { name: "fetch-add 8 B, completion read", function: "*paths::*fetch_add_and_complete*" },
     Path {
         name: "all-reduce 8 B on 2 ranks, completions read, both ranks",
-        function: "*paths*all_reduce_and_complete*",
+        function: "*paths::*all_reduce_and_complete*",
     },
-    Path { name: "window of 64 sends of 64 B, completions read together", function: "*paths*send_window*" },
+    Path { name: "window of 64 sends of 64 B, completions read together", function: "*paths::*send_window*" },
     Path {
         name: "window of 64 receives of 64 B, read together, posted again",
-        function: "*paths*receive_window*",
+        function: "*paths::*receive_window*",
     },
-    Path { name: "direct send 64 B, completion read", function: "*paths*direct_send*" },
-    Path { name: "C: send 64 B, completion read", function: "*paths*c_send_and_complete*" },
-    Path { name: "C: receive 64 B, completion read, posted again", function: "*paths*c_receive_and_post*" },
-    Path { name: "C: poll that finds nothing", function: "*paths*c_empty_poll*" },
-    Path { name: "poll that finds nothing", function: "*paths*empty_poll*" },
+    Path { name: "direct send 64 B, completion read", function: "*paths::*direct_send*" },
+    Path { name: "C: send 64 B, completion read", function: "*paths_in_c*plain_send*" },
+    Path { name: "C: receive 64 B, completion read, posted again", function: "*paths_in_c*plain_receive*" },
+    Path { name: "C: tagged send 64 B, completion read", function: "*paths_in_c*tagged_send*" },
+    Path {
+        name: "C: tagged receive 64 B, completion read, posted again",
+        function: "*paths_in_c*tagged_receive*",
+    },
+    Path { name: "C: write 64 B, completion read", function: "*paths_in_c*write_and_complete*" },
+    Path { name: "C: fetch-add 8 B, completion read", function: "*paths_in_c*fetch_add_and_complete*" },
+    Path { name: "C: poll that finds nothing", function: "*paths_in_c*empty_poll*" },
+    Path { name: "poll that finds nothing", function: "*paths::*empty_poll*" },
 ];
+
+/// Of the tagged messages.
+const TAG: u64 = 7;
 
 struct Sides {
     sender: Node,
@@ -92,14 +103,14 @@ fn receive_and_post(node: &Node, piece: Piece) -> Result<()> {
 
 #[inline(never)]
 fn tagged_send_and_complete(node: &Node, piece: Piece) -> Result<()> {
-    node.send(piece, Some(7))?;
+    node.send(piece, Some(TAG))?;
     read_one(node, &node.tx)
 }
 
 #[inline(never)]
 fn tagged_receive_and_post(node: &Node, piece: Piece) -> Result<()> {
     read_one(node, &node.rx)?;
-    node.receive(piece, Some(7), 0)
+    node.receive(piece, Some(TAG), 0)
 }
 
 /// Messages in a window, as in the measurement of the rate.
@@ -168,43 +179,6 @@ fn direct_send(
     queue.read(&mut CqBuffer::new(&mut entry)).map_err(stack).map(drop)
 }
 
-/// The same as `send_and_complete`, as a C program does it.
-#[inline(never)]
-fn c_send_and_complete(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
-    // SAFETY: as for `Node::send`.
-    succeeded(unsafe { c.send(piece.addr.cast(), piece.len, peer.0, std::ptr::null_mut()) })?;
-    c_read_one(c)
-}
-
-#[inline(never)]
-fn c_receive_and_post(c: &Handles, piece: Piece) -> Result<()> {
-    c_read_one(c)?;
-    // SAFETY: as for `Node::receive`.
-    succeeded(unsafe { c.receive(piece.addr.cast(), piece.len, FiAddr::UNSPEC.0, std::ptr::null_mut()) })
-}
-
-#[inline(never)]
-fn c_empty_poll(c: &Handles) -> isize {
-    let mut entry = [CqTaggedEntry::EMPTY];
-    // SAFETY: room for one entry of the queue's format.
-    unsafe { c.read(entry.as_mut_ptr().cast(), 1) }
-}
-
-#[inline(always)]
-fn c_read_one(c: &Handles) -> Result<()> {
-    let mut entry = [CqTaggedEntry::EMPTY];
-    // SAFETY: room for one entry of the queue's format.
-    match unsafe { c.read(entry.as_mut_ptr().cast(), 1) } {
-        1 => Ok(()),
-        other => succeeded(other),
-    }
-}
-
-#[inline(always)]
-fn succeeded(answer: isize) -> Result<()> {
-    if answer == 0 { Ok(()) } else { Err(Error::Stack(format!("a call of C answered {answer}"))) }
-}
-
 #[inline(never)]
 fn empty_poll(node: &Node) -> Result<usize> {
     node.poll(&node.rx, &mut [CqTaggedEntry::EMPTY])
@@ -230,7 +204,7 @@ fn fetch_add_and_complete(node: &Node, op: &AtomicOp<'_>) -> Result<()> {
 }
 
 /// Adds to memory of the library, which whoever adds reaches by itself.
-fn run_fetch_adds(count: u64) -> Result<()> {
+fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
     let mut sides = Sides::open(Caps::ATOMIC)?;
     let (operand, result) = ([Piece::new(sides.piece(0).addr, 8)], [Piece::new(sides.piece(128).addr, 8)]);
     let Sides { sender, receiver, .. } = &sides;
@@ -246,7 +220,12 @@ fn run_fetch_adds(count: u64) -> Result<()> {
     // Outside the counted functions: the two meet, and the adder is given the memory.
     sender.endpoint.atomic(&op).map_err(stack)?;
     meet(sender, receiver)?;
-    (0..count).try_for_each(|_| fetch_add_and_complete(sender, &op))
+    let handles = handles(sender, &sender.tx);
+    let (from, into) = (operand.pieces()[0].addr, result.pieces()[0].addr);
+    (0..count).try_for_each(|_| match in_c {
+        true => c::fetch_add_and_complete(&handles, (from, into), (sender.peer, remote[0])),
+        false => fetch_add_and_complete(sender, &op),
+    })
 }
 
 #[inline(never)]
@@ -293,8 +272,16 @@ fn meet(sender: &Node, receiver: &Node) -> Result<()> {
     Ok(())
 }
 
+/// How a write is posted.
+#[derive(Clone, Copy)]
+enum Writing {
+    Plain,
+    Triggered,
+    InC,
+}
+
 /// Writes to memory of the library, into which the writer reaches by itself.
-fn run_writes(triggered: bool, count: u64) -> Result<()> {
+fn run_writes(how: Writing, count: u64) -> Result<()> {
     let mut sides = Sides::open(Caps::TRIGGER)?;
     let from = [sides.piece(0)];
     let Sides { sender, receiver, .. } = &sides;
@@ -310,14 +297,22 @@ fn run_writes(triggered: bool, count: u64) -> Result<()> {
     sender.endpoint.write(&op).map_err(stack)?;
     meet(sender, receiver)?;
     let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
+    let handles = handles(sender, &sender.tx);
     for number in 1..=count {
-        if triggered {
-            write_and_complete_triggered(sender, &op, &Threshold { counter: &counter, value: number })?;
-        } else {
-            write_and_complete_plain(sender, &op)?;
+        match how {
+            Writing::Plain => write_and_complete_plain(sender, &op)?,
+            Writing::Triggered => {
+                write_and_complete_triggered(sender, &op, &Threshold { counter: &counter, value: number })?;
+            }
+            Writing::InC => c::write_and_complete(&handles, from[0], (sender.peer, remote[0]))?,
         }
     }
     Ok(())
+}
+
+/// A node's endpoint and one of its queues, as a C program holds them.
+fn handles(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Handles {
+    Handles::of(node.endpoint.clone(), &Info::default(), queue.clone())
 }
 
 fn stack(error: ofi::raw::Error) -> Error {
@@ -326,25 +321,27 @@ fn stack(error: ofi::raw::Error) -> Error {
 
 /// See [`super::run_path`].
 pub fn run(name: &str, count: u64) -> Result<()> {
+    let in_c = name.starts_with("C: ");
     if name.contains("write") {
-        return run_writes(name.starts_with("triggered"), count);
+        let plain = if in_c { Writing::InC } else { Writing::Plain };
+        return run_writes(if name.starts_with("triggered") { Writing::Triggered } else { plain }, count);
     }
     if name.starts_with("all-reduce") {
         return run_all_reduces(count);
     }
-    if name.starts_with("fetch-add") {
-        return run_fetch_adds(count);
+    if name.contains("fetch-add") {
+        return run_fetch_adds(in_c, count);
     }
     let mut sides = Sides::open(Caps::empty())?;
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
-    let tagged = name.starts_with("tagged");
-    receiver.receive(into, tagged.then_some(7), 0)?;
+    let tagged = name.contains("tagged");
+    receiver.receive(into, tagged.then_some(TAG), 0)?;
     // Outside the counted functions: the two meet.
-    sender.send(out, tagged.then_some(7))?;
+    sender.send(out, tagged.then_some(TAG))?;
     sender.wait_one(&sender.tx)?;
     receiver.wait_one(&receiver.rx)?;
-    receiver.receive(into, tagged.then_some(7), 0)?;
+    receiver.receive(into, tagged.then_some(TAG), 0)?;
     if name.starts_with("window") {
         return run_windows(&mut sides, count);
     }
@@ -352,8 +349,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
         CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,
     );
-    let c = [(sender, &sender.tx), (receiver, &receiver.rx)]
-        .map(|(node, queue)| Handles::of(node.endpoint.clone(), &Info::default(), queue.clone()));
+    let ends = [handles(sender, &sender.tx), handles(receiver, &receiver.rx)];
     for _ in 0..count {
         match (name.contains("send"), tagged) {
             _ if name.starts_with("direct") => {
@@ -365,17 +361,25 @@ pub fn run(name: &str, count: u64) -> Result<()> {
                 empty_poll(receiver)?;
             }
             _ if name.starts_with("C: poll") => {
-                c_empty_poll(&c[1]);
+                c::empty_poll(&ends[1]);
             }
-            _ if name.starts_with("C: send") => {
-                c_send_and_complete(&c[0], out, sender.peer)?;
+            (true, tagged) if in_c => {
+                if tagged {
+                    c::tagged_send(&ends[0], out, (sender.peer, TAG))?;
+                } else {
+                    c::plain_send(&ends[0], out, sender.peer)?;
+                }
                 receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, None, 0)?;
+                receiver.receive(into, tagged.then_some(TAG), 0)?;
             }
-            _ if name.starts_with("C: receive") => {
-                sender.send(out, None)?;
+            (false, tagged) if in_c => {
+                sender.send(out, tagged.then_some(TAG))?;
                 sender.wait_one(&sender.tx)?;
-                c_receive_and_post(&c[1], into)?;
+                if tagged {
+                    c::tagged_receive(&ends[1], into, TAG)?;
+                } else {
+                    c::plain_receive(&ends[1], into)?;
+                }
             }
             (true, false) => {
                 send_and_complete(sender, out)?;
@@ -385,10 +389,10 @@ pub fn run(name: &str, count: u64) -> Result<()> {
             (true, true) => {
                 tagged_send_and_complete(sender, out)?;
                 receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, Some(7), 0)?;
+                receiver.receive(into, Some(TAG), 0)?;
             }
             (false, tagged) => {
-                sender.send(out, tagged.then_some(7))?;
+                sender.send(out, tagged.then_some(TAG))?;
                 sender.wait_one(&sender.tx)?;
                 if tagged {
                     tagged_receive_and_post(receiver, into)?

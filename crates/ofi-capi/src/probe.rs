@@ -56,6 +56,67 @@ impl Handles {
         unsafe { call(self.ep, buf, len, null_mut(), source, context) }
     }
 
+    /// `fi_tsend`.
+    ///
+    /// # Safety
+    /// As of the C function: `len` bytes are lent until the completion.
+    #[inline(always)]
+    pub unsafe fn tagged_send(
+        &self,
+        buf: *const c_void,
+        len: usize,
+        (dest, tag): (u64, u64),
+        context: *mut c_void,
+    ) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).tagged };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).send };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, buf, len, null_mut(), dest, tag, context) }
+    }
+
+    /// `fi_trecv`.
+    ///
+    /// # Safety
+    /// As of the C function: `len` bytes are lent until the completion.
+    #[inline(always)]
+    pub unsafe fn tagged_receive(
+        &self,
+        buf: *mut c_void,
+        len: usize,
+        (source, tag): (u64, u64),
+        context: *mut c_void,
+    ) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).tagged };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).recv };
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, buf, len, null_mut(), source, tag, 0, context) }
+    }
+
+    /// `fi_fetch_atomic` of one element.
+    ///
+    /// # Safety
+    /// As of the C function: one element of `datatype` is lent at `operand` and at `result` until the completion.
+    #[inline(always)]
+    pub unsafe fn fetch_atomic(
+        &self,
+        (operand, result): (*const c_void, *mut c_void),
+        (peer, addr, key): (u64, u64, u64),
+        (datatype, op): (u32, u32),
+        context: *mut c_void,
+    ) -> isize {
+        // SAFETY: a handle that is open.
+        let table = unsafe { (*self.ep).atomic };
+        // SAFETY: a table of this library.
+        let call = unsafe { (*table).readwrite };
+        let none = null_mut();
+        // SAFETY: the caller's promise.
+        unsafe { call(self.ep, operand, 1, none, result, none, peer, addr, key, datatype, op, context) }
+    }
+
     /// `fi_write`.
     ///
     /// # Safety

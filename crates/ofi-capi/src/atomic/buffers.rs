@@ -19,27 +19,32 @@ pub(super) struct Verb {
 }
 
 impl Verb {
+    #[inline(always)]
     pub(super) fn new(datatype: u32, op: u32) -> Result<Self> {
-        let unknown = |what: &str, number: u32| {
-            let advice = "use one that fi_query_atomic knows";
-            Error::wanted(Errno::EOPNOTSUPP, what, "one of C's header", number.to_string(), advice)
+        let Some(datatype) = Datatype::from_c(datatype) else {
+            return Err(unknown("the data type", datatype));
         };
-        Ok(Self {
-            datatype: Datatype::from_c(datatype).ok_or_else(|| unknown("the data type", datatype))?,
-            op: FiOp::from_c(op).ok_or_else(|| unknown("the operation", op))?,
-        })
+        let Some(op) = FiOp::from_c(op) else { return Err(unknown("the operation", op)) };
+        Ok(Self { datatype, op })
     }
 
+    #[inline(always)]
     pub(super) fn bytes(self, count: usize) -> Result<usize> {
         let size = self.datatype.size();
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
     }
 }
 
-/// One buffer of C; null is none, since `FI_ATOMIC_READ` has no operand.
+#[cold]
+fn unknown(what: &str, number: u32) -> Error {
+    let advice = "use one that fi_query_atomic knows";
+    Error::wanted(Errno::EOPNOTSUPP, what, "one of C's header", number.to_string(), advice)
+}
+
+/// One buffer of C, of so many bytes; null is none, since `FI_ATOMIC_READ` has no operand.
 #[inline(always)]
-pub(super) fn one(verb: Verb, buf: *const c_void, count: usize, desc: *mut c_void) -> Result<One> {
-    One::new(buf, if buf.is_null() { 0 } else { verb.bytes(count)? }, desc)
+pub(super) fn one(buf: *const c_void, len: usize, desc: *mut c_void) -> Result<One> {
+    One::new(buf, if buf.is_null() { 0 } else { len }, desc)
 }
 
 /// A vector of buffers of C, counted in bytes.

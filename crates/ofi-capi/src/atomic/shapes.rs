@@ -71,8 +71,9 @@ pub(super) const NO_BUFFER: (*const c_void, *mut c_void) = (std::ptr::null(), st
 pub(super) struct Far(pub u64, pub u64, pub u64);
 
 impl Far {
-    fn piece(self, verb: Verb, count: usize) -> Result<[RemotePiece; 1]> {
-        Ok([RemotePiece { addr: self.1, len: verb.bytes(count)?, key: self.2 }])
+    #[inline(always)]
+    fn piece(self, len: usize) -> [RemotePiece; 1] {
+        [RemotePiece { addr: self.1, len, key: self.2 }]
     }
 }
 
@@ -96,9 +97,10 @@ pub(super) unsafe fn single(
         let verb = Verb::new(datatype, op)?;
         // SAFETY: the same promise, here and below.
         let ep = unsafe { of(ep)? };
-        let side = |(buf, desc): (*const c_void, *mut c_void)| one(verb, buf, count, desc);
+        let len = verb.bytes(count)?;
+        let side = |(buf, desc): (*const c_void, *mut c_void)| one(buf, len, desc);
         let ones = Ones { buf: side(buf)?, compare: side(compare)?, result: side(result)? };
-        let remote = far.piece(verb, count)?;
+        let remote = far.piece(len);
         let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };
         // SAFETY: as above.
         let buf = unsafe { ones.buf.lend_if_any() };
@@ -128,7 +130,7 @@ pub(super) unsafe fn vectors(
         // The result says how much, where there is one: a read has no operand.
         let counted = if kind == AtomicKind::Base { buf } else { result };
         // SAFETY: as above.
-        let remote = far.piece(verb, unsafe { counted.elements()? })?;
+        let remote = far.piece(verb.bytes(unsafe { counted.elements()? })?);
         let posting = Posting::new(kind, verb, far.0, &remote, op_context);
         // SAFETY: as above.
         let buf = unsafe { Many::new(verb, buf)? };

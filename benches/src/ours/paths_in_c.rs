@@ -1,0 +1,80 @@
+//! The paths as C programs go them: calls through the tables of `libfabric.so.1`. Each does what the path of the same name in
+//! `paths.rs` does.
+
+use ofi::raw::{CqTaggedEntry, Datatype, FiAddr, FiOp, Piece, RemotePiece};
+use ofi_capi::probe::Handles;
+
+use crate::{Error, Result};
+
+#[inline(never)]
+pub fn plain_send(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.send(piece.addr.cast(), piece.len, peer.0, std::ptr::null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn plain_receive(c: &Handles, piece: Piece) -> Result<()> {
+    read_one(c)?;
+    // SAFETY: as for `Node::receive`.
+    succeeded(unsafe { c.receive(piece.addr.cast(), piece.len, FiAddr::UNSPEC.0, std::ptr::null_mut()) })
+}
+
+#[inline(never)]
+pub fn tagged_send(c: &Handles, piece: Piece, (peer, tag): (FiAddr, u64)) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.tagged_send(piece.addr.cast(), piece.len, (peer.0, tag), std::ptr::null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn tagged_receive(c: &Handles, piece: Piece, tag: u64) -> Result<()> {
+    read_one(c)?;
+    let from = (FiAddr::UNSPEC.0, tag);
+    // SAFETY: as for `Node::receive`.
+    succeeded(unsafe { c.tagged_receive(piece.addr.cast(), piece.len, from, std::ptr::null_mut()) })
+}
+
+#[inline(never)]
+pub fn write_and_complete(c: &Handles, piece: Piece, (peer, remote): (FiAddr, RemotePiece)) -> Result<()> {
+    let to = (peer.0, remote.addr, remote.key);
+    // SAFETY: the piece is lent until the completion, which is read before it is used again.
+    succeeded(unsafe { c.write(piece.addr.cast(), piece.len, to, std::ptr::null_mut()) })?;
+    read_one(c)
+}
+
+/// Of eight bytes: what to add, and where the value before goes.
+#[inline(never)]
+pub fn fetch_add_and_complete(
+    c: &Handles,
+    (operand, result): (*mut u8, *mut u8),
+    (peer, remote): (FiAddr, RemotePiece),
+) -> Result<()> {
+    let (here, to) = ((operand.cast_const().cast(), result.cast()), (peer.0, remote.addr, remote.key));
+    let what = (Datatype::Uint64.as_c(), FiOp::Sum.as_c());
+    // SAFETY: both are lent until the completion, which is read before they are used again.
+    succeeded(unsafe { c.fetch_atomic(here, to, what, std::ptr::null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn empty_poll(c: &Handles) -> isize {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    // SAFETY: room for one entry of the queue's format.
+    unsafe { c.read(entry.as_mut_ptr().cast(), 1) }
+}
+
+#[inline(always)]
+fn read_one(c: &Handles) -> Result<()> {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    // SAFETY: room for one entry of the queue's format.
+    match unsafe { c.read(entry.as_mut_ptr().cast(), 1) } {
+        1 => Ok(()),
+        other => succeeded(other),
+    }
+}
+
+#[inline(always)]
+fn succeeded(answer: isize) -> Result<()> {
+    if answer == 0 { Ok(()) } else { Err(Error::Stack(format!("a call of C answered {answer}"))) }
+}
