@@ -1,6 +1,6 @@
 //! Contexts that nodes share.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ofi::threading::Level;
 use ofi::{
