@@ -5,7 +5,7 @@
 //! was armed anew until then. Ringing them at once would have them arm and be undone as fast as the other polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use super::EqCore;
@@ -57,10 +57,14 @@ impl Sleepers {
 }
 
 impl Rouser {
-    /// `None` if no thread can be started.
+    /// `None` if no thread can be started, or somebody else is about to: a child of a fork in that moment has the lock for ever.
     fn get() -> Option<Arc<Self>> {
-        let (mut known, process) =
-            (ROUSER.lock().unwrap_or_else(PoisonError::into_inner), std::process::id());
+        let mut known = match ROUSER.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let process = std::process::id();
         if let Some((_, rouser)) = known.as_ref().filter(|(of, _)| *of == process) {
             return Some(Arc::clone(rouser));
         }
