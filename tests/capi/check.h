@@ -21,6 +21,20 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+/* Headers of 2.x warn of these names, which older programs use: here they are meant. */
+#ifdef FI_MR_BASIC
+#undef FI_MR_UNSPEC
+#undef FI_MR_BASIC
+#undef FI_MR_SCALABLE
+#undef FI_LOCAL_MR
+#undef FI_REG_MR
+#define FI_MR_UNSPEC 0
+#define FI_MR_BASIC (1 << 0)
+#define FI_MR_SCALABLE (1 << 1)
+#define FI_LOCAL_MR (1ULL << 55)
+#define FI_REG_MR (1ULL << 59)
+#endif
+
 #define CHECK(condition)                                                                  \
 	do {                                                                              \
 		if (!(condition)) {                                                       \

@@ -6,20 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
-use crate::{layouts, plugins};
+use crate::stock::{NO_HEADERS, Stock, pingpong, pingpong_pair};
+use crate::{layouts, plugins, trixie};
 
 /// The name that programs are linked against.
 const SONAME: &str = "libfabric.so.1";
-/// The system's own programs, which are linked against C libfabric.
-pub const INFO: &str = "/usr/bin/fi_info";
-pub const PINGPONG: &str = "/usr/bin/fi_pingpong";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
 const INTERFACE: &str = "2.6.0";
 const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
-pub const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
-/// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
-const CONTROL_PORT: &str = "47693";
 /// How long a program may run. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,13 +71,14 @@ pub fn install(prefix: &Path) -> StepResult {
         return not_run(SONAME, NO_COMPILER);
     }
     let folder = link(true)?;
+    plugins::link(&folder)?;
     run(&mut cargo(&["build", "--quiet", "--release", "--package", "ofi-tools"]))?;
     install_from(&folder, prefix)?;
     println!("installed into {}", prefix.display());
     Ok(Outcome::Passed)
 }
 
-/// Puts what was built into place.
+/// Puts what was linked in `folder` into place.
 fn install_from(folder: &Path, prefix: &Path) -> Result<(), String> {
     let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
     let (lib, bin) = (prefix.join("lib"), prefix.join("bin"));
@@ -94,10 +90,9 @@ fn install_from(folder: &Path, prefix: &Path) -> Result<(), String> {
     symlink(SONAME, &lib.join("libfabric.so"))?;
     let plugins = lib.join("ofi-plugins");
     std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
-    let linked = plugins::link(folder)?;
     for (_, name) in plugins::OURS {
         let file = format!("lib{name}-fi.so");
-        copy(&linked.join(&file), &plugins.join(&file))?;
+        copy(&plugins::linked(folder).join(&file), &plugins.join(&file))?;
     }
     let built = folder.parent().unwrap_or(Path::new("."));
     for tool in ["fi_info", "fi_pingpong"] {
@@ -117,7 +112,7 @@ fn installed(folder: &Path) -> StepResult {
     if !answers("pkg-config", &["--version"]) {
         return not_run(NAME, "no pkg-config (apt-get install pkg-config)");
     }
-    if !compiles("#include <rdma/fabric.h>\n") {
+    if !Stock::of_system().compiles("#include <rdma/fabric.h>\n") {
         return not_run(NAME, NO_HEADERS);
     }
     run(&mut cargo(&["build", "--quiet", "--package", "ofi-tools"]))?;
@@ -159,24 +154,52 @@ pub fn test(report: &mut Report) {
     }
     let mut folder = None;
     report.add("linking libfabric.so.1", || {
-        folder = Some(link(false)?);
+        let linked = link(false)?;
+        plugins::link(&linked)?;
+        folder = Some(linked);
         Ok(Outcome::Passed)
     });
     let Some(folder) = folder else { return };
     report.add("an installed library", || installed(&folder));
-    report.add("C programs", || own_programs(&folder));
-    report.add("fi_info and fi_pingpong of the system", || their_programs(&folder));
-    report.add("datagrams between the system's udp and ours", || datagrams(&folder));
-    report.add("structures of the installed headers", || layouts::check(&folder));
-    report.add("a provider by another name", || alias(&folder));
-    report.add("our providers in the system's libfabric", || plugins::ours(&folder));
-    report.add("a provider of others in our library", || plugins::of_others(&folder));
+    with_stock(report, &folder, &Stock::of_system());
+    let mut newer = None;
+    report.add("a newer libfabric of C's", || match trixie::stock() {
+        Ok(stock) => {
+            let outcome = trixie::check(&stock);
+            newer = Some(stock);
+            outcome
+        }
+        Err(why) => Ok(Outcome::NotRun(trixie::without(WITH_STOCK.map(|(what, _)| what), &why))),
+    });
+    if let Some(stock) = newer {
+        with_stock(report, &folder, &stock);
+    }
     report.add("Open MPI of the system", || open_mpi(&folder));
     report.add("Open MPI between two hosts", || two_hosts(&folder));
 }
 
+/// What is checked with each libfabric of C's.
+const WITH_STOCK: [(&str, Check); 7] = [
+    ("C programs", own_programs),
+    ("fi_info and fi_pingpong", their_programs),
+    ("datagrams between C's udp and ours", datagrams),
+    ("structures of the headers", layouts::check),
+    ("a provider by another name", alias),
+    ("our providers in C's libfabric", plugins::ours),
+    ("a provider of others in our library", plugins::of_others),
+];
+
+/// Takes the folder with our library.
+type Check = fn(&Path, &Stock) -> StepResult;
+
+fn with_stock(report: &mut Report, folder: &Path, stock: &Stock) {
+    for (what, check) in WITH_STOCK {
+        report.add(&format!("{what}, of {}", stock.name()), || check(folder, stock));
+    }
+}
+
 /// Compiles and runs each program of `tests/capi`. A program ends with 0, or says what is wrong.
-fn own_programs(folder: &Path) -> StepResult {
+fn own_programs(folder: &Path, stock: &Stock) -> StepResult {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root().join("tests/capi")).map_err(|error| error.to_string())?.flatten() {
         let path = entry.path();
@@ -185,117 +208,76 @@ fn own_programs(folder: &Path) -> StepResult {
         }
     }
     names.sort_unstable();
-    if !compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
+    if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
         let name = |path: &PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let not_run = names.iter().filter_map(name).map(|name| format!("C program {name}: {NO_HEADERS}"));
         return Ok(Outcome::NotRun(not_run.collect()));
     }
     let mut failed = Vec::new();
     for source in names {
-        let program = folder.join(source.file_stem().unwrap_or_default());
-        let mut cc = command("cc");
-        cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
-        cc.arg("-I").arg(root().join("tests/capi")).arg(&source).arg("-o").arg(&program);
-        // As a program of the system would be linked: against the system's library, found by name at run time.
-        cc.args(["-lfabric", "-lpthread", "-ldl"]);
-        if let Err(why) = run(&mut cc).and_then(|_| run_on(folder, &mut command(&program))) {
+        let program = stock.output(folder, &source);
+        // As a program of the system would be linked: against C's library, found by name at run time.
+        let built = stock.program(&[&source], &program, &["-lpthread", "-ldl"]);
+        if let Err(why) = built.and_then(|_| patient(&mut stock.command_on(folder, &program))) {
             failed.push(why);
         }
     }
     if failed.is_empty() { Ok(Outcome::Passed) } else { Err(failed.join("; ")) }
 }
 
-pub fn compiles(source: &str) -> bool {
-    let mut cc = command("cc");
-    cc.args(["-fsyntax-only", "-xc", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
-    let Ok(mut child) = cc.spawn() else { return false };
-    let written = child
-        .stdin
-        .take()
-        .is_some_and(|mut stdin| std::io::Write::write_all(&mut stdin, source.as_bytes()).is_ok());
-    child.wait().is_ok_and(|status| status.success()) && written
+/// C's own `fi_info` and `fi_pingpong`, which are linked against C's library.
+fn their_programs(folder: &Path, stock: &Stock) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs("fi_info and fi_pingpong");
+    }
+    for args in [&["-p", "shm", "-v"][..], &["-l"], &["-e"]] {
+        patient(stock.info_on(folder).args(args).stdout(Stdio::null()))?;
+    }
+    let version = crate::step::output(stock.info_on(folder).arg("--version"))?;
+    if !version.contains(concat!("libfabric: ", env!("CARGO_PKG_VERSION"))) {
+        return Err(format!("fi_info runs on another library:\n{version}"));
+    }
+    for provider in ["shm", "udp"] {
+        pingpong_pair(provider, &|| stock.pingpong_on(folder)).map_err(|why| format!("{provider}: {why}"))?;
+    }
+    Ok(Outcome::Passed)
 }
 
-/// The system's own `fi_info` and `fi_pingpong`, which are linked against C libfabric.
-fn their_programs(folder: &Path) -> StepResult {
-    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
-        return not_run("fi_info and fi_pingpong of the system", "apt-get install libfabric-bin");
-    }
-    for args in [&["-p", "shm", "-v"][..], &["-l"], &["-e"], &["--version"]] {
-        run_on(folder, command(INFO).args(args).stdout(Stdio::null()))?;
-    }
-    pingpong_pair("shm", &|command| {
-        command.env("LD_LIBRARY_PATH", folder);
-    })
-}
-
-/// A program that insists on `tcp` runs on ours, if the user says so: the system's own, which are told of the name only.
-fn alias(folder: &Path) -> StepResult {
-    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
-        return not_run("a provider by another name", "apt-get install libfabric-bin");
+/// A program that insists on `tcp` runs on ours, if the user says so: C's own, which are told of the name only.
+fn alias(folder: &Path, stock: &Stock) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs("a provider by another name");
     }
     for alias in ["tcp=shm", "tcp=udp"] {
-        let environment = |command: &mut Command| {
-            command.env("LD_LIBRARY_PATH", folder).env("FI_PROVIDER_ALIAS", alias);
-        };
-        let mut list = command(INFO);
-        environment(list.arg("-l"));
-        let listed = crate::step::output(&mut list)?;
+        let listed = crate::step::output(stock.info_on(folder).arg("-l").env("FI_PROVIDER_ALIAS", alias))?;
         if !listed.lines().any(|line| line.trim() == "tcp:") {
             return Err(format!("{alias}: the other name is not listed:\n{listed}"));
         }
-        pingpong_pair("tcp", &environment).map_err(|why| format!("{alias}: {why}"))?;
+        let side = || {
+            let mut side = stock.pingpong_on(folder);
+            side.env("FI_PROVIDER_ALIAS", alias);
+            side
+        };
+        pingpong_pair("tcp", &side).map_err(|why| format!("{alias}: {why}"))?;
     }
     // Off unless set.
-    match run_on(folder, command(INFO).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
+    match patient(stock.info_on(folder).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
         Err(_) => Ok(Outcome::Passed),
         Ok(_) => Err("there is a provider tcp that nobody asked for".into()),
     }
 }
 
-/// Bare datagrams of C libfabric's `udp` and of ours, in both directions: the same program on either library.
-fn datagrams(folder: &Path) -> StepResult {
-    if !Path::new(PINGPONG).exists() {
-        return not_run("datagrams between the system's udp and ours", "apt-get install libfabric-bin");
+/// Bare datagrams of C's `udp` and of ours, in both directions: the same program on either library.
+fn datagrams(folder: &Path, stock: &Stock) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs("datagrams between C's udp and ours");
     }
-    let ours = |command: &mut Command| {
-        command.env("LD_LIBRARY_PATH", folder);
-    };
-    let theirs = |command: &mut Command| {
-        command.env_remove("LD_LIBRARY_PATH");
-    };
+    let ours = || stock.pingpong_on(folder);
+    let theirs = || stock.pingpong();
     // With `-c` every byte is checked.
     let args = ["-p", "udp", "-e", "dgram", "-I", "50", "-c"];
     pingpong(&args, &theirs, &ours).map_err(|error| format!("C serves, we ask: {error}"))?;
     pingpong(&args, &ours, &theirs).map_err(|error| format!("we serve, C asks: {error}"))
-}
-
-/// `fi_pingpong` of the system on a provider, in an environment.
-pub fn pingpong_pair(provider: &str, environment: &dyn Fn(&mut Command)) -> StepResult {
-    pingpong(&["-p", provider, "-e", "rdm", "-I", "20"], environment, environment)
-}
-
-/// `fi_pingpong` of the system, each side in an environment of its own.
-fn pingpong(args: &[&str], serving: &dyn Fn(&mut Command), asking: &dyn Fn(&mut Command)) -> StepResult {
-    let mut server = command(PINGPONG);
-    server.args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null());
-    serving(&mut server);
-    let mut server = server.spawn().map_err(|error| format!("{PINGPONG}: {error}"))?;
-    let begin = Instant::now();
-    // The client gives up at once while nobody listens.
-    let outcome = loop {
-        let mut client = command(PINGPONG);
-        client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
-        asking(&mut client);
-        let outcome = patient(&mut client);
-        if outcome.is_ok() || begin.elapsed() > Duration::from_secs(10) {
-            break outcome;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    };
-    let _ = server.kill();
-    let _ = server.wait();
-    outcome
 }
 
 fn has_open_mpi() -> bool {

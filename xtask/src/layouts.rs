@@ -1,12 +1,13 @@
-//! C's structures as the installed headers have them, beside the table of the newest interface: an older one's are
+//! C's structures as C's headers have them, beside the table of the newest interface: an older one's are
 //! prefixes of it. The compiler says which structures and fields there are.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::StepResult;
-use crate::capi::{NO_HEADERS, compiles, patient};
+use crate::capi::patient;
 use crate::step::{answers, command, not_run, root, run};
+use crate::stock::{NO_HEADERS, Stock};
 
 /// Headers that declare structures.
 const HEADERS: [&str; 12] = [
@@ -35,18 +36,19 @@ const OTHER: [&str; 3] = [
 const ENOUGH: usize = 300;
 
 /// Compares sizes and offsets.
-pub fn check(folder: &Path) -> StepResult {
+pub fn check(folder: &Path, stock: &Stock) -> StepResult {
     if !answers("c++", &["--version"]) {
-        return not_run("structures of the installed headers", "no C++ compiler (apt-get install g++)");
+        return not_run("structures of C's headers", "no C++ compiler (apt-get install g++)");
     }
-    if !compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
-        return not_run("structures of the installed headers", NO_HEADERS);
+    if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
+        return not_run("structures of C's headers", NO_HEADERS);
     }
     let table = root().join("crates/ofi-capi/abi/libfabric-2.6.txt");
     let table = std::fs::read_to_string(&table).map_err(|error| format!("{}: {error}", table.display()))?;
-    let (source, program) = (folder.join("layouts.cc"), folder.join("layouts"));
+    let source = folder.join("layouts.cc");
+    let program = stock.output(folder, &source);
     std::fs::write(&source, program_of(&table)).map_err(|error| format!("{}: {error}", source.display()))?;
-    let mut cc = command("c++");
+    let mut cc = stock.compiler("c++");
     run(cc.args(["-std=c++20", "-w", "-o"]).arg(&program).arg(&source))?;
     patient(&mut command(&program))
 }

@@ -14,6 +14,8 @@ mod nightly;
 mod plugins;
 mod settings;
 mod step;
+mod stock;
+mod trixie;
 
 use std::process::ExitCode;
 

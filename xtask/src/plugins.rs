@@ -1,11 +1,12 @@
-//! Providers as plug-ins, both ways: ours in the system's libfabric, and a C provider of the project's own in ours.
+//! Providers as plug-ins, both ways: ours in C's libfabric, and a C provider of the project's own in ours.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::StepResult;
-use crate::capi::{INFO, NO_HEADERS, PINGPONG, compiles, pingpong_pair, run_on};
-use crate::step::{Outcome, command, not_run, root, run};
+use crate::capi::patient;
+use crate::step::{Outcome, command, not_run, output, root, run};
+use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 
 /// Our providers, and the names that they have beside those of C. No name begins with `ofi_`: the host takes such for
 /// layers over others.
@@ -16,13 +17,18 @@ fn folder_of(path: PathBuf) -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// Where [`link`] puts our providers.
+pub fn linked(folder: &Path) -> PathBuf {
+    folder.join("plugins")
+}
+
 /// Links our providers for a stock libfabric, which loads them from `FI_PROVIDER_PATH`. They go by other names there, for
 /// the host has some of the same.
 ///
 /// # Errors
 /// When the linker fails.
-pub fn link(folder: &Path) -> Result<PathBuf, String> {
-    let plugins = folder_of(folder.join("plugins"))?;
+pub fn link(folder: &Path) -> StepResult {
+    let plugins = folder_of(linked(folder))?;
     let built = folder.parent().unwrap_or(Path::new("."));
     let sources = root().join("crates/ofi-capi/link");
     for (provider, name) in OURS {
@@ -36,23 +42,21 @@ pub fn link(folder: &Path) -> Result<PathBuf, String> {
             ["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--gc-sections", "-lgcc_s", "-lpthread", "-ldl", "-lm"];
         run(cc.args(flags))?;
     }
-    Ok(plugins)
+    Ok(Outcome::Passed)
 }
 
-/// Our providers in the system's libfabric: listed beside its own, chosen by name, used, and out of the way of who asks
-/// for another.
-pub fn ours(folder: &Path) -> StepResult {
-    if !Path::new(INFO).exists() || !Path::new(PINGPONG).exists() {
-        return not_run("our providers in the system's libfabric", "apt-get install libfabric-bin");
+/// Our providers in C's libfabric: listed beside its own, chosen by name, used, and out of the way of who asks for
+/// another.
+pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs("our providers in C's libfabric");
     }
-    let plugins = link(folder)?;
-    let environment = |command: &mut Command| {
-        command.env("FI_PROVIDER_PATH", &plugins).env_remove("LD_LIBRARY_PATH");
-    };
-    let info = |args: &[&str]| {
-        let mut list = command(INFO);
-        environment(list.args(args));
-        crate::step::output(&mut list)
+    let plugins = linked(folder);
+    let info = |args: &[&str]| output(stock.info().args(args).env("FI_PROVIDER_PATH", &plugins));
+    let side = || {
+        let mut side = stock.pingpong();
+        side.env("FI_PROVIDER_PATH", &plugins);
+        side
     };
     let listed = info(&["-l"])?;
     let theirs =
@@ -69,11 +73,12 @@ pub fn ours(folder: &Path) -> StepResult {
         {
             return Err(format!("others answer for {name}:\n{named}"));
         }
-        pingpong_pair(name, &environment)?;
+        pingpong_pair(name, &side)?;
         // The user's choice among the host's providers is the host's to follow.
-        pingpong_pair(name, &|command| {
-            environment(command);
-            command.env("FI_PROVIDER", name);
+        pingpong_pair(name, &|| {
+            let mut side = side();
+            side.env("FI_PROVIDER", name);
+            side
         })?;
     }
     // Who asks for one of the host's gets that, and where ours cannot serve, the host's do.
@@ -83,20 +88,16 @@ pub fn ours(folder: &Path) -> StepResult {
             return Err(format!("ours answer for {args:?}:\n{found}"));
         }
     }
-    pingpong_pair("tcp;ofi_rxm", &environment)?;
-    if !compiles("#include <rdma/fabric.h>\n") {
-        return not_run("C programs on our providers in the system's libfabric", NO_HEADERS);
+    pingpong_pair("tcp;ofi_rxm", &side)?;
+    if !stock.compiles("#include <rdma/fabric.h>\n") {
+        return not_run("C programs on our providers in C's libfabric", NO_HEADERS);
     }
-    // Messages, accesses, completions and errors, as a program of the system has them.
-    let program = folder.join("stock");
-    let mut cc = command("cc");
-    cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I"]);
-    cc.arg(root().join("tests/capi")).arg(root().join("tests/capi/plugin/stock.c"));
-    run(cc.arg("-o").arg(&program).args(["-lfabric"]))?;
+    // Messages, accesses, completions and errors, as a program of C's library has them.
+    let source = root().join("tests/capi/plugin/stock.c");
+    let program = stock.output(folder, &source);
+    stock.program(&[&source], &program, &[])?;
     for (_, name) in OURS {
-        let mut stock = command(&program);
-        environment(stock.arg(name));
-        crate::capi::patient(&mut stock)?;
+        patient(stock.command(&program).arg(name).env("FI_PROVIDER_PATH", &plugins))?;
     }
     Ok(Outcome::Passed)
 }
@@ -112,38 +113,31 @@ const BAD: [(&str, &str); 6] = [
 ];
 
 /// A C provider in our library, among plug-ins that are of no use.
-pub fn of_others(folder: &Path) -> StepResult {
-    if !compiles("#include <rdma/fabric.h>\n#include <rdma/providers/fi_prov.h>\n") {
+pub fn of_others(folder: &Path, stock: &Stock) -> StepResult {
+    if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/providers/fi_prov.h>\n") {
         return not_run("a provider of others in our library", NO_HEADERS);
     }
-    let (plugins, sources) = (folder_of(folder.join("others"))?, root().join("tests/capi/plugin"));
-    let toy = |kind: &str, file: String| {
-        let mut cc = command("cc");
-        cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
-        cc.arg(format!("-DBAD={kind}")).arg(sources.join("toy.c")).arg("-o").arg(plugins.join(file));
-        run(cc.arg("-lfabric"))
+    let sources = root().join("tests/capi/plugin");
+    let plugins = folder_of(stock.output(folder, Path::new("others")))?;
+    let toy = |kind: &str, file: &str| {
+        let args = ["-shared", "-fPIC", &format!("-DBAD={kind}")];
+        stock.program(&[&sources.join("toy.c")], &plugins.join(file), &args)
     };
     for (kind, _) in BAD {
-        toy(kind, format!("libbad{kind}-fi.so"))?;
+        toy(kind, &format!("libbad{kind}-fi.so"))?;
     }
-    toy("0", "libtoy-fi.so".into())?;
+    toy("0", "libtoy-fi.so")?;
     let nonsense = plugins.join("libnonsense-fi.so");
     std::fs::write(&nonsense, "no library").map_err(|error| format!("{}: {error}", nonsense.display()))?;
-    let program = folder.join("host");
-    let mut cc = command("cc");
-    cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-I"]);
-    cc.arg(root().join("tests/capi")).arg(sources.join("host.c")).arg("-o").arg(&program);
-    run(cc.arg("-lfabric"))?;
-    run_on(folder, command(&program).env("FI_PROVIDER_PATH", &plugins))?;
-    let mut words = command(INFO);
-    words
-        .arg("-l")
-        .env("FI_PROVIDER_PATH", &plugins)
-        .env("FI_LOG_LEVEL", "warn")
-        .env("LD_LIBRARY_PATH", folder);
-    if !Path::new(INFO).exists() {
-        return not_run("the log of plug-ins that are refused", "apt-get install libfabric-bin");
+    let source = sources.join("host.c");
+    let program = stock.output(folder, &source);
+    stock.program(&[&source], &program, &[])?;
+    patient(stock.command_on(folder, &program).env("FI_PROVIDER_PATH", &plugins))?;
+    if !stock.has_programs() {
+        return stock.no_programs("the log of plug-ins that are refused");
     }
+    let mut words = stock.info_on(folder);
+    words.arg("-l").env("FI_PROVIDER_PATH", &plugins).env("FI_LOG_LEVEL", "warn");
     let output = words.stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let log = String::from_utf8_lossy(&output.map_err(|error| error.to_string())?.stderr).into_owned();
     for (kind, reason) in BAD {

@@ -1,4 +1,4 @@
-/* One of our providers in the system's libfabric: messages, accesses, completions, errors. The name is the argument. */
+/* One of our providers in C's libfabric: messages, accesses, completions, errors. The name is the argument. */
 #include "check.h"
 
 static struct pair pair;
@@ -12,7 +12,7 @@ static void open_named(const char *name)
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->fabric_attr->prov_name = strdup(name);
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &pair.info));
+	OK(fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), NULL, NULL, 0, hints, &pair.info));
 	CHECK(!strcmp(pair.info->fabric_attr->prov_name, name));
 	fi_freeinfo(hints);
 	OK(fi_fabric(pair.info->fabric_attr, &pair.fabric, NULL));
