@@ -14,6 +14,7 @@ mod crowd;
 mod node;
 mod paths;
 mod paths_in_c;
+mod paths_of_memory;
 mod run;
 
 use serde::{Deserialize, Serialize};

@@ -1,19 +1,20 @@
 //! The paths whose instructions are counted: two endpoints in one thread, one operation to a function.
 
+use std::hint::black_box;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ofi::direct::{CompletionQueue as CompletionQueueOf, Endpoint, Shm};
 use ofi::raw::{
-    AtomicOp, Call, Caps, CntrAttr, CollectiveKind, CollectiveOp, CompletionQueue, Context, CqBuffer,
-    CqTaggedEntry, Datatype, DeferredOp, Endpoint as _, FiAddr, FiOp, Group, Info, Lent, MemoryRegion,
-    MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, SendOp, Threshold, WaitObj,
+    Call, Caps, CntrAttr, CollectiveKind, CollectiveOp, CompletionQueue, Context, Counter, CqBuffer,
+    CqTaggedEntry, Datatype, Endpoint as _, FiAddr, FiOp, Group, Info, Lent, Piece, SendOp, WaitObj,
 };
 
-use ofi_capi::probe::Handles;
+use ofi_capi::probe::{CounterHandle, Handles};
 
-use super::node::{Arena, Node};
+use super::node::Node;
 use super::paths_in_c as c;
+use super::paths_of_memory as of_memory;
 use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
@@ -27,12 +28,18 @@ pub const PATHS: &[Path] = &[
         name: "tagged receive 64 B, completion read, posted again",
         function: "*paths::*tagged_receive_and_post*",
     },
-    Path { name: "write 64 B, completion read", function: "*paths::*write_and_complete_plain*" },
+    Path { name: "write 64 B, completion read", function: "*of_memory::*write_and_complete_plain*" },
+    Path {
+        name: "write 64 B with flags, completion read",
+        function: "*of_memory::*write_and_complete_plain*",
+    },
     Path {
         name: "triggered write 64 B, counter added to, completion read",
-        function: "*paths::*write_and_complete_triggered*",
+        function: "*of_memory::*write_and_complete_triggered*",
     },
-    Path { name: "fetch-add 8 B, completion read", function: "*paths::*fetch_add_and_complete*" },
+    Path { name: "inject write 64 B", function: "*of_memory::*write_injected*" },
+    Path { name: "read 64 B, completion read", function: "*of_memory::*fetch_and_complete*" },
+    Path { name: "fetch-add 8 B, completion read", function: "*of_memory::*fetch_add_and_complete*" },
     Path {
         name: "all-reduce 8 B on 2 ranks, completions read, both ranks",
         function: "*paths::*all_reduce_and_complete*",
@@ -43,15 +50,27 @@ pub const PATHS: &[Path] = &[
         function: "*paths::*receive_window*",
     },
     Path { name: "direct send 64 B, completion read", function: "*paths::*direct_send*" },
+    Path { name: "send 64 B with flags, completion read", function: "*paths::*flagged_send*" },
+    Path { name: "inject 64 B", function: "*paths::*plain_inject*" },
+    Path { name: "tagged inject 64 B", function: "*paths::*tagged_inject*" },
+    Path { name: "counter read", function: "*paths::*read_counter*" },
     Path { name: "C: send 64 B, completion read", function: "*paths_in_c*plain_send*" },
+    Path { name: "C: send of a vector 64 B, completion read", function: "*paths_in_c*vector_send*" },
+    Path { name: "C: send of a message 64 B, completion read", function: "*paths_in_c*message_send*" },
     Path { name: "C: receive 64 B, completion read, posted again", function: "*paths_in_c*plain_receive*" },
     Path { name: "C: tagged send 64 B, completion read", function: "*paths_in_c*tagged_send*" },
     Path {
         name: "C: tagged receive 64 B, completion read, posted again",
         function: "*paths_in_c*tagged_receive*",
     },
+    Path { name: "C: inject 64 B", function: "*paths_in_c*plain_inject*" },
+    Path { name: "C: tagged inject 64 B", function: "*paths_in_c*tagged_inject*" },
     Path { name: "C: write 64 B, completion read", function: "*paths_in_c*write_and_complete*" },
+    Path { name: "C: write of a message 64 B, completion read", function: "*paths_in_c*message_write*" },
+    Path { name: "C: inject write 64 B", function: "*paths_in_c*write_injected*" },
+    Path { name: "C: read 64 B, completion read", function: "*paths_in_c*fetch_and_complete*" },
     Path { name: "C: fetch-add 8 B, completion read", function: "*paths_in_c*fetch_add_and_complete*" },
+    Path { name: "C: counter read", function: "*paths_in_c*read_counter*" },
     Path { name: "C: poll that finds nothing", function: "*paths_in_c*empty_poll*" },
     Path { name: "poll that finds nothing", function: "*paths::*empty_poll*" },
 ];
@@ -59,14 +78,14 @@ pub const PATHS: &[Path] = &[
 /// Of the tagged messages.
 const TAG: u64 = 7;
 
-struct Sides {
-    sender: Node,
-    receiver: Node,
+pub struct Sides {
+    pub sender: Node,
+    pub receiver: Node,
     memory: Box<[u8; 256]>,
 }
 
 impl Sides {
-    fn open(more: Caps) -> Result<Self> {
+    pub fn open(more: Caps) -> Result<Self> {
         let job = Job::new(Test::PingPong, 64, 1);
         let (a, b) = UnixStream::pair().map_err(Error::io("a socket pair"))?;
         let other = std::thread::spawn(move || Node::open(more, &job, &mut Link::new(b)?, WaitObj::None));
@@ -75,12 +94,12 @@ impl Sides {
         Ok(Self { sender, receiver, memory: Box::new([1; 256]) })
     }
 
-    fn piece(&mut self, at: usize) -> Piece {
+    pub fn piece(&mut self, at: usize) -> Piece {
         Piece::new(self.memory.as_mut_ptr().wrapping_add(at), 64)
     }
 }
 
-fn read_one(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Result<()> {
+pub fn read_one(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Result<()> {
     let mut entry = [CqTaggedEntry::EMPTY];
     match queue.read(&mut CqBuffer::new(&mut entry)) {
         Ok(_) => Ok(()),
@@ -180,52 +199,41 @@ fn direct_send(
 }
 
 #[inline(never)]
+fn flagged_send(node: &Node, piece: Piece) -> Result<()> {
+    let pieces = [piece];
+    // SAFETY: as for `Node::send`.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    let op = SendOp { call: Call::Msg, ..SendOp::new(buf, node.peer, Context(1)) };
+    node.endpoint.send(&op).map_err(stack)?;
+    read_one(node, &node.tx)
+}
+
+#[inline(never)]
+fn plain_inject(node: &Node, piece: Piece) -> Result<()> {
+    let pieces = [piece];
+    // SAFETY: as for `Node::send`.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    let op = SendOp { call: Call::Inject, ..SendOp::new(buf, node.peer, Context::NULL) };
+    node.endpoint.send(&op).map_err(stack)
+}
+
+#[inline(never)]
+fn tagged_inject(node: &Node, piece: Piece) -> Result<()> {
+    let pieces = [piece];
+    // SAFETY: as for `Node::send`.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    let op = SendOp { call: Call::Inject, ..SendOp::new(buf, node.peer, Context::NULL) };
+    node.endpoint.send_tagged(&op, TAG).map_err(stack)
+}
+
+#[inline(never)]
+fn read_counter(counter: &Arc<dyn Counter>) -> u64 {
+    counter.read()
+}
+
+#[inline(never)]
 fn empty_poll(node: &Node) -> Result<usize> {
     node.poll(&node.rx, &mut [CqTaggedEntry::EMPTY])
-}
-
-#[inline(never)]
-fn write_and_complete_plain(node: &Node, op: &RmaOp<'_>) -> Result<()> {
-    node.endpoint.write(op).map_err(stack)?;
-    read_one(node, &node.tx)
-}
-
-#[inline(never)]
-fn write_and_complete_triggered(node: &Node, op: &RmaOp<'_>, when: &Threshold<'_>) -> Result<()> {
-    node.endpoint.trigger(when, &DeferredOp::Write(*op)).map_err(stack)?;
-    when.counter.add(1).map_err(stack)?;
-    read_one(node, &node.tx)
-}
-
-#[inline(never)]
-fn fetch_add_and_complete(node: &Node, op: &AtomicOp<'_>) -> Result<()> {
-    node.endpoint.atomic(op).map_err(stack)?;
-    read_one(node, &node.tx)
-}
-
-/// Adds to memory of the library, which whoever adds reaches by itself.
-fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
-    let mut sides = Sides::open(Caps::ATOMIC)?;
-    let (operand, result) = ([Piece::new(sides.piece(0).addr, 8)], [Piece::new(sides.piece(128).addr, 8)]);
-    let Sides { sender, receiver, .. } = &sides;
-    let arena = receiver.memory(&Job::new(Test::FetchAdd, 8, 1).in_library_memory(), 4096)?;
-    let region = remote_region(receiver, &arena)?;
-    let remote = [RemotePiece { addr: region.base(), len: 8, key: region.key() }];
-    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
-    let operand = unsafe { Lent::new(&operand, &[]) };
-    // SAFETY: as above.
-    let result = unsafe { Lent::new(&result, &[]) };
-    let op =
-        AtomicOp::new(FiOp::Sum, Datatype::Uint64, operand, &remote, sender.peer, Context(1)).fetch(result);
-    // Outside the counted functions: the two meet, and the adder is given the memory.
-    sender.endpoint.atomic(&op).map_err(stack)?;
-    meet(sender, receiver)?;
-    let handles = handles(sender, &sender.tx);
-    let (from, into) = (operand.pieces()[0].addr, result.pieces()[0].addr);
-    (0..count).try_for_each(|_| match in_c {
-        true => c::fetch_add_and_complete(&handles, (from, into), (sender.peer, remote[0])),
-        false => fetch_add_and_complete(sender, &op),
-    })
 }
 
 #[inline(never)]
@@ -256,151 +264,98 @@ fn run_all_reduces(count: u64) -> Result<()> {
     (0..count).try_for_each(|_| all_reduce_and_complete([sender, receiver], &ops))
 }
 
-/// Registers library memory for everything.
-fn remote_region(owner: &Node, arena: &Arena) -> Result<Arc<dyn MemoryRegion>> {
-    let target = [Piece::new(arena.base, arena.len)];
-    // SAFETY: an arena lives as long as the process, and nobody looks at it.
-    let attr = unsafe { MrAttr::new(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
-    owner.domain.register(&attr).map_err(stack)
-}
-
-/// Waits for the first access's completion.
-fn meet(sender: &Node, receiver: &Node) -> Result<()> {
-    while sender.poll(&sender.tx, &mut [CqTaggedEntry::EMPTY])? == 0 {
-        receiver.poll(&receiver.rx, &mut [CqTaggedEntry::EMPTY])?;
-    }
-    Ok(())
-}
-
-/// How a write is posted.
-#[derive(Clone, Copy)]
-enum Writing {
-    Plain,
-    Triggered,
-    InC,
-}
-
-/// Writes to memory of the library, into which the writer reaches by itself.
-fn run_writes(how: Writing, count: u64) -> Result<()> {
-    let mut sides = Sides::open(Caps::TRIGGER)?;
-    let from = [sides.piece(0)];
-    let Sides { sender, receiver, .. } = &sides;
-    let job = Job::new(Test::RmaWrite, 64, 1).in_library_memory();
-    let arena = receiver.memory(&job, 4096)?;
-    let region = remote_region(receiver, &arena)?;
-    let remote = [RemotePiece { addr: region.base(), len: 64, key: region.key() }];
-    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
-    let buf = unsafe { Lent::new(&from, &[]) };
-    let (context, flags, call) = (Context(1), OpFlags::empty(), Call::Plain);
-    let op = RmaOp { buf, remote: &remote, peer: sender.peer, context, data: 0, flags, call };
-    // Outside the counted functions: the two meet, and the writer is given the memory.
-    sender.endpoint.write(&op).map_err(stack)?;
-    meet(sender, receiver)?;
-    let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
-    let handles = handles(sender, &sender.tx);
-    for number in 1..=count {
-        match how {
-            Writing::Plain => write_and_complete_plain(sender, &op)?,
-            Writing::Triggered => {
-                write_and_complete_triggered(sender, &op, &Threshold { counter: &counter, value: number })?;
-            }
-            Writing::InC => c::write_and_complete(&handles, from[0], (sender.peer, remote[0]))?,
-        }
-    }
-    Ok(())
-}
-
 /// A node's endpoint and one of its queues, as a C program holds them.
-fn handles(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Handles {
+pub fn handles(node: &Node, queue: &Arc<dyn CompletionQueue>) -> Handles {
     Handles::of(node.endpoint.clone(), &Info::default(), queue.clone())
 }
 
-fn stack(error: ofi::raw::Error) -> Error {
+pub fn stack(error: ofi::raw::Error) -> Error {
     Error::Stack(error.to_string())
 }
 
 /// See [`super::run_path`].
 pub fn run(name: &str, count: u64) -> Result<()> {
-    let in_c = name.starts_with("C: ");
-    if name.contains("write") {
-        let plain = if in_c { Writing::InC } else { Writing::Plain };
-        return run_writes(if name.starts_with("triggered") { Writing::Triggered } else { plain }, count);
-    }
-    if name.starts_with("all-reduce") {
-        return run_all_reduces(count);
-    }
-    if name.contains("fetch-add") {
-        return run_fetch_adds(in_c, count);
+    match name {
+        name if of_memory::NAMES.contains(&name) => return of_memory::run(name, count),
+        "all-reduce 8 B on 2 ranks, completions read, both ranks" => return run_all_reduces(count),
+        _ => {}
     }
     let mut sides = Sides::open(Caps::empty())?;
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
-    let tagged = name.contains("tagged");
-    receiver.receive(into, tagged.then_some(TAG), 0)?;
+    let tag = name.contains("tagged").then_some(TAG);
+    receiver.receive(into, tag, 0)?;
     // Outside the counted functions: the two meet.
-    sender.send(out, tagged.then_some(TAG))?;
+    sender.send(out, tag)?;
     sender.wait_one(&sender.tx)?;
     receiver.wait_one(&receiver.rx)?;
-    receiver.receive(into, tagged.then_some(TAG), 0)?;
-    if name.starts_with("window") {
-        return run_windows(&mut sides, count);
+    receiver.receive(into, tag, 0)?;
+    let ends = [handles(sender, &sender.tx), handles(receiver, &receiver.rx)];
+    match name {
+        name if name.starts_with("window") => run_windows(&mut sides, count),
+        "poll that finds nothing" => (0..count).try_for_each(|_| empty_poll(receiver).map(drop)),
+        "C: poll that finds nothing" => {
+            (0..count).for_each(|_| _ = c::empty_poll(&ends[1]));
+            Ok(())
+        }
+        name if name.ends_with("counter read") => run_counter_reads(name.starts_with("C: "), sender, count),
+        _ => run_messages(name, (&sides, ends), (out, into), count),
     }
+}
+
+/// Messages from one side to the other, one by one. What the name does not say is done outside the counted functions.
+fn run_messages(
+    name: &str,
+    (Sides { sender, receiver, .. }, [sending, receiving]): (&Sides, [Handles; 2]),
+    (out, into): (Piece, Piece),
+    count: u64,
+) -> Result<()> {
+    let tag = name.contains("tagged").then_some(TAG);
     let direct = (
         Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
         CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,
     );
-    let ends = [handles(sender, &sender.tx), handles(receiver, &receiver.rx)];
     for _ in 0..count {
-        match (name.contains("send"), tagged) {
-            _ if name.starts_with("direct") => {
-                direct_send(&direct.0, &direct.1, out, sender.peer)?;
-                receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, None, 0)?;
-            }
-            _ if name.starts_with("poll") => {
-                empty_poll(receiver)?;
-            }
-            _ if name.starts_with("C: poll") => {
-                c::empty_poll(&ends[1]);
-            }
-            (true, tagged) if in_c => {
-                if tagged {
-                    c::tagged_send(&ends[0], out, (sender.peer, TAG))?;
-                } else {
-                    c::plain_send(&ends[0], out, sender.peer)?;
-                }
-                receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, tagged.then_some(TAG), 0)?;
-            }
-            (false, tagged) if in_c => {
-                sender.send(out, tagged.then_some(TAG))?;
+        match name {
+            "send 64 B, completion read" => send_and_complete(sender, out)?,
+            "send 64 B with flags, completion read" => flagged_send(sender, out)?,
+            "tagged send 64 B, completion read" => tagged_send_and_complete(sender, out)?,
+            "direct send 64 B, completion read" => direct_send(&direct.0, &direct.1, out, sender.peer)?,
+            "inject 64 B" => plain_inject(sender, out)?,
+            "tagged inject 64 B" => tagged_inject(sender, out)?,
+            "C: send 64 B, completion read" => c::plain_send(&sending, out, sender.peer)?,
+            "C: send of a vector 64 B, completion read" => c::vector_send(&sending, out, sender.peer)?,
+            "C: send of a message 64 B, completion read" => c::message_send(&sending, out, sender.peer)?,
+            "C: tagged send 64 B, completion read" => c::tagged_send(&sending, out, (sender.peer, TAG))?,
+            "C: inject 64 B" => c::plain_inject(&sending, out, sender.peer)?,
+            "C: tagged inject 64 B" => c::tagged_inject(&sending, out, (sender.peer, TAG))?,
+            _ => {
+                sender.send(out, tag)?;
                 sender.wait_one(&sender.tx)?;
-                if tagged {
-                    c::tagged_receive(&ends[1], into, TAG)?;
-                } else {
-                    c::plain_receive(&ends[1], into)?;
-                }
-            }
-            (true, false) => {
-                send_and_complete(sender, out)?;
-                receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, None, 0)?;
-            }
-            (true, true) => {
-                tagged_send_and_complete(sender, out)?;
-                receiver.wait_one(&receiver.rx)?;
-                receiver.receive(into, Some(TAG), 0)?;
-            }
-            (false, tagged) => {
-                sender.send(out, tagged.then_some(TAG))?;
-                sender.wait_one(&sender.tx)?;
-                if tagged {
-                    tagged_receive_and_post(receiver, into)?
-                } else {
-                    receive_and_post(receiver, into)?
-                }
             }
         }
+        match name {
+            "receive 64 B, completion read, posted again" => receive_and_post(receiver, into)?,
+            "tagged receive 64 B, completion read, posted again" => tagged_receive_and_post(receiver, into)?,
+            "C: receive 64 B, completion read, posted again" => c::plain_receive(&receiving, into)?,
+            "C: tagged receive 64 B, completion read, posted again" => {
+                c::tagged_receive(&receiving, into, TAG)?;
+            }
+            _ => {
+                receiver.wait_one(&receiver.rx)?;
+                receiver.receive(into, tag, 0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads a counter that nothing counts.
+fn run_counter_reads(in_c: bool, node: &Node, count: u64) -> Result<()> {
+    let counter = node.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
+    let handle = CounterHandle::of(counter.clone());
+    for _ in 0..count {
+        black_box(if in_c { c::read_counter(handle) } else { read_counter(&counter) });
     }
     Ok(())
 }

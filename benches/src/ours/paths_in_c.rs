@@ -1,15 +1,17 @@
 //! The paths as C programs go them: calls through the tables of `libfabric.so.1`. Each does what the path of the same name in
 //! `paths.rs` does.
 
+use std::ptr::null_mut;
+
 use ofi::raw::{CqTaggedEntry, Datatype, FiAddr, FiOp, Piece, RemotePiece};
-use ofi_capi::probe::Handles;
+use ofi_capi::probe::{CounterHandle, Handles};
 
 use crate::{Error, Result};
 
 #[inline(never)]
 pub fn plain_send(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
     // SAFETY: as for `Node::send`.
-    succeeded(unsafe { c.send(piece.addr.cast(), piece.len, peer.0, std::ptr::null_mut()) })?;
+    succeeded(unsafe { c.send(piece.addr.cast(), piece.len, peer.0, null_mut()) })?;
     read_one(c)
 }
 
@@ -17,13 +19,13 @@ pub fn plain_send(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
 pub fn plain_receive(c: &Handles, piece: Piece) -> Result<()> {
     read_one(c)?;
     // SAFETY: as for `Node::receive`.
-    succeeded(unsafe { c.receive(piece.addr.cast(), piece.len, FiAddr::UNSPEC.0, std::ptr::null_mut()) })
+    succeeded(unsafe { c.receive(piece.addr.cast(), piece.len, FiAddr::UNSPEC.0, null_mut()) })
 }
 
 #[inline(never)]
 pub fn tagged_send(c: &Handles, piece: Piece, (peer, tag): (FiAddr, u64)) -> Result<()> {
     // SAFETY: as for `Node::send`.
-    succeeded(unsafe { c.tagged_send(piece.addr.cast(), piece.len, (peer.0, tag), std::ptr::null_mut()) })?;
+    succeeded(unsafe { c.tagged_send(piece.addr.cast(), piece.len, (peer.0, tag), null_mut()) })?;
     read_one(c)
 }
 
@@ -32,15 +34,69 @@ pub fn tagged_receive(c: &Handles, piece: Piece, tag: u64) -> Result<()> {
     read_one(c)?;
     let from = (FiAddr::UNSPEC.0, tag);
     // SAFETY: as for `Node::receive`.
-    succeeded(unsafe { c.tagged_receive(piece.addr.cast(), piece.len, from, std::ptr::null_mut()) })
+    succeeded(unsafe { c.tagged_receive(piece.addr.cast(), piece.len, from, null_mut()) })
 }
 
 #[inline(never)]
 pub fn write_and_complete(c: &Handles, piece: Piece, (peer, remote): (FiAddr, RemotePiece)) -> Result<()> {
     let to = (peer.0, remote.addr, remote.key);
     // SAFETY: the piece is lent until the completion, which is read before it is used again.
-    succeeded(unsafe { c.write(piece.addr.cast(), piece.len, to, std::ptr::null_mut()) })?;
+    succeeded(unsafe { c.write(piece.addr.cast(), piece.len, to, null_mut()) })?;
     read_one(c)
+}
+
+#[inline(never)]
+pub fn vector_send(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.send_vector(piece.addr.cast(), piece.len, peer.0, null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn message_send(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.send_message(piece.addr.cast(), piece.len, peer.0, null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn plain_inject(c: &Handles, piece: Piece, peer: FiAddr) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.inject(piece.addr.cast_const().cast(), piece.len, peer.0) })
+}
+
+#[inline(never)]
+pub fn tagged_inject(c: &Handles, piece: Piece, (peer, tag): (FiAddr, u64)) -> Result<()> {
+    // SAFETY: as for `Node::send`.
+    succeeded(unsafe { c.tagged_inject(piece.addr.cast_const().cast(), piece.len, (peer.0, tag)) })
+}
+
+#[inline(never)]
+pub fn message_write(c: &Handles, piece: Piece, (peer, remote): (FiAddr, RemotePiece)) -> Result<()> {
+    let to = (peer.0, remote.addr, remote.key);
+    // SAFETY: as for `write_and_complete`.
+    succeeded(unsafe { c.write_message(piece.addr.cast(), piece.len, to, null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn write_injected(c: &Handles, piece: Piece, (peer, remote): (FiAddr, RemotePiece)) -> Result<()> {
+    let to = (peer.0, remote.addr, remote.key);
+    // SAFETY: the piece is there until the call returns.
+    succeeded(unsafe { c.inject_write(piece.addr.cast_const().cast(), piece.len, to) })
+}
+
+#[inline(never)]
+pub fn fetch_and_complete(c: &Handles, piece: Piece, (peer, remote): (FiAddr, RemotePiece)) -> Result<()> {
+    let from = (peer.0, remote.addr, remote.key);
+    // SAFETY: as for `write_and_complete`.
+    succeeded(unsafe { c.fetch(piece.addr.cast(), piece.len, from, null_mut()) })?;
+    read_one(c)
+}
+
+#[inline(never)]
+pub fn read_counter(counter: CounterHandle) -> u64 {
+    counter.read()
 }
 
 /// Of eight bytes: what to add, and where the value before goes.
@@ -53,7 +109,7 @@ pub fn fetch_add_and_complete(
     let (here, to) = ((operand.cast_const().cast(), result.cast()), (peer.0, remote.addr, remote.key));
     let what = (Datatype::Uint64.as_c(), FiOp::Sum.as_c());
     // SAFETY: both are lent until the completion, which is read before they are used again.
-    succeeded(unsafe { c.fetch_atomic(here, to, what, std::ptr::null_mut()) })?;
+    succeeded(unsafe { c.fetch_atomic(here, to, what, null_mut()) })?;
     read_one(c)
 }
 

@@ -21,6 +21,7 @@ macro_rules! c_enum {
             pub const VALUES: &'static [$name] = &[$($name::$variant),+];
 
             /// The value with this C number, or `None` if the header has none.
+            #[inline]
             pub const fn from_c(value: u32) -> Option<Self> {
                 match value {
                     $($value => Some($name::$variant),)+
@@ -29,6 +30,7 @@ macro_rules! c_enum {
             }
 
             /// The number that C uses.
+            #[inline]
             pub const fn as_c(self) -> u32 {
                 self as u32
             }

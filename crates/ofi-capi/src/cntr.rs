@@ -70,17 +70,22 @@ pub(crate) unsafe extern "C" fn open(
             }
         };
         let counter = domain.domain.open_counter(&attr)?;
-        let fid = fid_cntr { fid: object::header::<fid_cntr>(context, &FID_OPS), ops: OPS.table() };
-        let body = CntrBody {
-            counter,
-            wait_obj: attr.wait_obj,
-            users: Users::default(),
-            _domain: domain.users.hold(),
-        };
+        let handle = wrap(counter, attr.wait_obj, domain.users.hold(), context);
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { place.write(handle) };
         Ok(())
     })
+}
+
+/// The handle of a counter.
+pub(crate) fn wrap(
+    counter: Arc<dyn Counter>,
+    wait_obj: WaitObj,
+    _domain: Hold,
+    context: *mut c_void,
+) -> *mut fid_cntr {
+    let fid = fid_cntr { fid: object::header::<fid_cntr>(context, &FID_OPS), ops: OPS.table() };
+    object::open(fid, CntrBody { counter, wait_obj, users: Users::default(), _domain })
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
@@ -112,7 +117,8 @@ unsafe fn with<R>(cntr: *mut fid_cntr, body: impl FnOnce(&dyn Counter) -> Result
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
     // SAFETY: the C caller's promise.
-    border::value(0, || unsafe { with(cntr, |counter| Ok(counter.read())) }.unwrap_or(0))
+    let Some(cntr) = (unsafe { object::alive(cntr) }) else { return 0 };
+    border::value(0, || cntr.counter.read())
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {

@@ -240,7 +240,7 @@ impl Posting {
         let buffer = |(buf, desc): Buffer, elements: usize| {
             let len = elements.checked_mul(datatype.size());
             let len = len.ok_or_else(|| invalid("count", "less", elements.to_string()))?;
-            One::new(buf, if buf.is_null() { 0 } else { len }, desc)
+            Ok::<_, Error>(One::new(buf, len, desc))
         };
         let (buf, result) = (buffer(self.buf, elements)?, buffer(self.result, results)?);
         let begin = CollectiveOp::new(self.kind, FiAddr(self.group), context(self.context));

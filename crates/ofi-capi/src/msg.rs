@@ -30,6 +30,7 @@ impl fi_msg {
     ///
     /// # Safety
     /// The C caller's promise: the buffers are lent until the completion.
+    #[inline(always)]
     pub(crate) unsafe fn send_op(&self, flags: u64) -> Result<SendOp<'_>> {
         Ok(SendOp {
             // SAFETY: the same promise.
@@ -49,6 +50,7 @@ impl fi_msg {
     ///
     /// # Safety
     /// As [`fi_msg::send_op`].
+    #[inline(always)]
     pub(crate) unsafe fn receive_op(&self, flags: u64) -> Result<ReceiveOp<'_>> {
         Ok(ReceiveOp {
             // SAFETY: the same promise.

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use ofi_api::{
-    AtomicOp, Call, Context, DeferredOp, Desc, FiAddr, Lent, OpFlags, Piece, ReceiveOp, Result, RmaOp,
+    AtomicOp, Call, Context, DeferredOp, Desc, Error, FiAddr, Lent, OpFlags, Piece, ReceiveOp, Result, RmaOp,
     SendOp, TagMatch,
 };
 
@@ -20,38 +20,30 @@ pub(crate) struct One {
 }
 
 impl One {
-    /// # Errors
-    /// `FI_EINVAL` for null with a length.
     #[inline(always)]
-    pub(crate) fn new(buf: *const c_void, len: usize, desc: *mut c_void) -> Result<Self> {
-        if buf.is_null() && len > 0 {
-            return Err(null("the buffer"));
-        }
-        Ok(Self { piece: [Piece::new(buf.cast_mut().cast(), len)], desc: [Desc(desc.addr())] })
+    pub(crate) fn new(buf: *const c_void, len: usize, desc: *mut c_void) -> Self {
+        Self { piece: [Piece::new(buf.cast_mut().cast(), len)], desc: [Desc(desc.addr())] }
     }
 
     /// # Safety
     /// The promise of [`Lent::new`], which a C program makes by its call.
     #[inline(always)]
     pub(crate) unsafe fn lend(&self) -> Lent<'_> {
-        let descs = if self.desc[0] == Desc::NONE { &[][..] } else { &self.desc[..] };
+        let described = self.desc[0] != Desc::NONE;
         // SAFETY: the same promise.
-        unsafe { Lent::new(&self.piece, descs) }
+        unsafe { Lent::new(&self.piece, &self.desc[..usize::from(described)]) }
     }
-}
 
-impl One {
-    /// As [`One::lend`], but nothing at all for null.
+    /// As [`One::lend`], but nothing at all for null, whatever the length.
     ///
     /// # Safety
     /// As [`One::lend`].
     #[inline(always)]
     pub(crate) unsafe fn lend_if_any(&self) -> Lent<'_> {
-        if self.piece[0].addr.is_null() {
-            return Lent::EMPTY;
-        }
+        let there = !self.piece[0].addr.is_null();
+        let described = there && self.desc[0] != Desc::NONE;
         // SAFETY: the same promise.
-        unsafe { self.lend() }
+        unsafe { Lent::new(&self.piece[..usize::from(there)], &self.desc[..usize::from(described)]) }
     }
 }
 
@@ -65,18 +57,22 @@ const MOST: usize = 4096;
 ///
 /// # Safety
 /// The C caller's promise: `count` readable elements. `T` is laid out as C's.
+#[inline(always)]
 pub(crate) unsafe fn vector<'a, T>(what: &str, pointer: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
-    if pointer.is_null() {
-        return Err(null(what));
-    }
-    if count > MOST {
-        return Err(invalid(what, &format!("at most {MOST}"), count.to_string()));
+    if pointer.is_null() || count > MOST {
+        return Err(no_vector(what, pointer.addr(), count));
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+#[cold]
+#[inline(never)]
+fn no_vector(what: &str, pointer: usize, count: usize) -> Error {
+    if pointer == 0 { null(what) } else { invalid(what, &format!("at most {MOST}"), count.to_string()) }
 }
 
 /// The descriptors of a vector of buffers; none for null.
@@ -86,6 +82,7 @@ pub(crate) unsafe fn vector<'a, T>(what: &str, pointer: *const T, count: usize) 
 ///
 /// # Safety
 /// The C caller's promise: null, or `count` descriptors.
+#[inline(always)]
 pub(crate) unsafe fn descriptors<'a>(desc: *const *mut c_void, count: usize) -> Result<&'a [Desc]> {
     if desc.is_null() {
         return Ok(&[]);
@@ -101,6 +98,7 @@ pub(crate) unsafe fn descriptors<'a>(desc: *const *mut c_void, count: usize) -> 
 ///
 /// # Safety
 /// The promises of [`vector`] and [`Lent::new`].
+#[inline(always)]
 pub(crate) unsafe fn lend<'a>(
     iov: *const libc::iovec,
     desc: *const *mut c_void,
@@ -109,7 +107,7 @@ pub(crate) unsafe fn lend<'a>(
     // SAFETY: the caller's promise; `Piece` is laid out like `iovec`.
     let pieces = unsafe { vector::<Piece>("the buffers", iov.cast(), count)? };
     if pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
-        return Err(null("one of the buffers"));
+        return Err(no_vector("one of the buffers", 0, count));
     }
     // SAFETY: as above.
     let descs = unsafe { descriptors(desc, count)? };
@@ -156,17 +154,17 @@ pub(crate) unsafe fn with_one(
     // SAFETY: the same promise, here and below.
     let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
     if buf.is_null() && len > 0 {
-        return no_buffer();
+        return missing("the buffer");
     }
-    let one = One { piece: [Piece::new(buf.cast_mut().cast(), len)], desc: [Desc(desc.addr())] };
+    let one = One::new(buf, len, desc);
     // SAFETY: as above.
     transfer(|| post(ep, unsafe { one.lend() }))
 }
 
 #[cold]
 #[inline(never)]
-fn no_buffer() -> isize {
-    transfer(|| Err(null("the buffer")))
+fn missing(what: &str) -> isize {
+    transfer(|| Err(null(what)))
 }
 
 /// A call with a vector of buffers.
@@ -181,12 +179,10 @@ pub(crate) unsafe fn with_many(
     count: usize,
     post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the same promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the same promise.
-        post(ep, unsafe { lend(iov, desc, count)? })
-    })
+    // SAFETY: the same promise, here and below.
+    let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
+    // SAFETY: as above.
+    transfer(|| post(ep, unsafe { lend(iov, desc, count)? }))
 }
 
 /// A call with a message structure.
@@ -199,13 +195,11 @@ pub(crate) unsafe fn with_message<M>(
     message: *const M,
     post: impl FnOnce(&EpBody, &M) -> Result<()>,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: the same promise.
-        let ep = unsafe { of(ep)? };
-        // SAFETY: the same promise.
-        let message = unsafe { message.as_ref() }.ok_or_else(|| null("the message"))?;
-        post(ep, message)
-    })
+    // SAFETY: the same promise, here and below.
+    let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
+    // SAFETY: as above.
+    let Some(message) = (unsafe { message.as_ref() }) else { return missing("the message") };
+    transfer(|| post(ep, message))
 }
 
 /// Where operations go.
@@ -227,7 +221,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn send(&self, op: SendOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::Send(op));
+            return trigger::later(self, op.context, &op, DeferredOp::Send);
         }
         self.endpoint.send(&op)
     }
@@ -235,7 +229,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn send_tagged(&self, op: SendOp<'_>, tag: u64) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::SendTagged(op, tag));
+            return trigger::later(self, op.context, &op, |op| DeferredOp::SendTagged(op, tag));
         }
         self.endpoint.send_tagged(&op, tag)
     }
@@ -243,7 +237,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn receive(&self, op: ReceiveOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::Receive(op));
+            return trigger::later(self, op.context, &op, DeferredOp::Receive);
         }
         self.endpoint.receive(&op)
     }
@@ -251,7 +245,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn receive_tagged(&self, op: ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::ReceiveTagged(op, tag));
+            return trigger::later(self, op.context, &op, |op| DeferredOp::ReceiveTagged(op, tag));
         }
         self.endpoint.receive_tagged(&op, tag)
     }
@@ -259,7 +253,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn write(&self, op: RmaOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::Write(op));
+            return trigger::later(self, op.context, &op, DeferredOp::Write);
         }
         self.endpoint.write(&op)
     }
@@ -267,17 +261,17 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn read(&self, op: RmaOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::Read(op));
+            return trigger::later(self, op.context, &op, DeferredOp::Read);
         }
         self.endpoint.read(&op)
     }
 
     #[inline(always)]
-    pub(crate) fn atomic(&self, op: AtomicOp<'_>) -> Result<()> {
+    pub(crate) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &DeferredOp::Atomic(op));
+            return trigger::later(self, op.context, op, DeferredOp::Atomic);
         }
-        self.endpoint.atomic(&op)
+        self.endpoint.atomic(op)
     }
 }
 

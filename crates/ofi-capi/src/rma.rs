@@ -78,6 +78,7 @@ impl fi_msg_rma {
     ///
     /// # Safety
     /// The C caller's promise: the buffers are lent until the completion.
+    #[inline(always)]
     pub(crate) unsafe fn op(&self, flags: u64) -> Result<RmaOp<'_>> {
         Ok(RmaOp {
             // SAFETY: the same promise.

@@ -33,7 +33,13 @@ unsafe fn counter<'a>(cntr: *mut fid_cntr) -> Result<&'a Arc<dyn Counter>> {
 /// # Errors
 /// Those of [`ofi_api::Endpoint::trigger`]; `FI_ENOSYS` for other events than a threshold.
 #[cold]
-pub(crate) fn later(ep: &EpBody, context: Context, op: &DeferredOp<'_>) -> Result<()> {
+#[inline(never)]
+pub(crate) fn later<'a, Op: Copy>(
+    ep: &EpBody,
+    context: Context,
+    op: &Op,
+    deferred: impl FnOnce(Op) -> DeferredOp<'a>,
+) -> Result<()> {
     let place = context.as_ptr::<fi_triggered_context>();
     // SAFETY: the C caller's promise: with the flag, the context is such a structure.
     let Some(when) = (unsafe { place.as_ref() }) else { return Err(null("struct fi_triggered_context")) };
@@ -45,7 +51,7 @@ pub(crate) fn later(ep: &EpBody, context: Context, op: &DeferredOp<'_>) -> Resul
     let [cntr, value, _] = when.trigger;
     // SAFETY: as above.
     let counter = unsafe { counter(cntr.cast())? };
-    ep.endpoint.trigger(&Threshold { counter, value: value.addr() as u64 }, op)
+    ep.endpoint.trigger(&Threshold { counter, value: value.addr() as u64 }, &deferred(*op))
 }
 
 /// `FI_QUEUE_WORK`. The work's number is kept in its context, which is the library's until the work has ended.

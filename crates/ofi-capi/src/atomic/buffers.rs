@@ -6,7 +6,7 @@ use ofi_api::{Datatype, Desc, Errno, Error, FiOp, Lent, Piece, Result};
 
 use crate::abi::fi_ioc;
 use crate::border::invalid;
-use crate::posting::{One, descriptors, vector};
+use crate::posting::{descriptors, vector};
 
 /// Most pieces of a vector: any limit of an endpoint is below.
 pub(super) const MOST: usize = 16;
@@ -19,7 +19,6 @@ pub(super) struct Verb {
 }
 
 impl Verb {
-    #[inline(always)]
     pub(super) fn new(datatype: u32, op: u32) -> Result<Self> {
         let Some(datatype) = Datatype::from_c(datatype) else {
             return Err(unknown("the data type", datatype));
@@ -28,10 +27,17 @@ impl Verb {
         Ok(Self { datatype, op })
     }
 
-    #[inline(always)]
     pub(super) fn bytes(self, count: usize) -> Result<usize> {
         let size = self.datatype.size();
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
+    }
+
+    /// What C's numbers name, and the bytes of so many elements, on a hot path: without an error that would have to be carried
+    /// along. [`Verb::new`] and [`Verb::bytes`] have it.
+    #[inline(always)]
+    pub(super) fn with_bytes(datatype: u32, op: u32, count: usize) -> Option<(Self, usize)> {
+        let verb = Self { datatype: Datatype::from_c(datatype)?, op: FiOp::from_c(op)? };
+        Some((verb, count.checked_mul(verb.datatype.size())?))
     }
 }
 
@@ -39,12 +45,6 @@ impl Verb {
 fn unknown(what: &str, number: u32) -> Error {
     let advice = "use one that fi_query_atomic knows";
     Error::wanted(Errno::EOPNOTSUPP, what, "one of C's header", number.to_string(), advice)
-}
-
-/// One buffer of C, of so many bytes; null is none, since `FI_ATOMIC_READ` has no operand.
-#[inline(always)]
-pub(super) fn one(buf: *const c_void, len: usize, desc: *mut c_void) -> Result<One> {
-    One::new(buf, if buf.is_null() { 0 } else { len }, desc)
 }
 
 /// A vector of buffers of C, counted in bytes.

@@ -12,7 +12,7 @@ pub(crate) use self::buffers::Iov;
 pub(crate) use self::query::query;
 use self::query::{compwritevalid, readwritevalid, writevalid};
 pub(crate) use self::shapes::with_message;
-use self::shapes::{Far, NO_BUFFER, message, single, vectors};
+use self::shapes::{Far, message, single, vectors};
 use crate::abi::{fi_ops_atomic, fid_ep};
 
 pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
@@ -44,7 +44,7 @@ unsafe extern "C" fn write(
     op: u32,
     context: *mut c_void,
 ) -> isize {
-    let (verb, sides, far) = ((datatype, op), [(buf, desc), NO_BUFFER, NO_BUFFER], Far(peer, addr, key));
+    let (verb, sides, far) = ((datatype, op), [Some((buf, desc)), None, None], Far(peer, addr, key));
     // SAFETY: the C caller's promise.
     unsafe { single(ep, AtomicKind::Base, verb, count, sides, far, context, false) }
 }
@@ -60,7 +60,7 @@ unsafe extern "C" fn inject(
     op: u32,
 ) -> isize {
     let none = std::ptr::null_mut();
-    let (verb, sides, far) = ((datatype, op), [(buf, none), NO_BUFFER, NO_BUFFER], Far(peer, addr, key));
+    let (verb, sides, far) = ((datatype, op), [Some((buf, none)), None, None], Far(peer, addr, key));
     // SAFETY: the C caller's promise.
     unsafe { single(ep, AtomicKind::Base, verb, count, sides, far, none, true) }
 }
@@ -79,7 +79,7 @@ unsafe extern "C" fn readwrite(
     op: u32,
     context: *mut c_void,
 ) -> isize {
-    let sides = [(buf, desc), NO_BUFFER, (result.cast_const(), result_desc)];
+    let sides = [Some((buf, desc)), None, Some((result.cast_const(), result_desc))];
     let (verb, far) = ((datatype, op), Far(peer, addr, key));
     // SAFETY: the C caller's promise.
     unsafe { single(ep, AtomicKind::Fetch, verb, count, sides, far, context, false) }
@@ -101,7 +101,7 @@ unsafe extern "C" fn compwrite(
     op: u32,
     context: *mut c_void,
 ) -> isize {
-    let sides = [(buf, desc), (compare, compare_desc), (result.cast_const(), result_desc)];
+    let sides = [Some((buf, desc)), Some((compare, compare_desc)), Some((result.cast_const(), result_desc))];
     let (verb, far) = ((datatype, op), Far(peer, addr, key));
     // SAFETY: the C caller's promise.
     unsafe { single(ep, AtomicKind::Compare, verb, count, sides, far, context, false) }

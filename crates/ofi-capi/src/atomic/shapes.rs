@@ -4,10 +4,11 @@ use std::ffi::c_void;
 
 use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, Lent, OpFlags, RemotePiece, Result};
 
-use super::buffers::{Iov, MOST, Many, Verb, one};
+use super::buffers::{Iov, MOST, Many, Verb};
 use crate::abi::{fi_msg_atomic, fi_rma_ioc, fid_ep};
 use crate::border::{invalid, null, transfer};
 use crate::endpoint::EpBody;
+use crate::object;
 use crate::posting::{One, context, of, vector};
 
 /// An operation: what all calls say of it. The local memory comes with the call.
@@ -25,6 +26,7 @@ struct Posting<'a> {
 
 impl<'a> Posting<'a> {
     /// A call without flags of its own.
+    #[inline(always)]
     fn new(
         kind: AtomicKind,
         verb: Verb,
@@ -37,7 +39,7 @@ impl<'a> Posting<'a> {
 
     #[inline(always)]
     fn post(self, ep: &EpBody, buf: Lent<'_>, compare: Lent<'_>, result: Lent<'_>) -> Result<()> {
-        ep.atomic(self.op(ep, buf, compare, result))
+        ep.atomic(&self.op(ep, buf, compare, result))
     }
 
     #[inline(always)]
@@ -56,15 +58,8 @@ impl<'a> Posting<'a> {
     }
 }
 
-/// What a call with one buffer for each side has.
-struct Ones {
-    buf: One,
-    compare: One,
-    result: One,
-}
-
-/// A buffer that a call does not have.
-pub(super) const NO_BUFFER: (*const c_void, *mut c_void) = (std::ptr::null(), std::ptr::null_mut());
+/// A buffer of a call, and its descriptor; none where the call has no such buffer.
+pub(super) type Side = Option<(*const c_void, *mut c_void)>;
 
 /// The peer's side of a call: who, where, and by which key.
 #[derive(Clone, Copy)]
@@ -88,27 +83,41 @@ pub(super) unsafe fn single(
     kind: AtomicKind,
     (datatype, op): (u32, u32),
     count: usize,
-    [buf, compare, result]: [(*const c_void, *mut c_void); 3],
+    [buf, compare, result]: [Side; 3],
     far: Far,
     op_context: *mut c_void,
     inject: bool,
 ) -> isize {
-    transfer(|| {
-        let verb = Verb::new(datatype, op)?;
-        // SAFETY: the same promise, here and below.
-        let ep = unsafe { of(ep)? };
-        let len = verb.bytes(count)?;
-        let side = |(buf, desc): (*const c_void, *mut c_void)| one(buf, len, desc);
-        let ones = Ones { buf: side(buf)?, compare: side(compare)?, result: side(result)? };
-        let remote = far.piece(len);
-        let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };
-        // SAFETY: as above.
-        let buf = unsafe { ones.buf.lend_if_any() };
-        // SAFETY: as above.
-        let compare = unsafe { ones.compare.lend_if_any() };
-        // SAFETY: as above.
-        posting.post(ep, buf, compare, unsafe { ones.result.lend_if_any() })
-    })
+    // As in `posting::with_one`: what is wrong is answered at once.
+    // SAFETY: the same promise, here and below.
+    let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
+    let Some((verb, len)) = Verb::with_bytes(datatype, op, count) else {
+        return unknown(datatype, op, count);
+    };
+    let one = |side: Side| side.map(|(buf, desc)| One::new(buf, len, desc));
+    let (buf, compare, result) = (one(buf), one(compare), one(result));
+    let remote = far.piece(len);
+    let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };
+    // SAFETY: as above.
+    let (buf, compare) = (unsafe { lent(&buf) }, unsafe { lent(&compare) });
+    // SAFETY: as above.
+    let op = posting.op(ep, buf, compare, unsafe { lent(&result) });
+    transfer(|| ep.atomic(&op))
+}
+
+/// # Safety
+/// The promise of [`Lent::new`], which a C program makes by its call.
+#[inline(always)]
+unsafe fn lent(side: &Option<One>) -> Lent<'_> {
+    // SAFETY: the same promise.
+    side.as_ref().map_or(Lent::EMPTY, |one| unsafe { one.lend_if_any() })
+}
+
+/// The answer to a call of which [`Verb::with_bytes`] makes nothing.
+#[cold]
+#[inline(never)]
+fn unknown(datatype: u32, op: u32, count: usize) -> isize {
+    transfer(|| Verb::new(datatype, op)?.bytes(count).map(drop))
 }
 
 /// All calls with vectors of buffers.
@@ -203,6 +212,6 @@ pub(super) unsafe fn message(
         // SAFETY: the same promise, here and below.
         let ep = unsafe { of(ep)? };
         // SAFETY: as above.
-        unsafe { with_message(ep, msg.cast(), kind, sides, flags, |op| ep.atomic(op)) }
+        unsafe { with_message(ep, msg.cast(), kind, sides, flags, |op| ep.atomic(&op)) }
     })
 }
