@@ -573,8 +573,9 @@ pub trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
-    /// Receives have ended that were being filled, without [`Host::received`]: their context was closed, or another transport's
-    /// failure ended them. When this returns, nobody writes into memory of a receive that [`Host::receiving`] does not know.
+    /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their context was
+    /// closed, or another transport's failure ended them. When this returns, nobody writes into memory of a receive that
+    /// [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
     fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
 
     /// Tells the sender that the payload behind `token` is not wanted.

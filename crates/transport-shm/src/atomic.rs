@@ -17,7 +17,7 @@ use crate::Shm;
 use crate::command::{Words, Writer, kind};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Flow, Lane, full};
-use crate::message::{Op, Payload, copied};
+use crate::message::{Coming, Op, Payload, copied};
 use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way, accessor};
 
 /// Where the executor is in a command's half of the header word.
@@ -425,8 +425,8 @@ impl Lane {
 /// What is kept of an operation that the peer executes: where the results go, if there are any.
 fn commanded(results: Box<[Piece]>, len: usize) -> Op {
     if results.is_empty() {
-        Op::Write(Payload::Owned(Box::default()))
+        Op::Write(Payload::Owned(Box::default()), None)
     } else {
-        Op::Read { pieces: results, got: 0, len }
+        Op::Read { pieces: results, got: 0, len, coming: Coming::Parts(false) }
     }
 }

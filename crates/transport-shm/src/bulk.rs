@@ -120,7 +120,7 @@ impl Stream {
     ) -> Result<(), Errno> {
         let copied = match &self.source {
             Source::Message(op) | Source::Write(op) => match host.op(lane, *op) {
-                Some(Op::Message { payload, .. } | Op::Write(payload)) => {
+                Some(Op::Message { payload, .. } | Op::Write(payload, _)) => {
                     // SAFETY: the payload is lent until the operation ends, which it does after its last part.
                     unsafe { payload.gather(self.sent, to, len) }
                 }
@@ -306,7 +306,7 @@ impl Lane {
                         break;
                     }
                 }
-                kind::READ_PART => self.take_read_data(host, id, offset, words.rest())?,
+                kind::READ_PART => self.take_read_data(common, host, id, offset, words.rest())?,
                 _ => return Err(Broken),
             }
             taken = true;

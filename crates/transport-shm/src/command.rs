@@ -5,7 +5,7 @@
 //! commands  Message   [op] [tag] [data] payload          arrived whole; op: tell when it is taken
 //!           Announce  op len key offset [tag] [data]      payload is at the sender: ask for it with Send
 //!           Write     op count count×(addr len key) [data] payload
-//!           WriteLong op count count×(addr len key) [data]
+//!           WriteLong op count count×(addr len key) [data] [ticket addr]    the last two with `LENT`: where the bytes are
 //!           Read      op count count×(addr len key)
 //!           Atomic    op count count×(addr len key) operands comparands   flags from bit 16 on: the executor
 //!           Note      word word word word payload             from core to core (collectives)
@@ -14,6 +14,7 @@
 //!           Dones     op, op, ...                         several that are done
 //!           Send      op into len                         stream `len` bytes as parts for `into`
 //!           Share     op ticket len count count×(addr len)    copy from your end into these; the receiver copies from the front
+//!           Offer     op ticket addr                      a long read: say how it shall come, by Share, Send or Done with `SERVED`
 //!           Data      op payload                          a short read, or what an atomic found
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
@@ -39,6 +40,7 @@ pub mod kind {
     pub const DATA: u32 = 18;
     pub const SHARE: u32 = 19;
     pub const DONES: u32 = 20;
+    pub const OFFER: u32 = 21;
     pub const MESSAGE_PART: u32 = 32;
     pub const WRITE_PART: u32 = 33;
     pub const READ_PART: u32 = 34;
@@ -56,11 +58,13 @@ pub mod flag {
     pub const CONFIRM: u32 = 1 << 10;
     /// The payload is kept by the sender's library; its operation is over.
     pub const KEPT: u32 = 1 << 11;
-    /// An `Announce` whose payload is one piece of the sender's memory that the receiver may read: `key` is where in its pair
+    /// An `Announce`, `WriteLong` or `Offer` whose payload is one piece of the sender's memory that the receiver may read: `key` is where in its pair
     /// memory the sender says that it still is (`layout::pair::LENT`), and `offset` its address.
     pub const LENT: u32 = 1 << 12;
-    /// An `Announce` whose sender can write to the receiver's memory.
+    /// An `Announce`, `WriteLong` or `Offer` whose sender can write to the receiver's memory.
     pub const WRITES: u32 = 1 << 13;
+    /// A reply about what this end's read was offered: `op` is this end's.
+    pub const SERVED: u32 = 1 << 14;
 }
 
 /// Where the number of a receive context begins.

@@ -9,6 +9,7 @@ use crate::bulk::BulkIn;
 use crate::command::flag;
 use crate::lane::{Common, Lane, Link};
 use crate::layout::wish;
+use crate::message::{Coming, Op};
 
 /// Rounds of the helper after which a whole one lies in between: the first was perhaps under way, and the last has been
 /// counted before it reads.
@@ -18,11 +19,13 @@ impl Lane {
     /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
     pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.gone = true;
+        self.settle_reads();
         if self.outstanding > 0 {
             host.fail_outgoing(self.peer, Errno::ECONNRESET);
         }
         (self.outstanding, self.commanded, self.parked_accesses) = (0, 0, 0);
         self.unconfirmed.clear();
+        self.serving -= self.reads_served.drain(..).count();
         self.streams.clear();
         self.parked.clear();
         self.backlog.clear();
@@ -85,6 +88,9 @@ impl Lane {
         } else if let Some(op) = host.finish(self.peer, id, result) {
             self.outstanding -= 1;
             self.commanded -= usize::from(op.is_commanded());
+            if let Op::Read { coming: Coming::Parts(true), .. } = op {
+                self.took_off(common, host);
+            }
         }
     }
 

@@ -42,7 +42,7 @@ pub fn control_datagram(bytes: &[u8]) -> bool {
 }
 
 /// Every kind of record that there is.
-pub const KINDS: [u32; 15] = [
+pub const KINDS: [u32; 16] = [
     kind::MESSAGE,
     kind::ANNOUNCE,
     kind::WRITE,
@@ -58,6 +58,7 @@ pub const KINDS: [u32; 15] = [
     kind::READ_PART,
     kind::ATOMIC,
     kind::SHARE,
+    kind::OFFER,
 ];
 
 /// Which of its rings a hostile peer writes to.

@@ -18,6 +18,7 @@ use crate::lane::{Common, Lane, Link};
 use crate::layout::{endpoint, pair};
 use crate::memory::Allocated;
 use crate::shared::Shared;
+use crate::single::Openings;
 use crate::sys::Mapping;
 
 /// How long closing waits for a peer that copies.
@@ -35,6 +36,8 @@ pub struct ShmRegion {
     allocated: Option<Arc<Allocated>>,
     /// Where it was granted: endpoint, slot and generation.
     given: Mutex<Vec<(Weak<Shared>, u32, u32)>>,
+    /// What of it peers copy by themselves (`single/`).
+    pub openings: Arc<Openings>,
 }
 
 impl ShmRegion {
@@ -47,7 +50,7 @@ impl ShmRegion {
                 .filter(|found| found.base() == one.addr as usize && one.len >= found.asked()),
             _ => None,
         };
-        Self { allocated: whole, given: Mutex::default() }
+        Self { allocated: whole, given: Mutex::default(), openings: Arc::default() }
     }
 }
 
@@ -143,15 +146,29 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
     unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
 }
 
-/// Withdraws what was granted of a registration whose key is already gone. See `Transport::deregister`.
+/// Withdraws what was granted of a registration whose key is already gone, or that is to be counted from now on: then what peers
+/// copy by themselves goes on without them. See `Transport::deregister`.
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
 pub fn withdraw(region: &ShmRegion) -> Result<()> {
+    let deadline = Instant::now() + BOUND;
+    let written = !region.openings.void(deadline);
     let given = std::mem::take(&mut *region.given.lock().unwrap_or_else(PoisonError::into_inner));
-    if given.is_empty() {
-        return Ok(());
+    if written || !(given.is_empty() || void(given, deadline)) {
+        return Err(Error::wanted(
+            Errno::EBUSY,
+            "fi_close of a registration",
+            "peers that stop copying within a second",
+            "one that did not",
+            "do not use the memory for anything secret before that peer has ended",
+        ));
     }
+    Ok(())
+}
+
+/// Voids grants, and waits until nobody copies through them, at the latest until `deadline`. Whether that is so.
+fn void(given: Vec<(Weak<Shared>, u32, u32)>, deadline: Instant) -> bool {
     let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
     for (shared, slot, _) in given {
         if let Some(shared) = shared.upgrade()
@@ -165,20 +182,13 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
     // Where the barrier is missing, every copying peer fences by itself.
     let _ = membarrier::heavy();
     crash_point!("withdraw.wait");
-    let deadline = Instant::now() + BOUND;
     while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
         if Instant::now() >= deadline {
-            return Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_close of a registration",
-                "peers that stop copying within a second",
-                "one that did not",
-                "do not use the memory for anything secret before that peer has ended",
-            ));
+            return false;
         }
         std::thread::sleep(Duration::from_micros(50));
     }
-    Ok(())
+    true
 }
 
 /// The allocation that `len` bytes at `addr` lie in, as a key and an offset for a peer.

@@ -25,7 +25,7 @@ use crate::pair::{self as pairs, OwnPair, PeerParts};
 use crate::rma::{Parked, ServedWrite};
 use crate::settings::SingleCopy;
 use crate::shared::Shared;
-use crate::single::Single;
+use crate::single::{ServedRead, Single};
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {
@@ -59,6 +59,7 @@ pub struct Counts {
     pub direct_bytes: u64,
     pub direct_atomics: u64,
     pub single_messages: u64,
+    pub single_accesses: u64,
     pub single_read: u64,
     pub single_received: u64,
     pub single_written: u64,
@@ -148,6 +149,8 @@ pub struct Lane {
     pub single: Option<Box<Single>>,
     pub kept: Slots<Box<[u8]>>,
     pub writes: Slots<ServedWrite>,
+    /// Reads of the peer that it is asked to choose a way for.
+    pub reads_served: Vec<ServedRead>,
     pub grants: FxHashMap<u64, Grant>,
     /// How many of them there may be before void ones are looked for.
     pub grants_limit: usize,
@@ -204,6 +207,7 @@ impl Lane {
             single: None,
             kept: Slots::default(),
             writes: Slots::default(),
+            reads_served: Vec::new(),
             grants: FxHashMap::default(),
             grants_limit: grants::FEW,
             parked: VecDeque::new(),

@@ -634,6 +634,7 @@ impl Lanes<Shm> for State {
             counts.single_messages,
             "messages received straight from memory to memory",
         );
+        add("shm_single_accesses", counts.single_accesses, "long reads and writes that got their bytes so");
         add("shm_single_read_bytes", counts.single_read, "bytes of those that this end read");
         add("shm_single_received_bytes", counts.single_received, "bytes of those that their senders wrote");
         add("shm_single_written_bytes", counts.single_written, "bytes written straight into peers' memory");

@@ -14,7 +14,7 @@ use crate::grants::{self, Grant};
 use crate::lane::{Broken, Common, Flow, Lane, Link, full};
 use crate::layout::wish;
 use crate::rma::Parked;
-use crate::single::Lend;
+use crate::single::{Lend, Sink};
 
 /// What this transport keeps of an operation that has not ended.
 pub enum Op {
@@ -29,8 +29,8 @@ pub enum Op {
         /// The peer may read it.
         lend: Option<Box<Lend>>,
     },
-    /// A remote write that the peer serves.
-    Write(Payload),
+    /// A remote write that the peer serves, and may read.
+    Write(Payload, Option<Box<Lend>>),
     /// A remote read that the peer serves.
     Read {
         /// Where it goes.
@@ -39,15 +39,28 @@ pub enum Op {
         got: usize,
         /// Bytes in all.
         len: usize,
+        /// How they come.
+        coming: Coming,
     },
     /// A remote access that waits for a grant.
     Parked,
 }
 
+/// How the bytes of a read come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coming {
+    /// As the peer decides.
+    Asked,
+    /// This end decides, or has: not in parts.
+    Offered,
+    /// In parts, as this end decided; `true`: how long that takes is measured.
+    Parts(bool),
+}
+
 impl Op {
     /// Whether it is a remote access that the peer serves.
     pub const fn is_commanded(&self) -> bool {
-        matches!(self, Self::Write(_) | Self::Read { .. })
+        matches!(self, Self::Write(..) | Self::Read { .. })
     }
 }
 
@@ -443,23 +456,35 @@ impl Lane {
                 Grant::Refused => {}
             }
         }
-        match self.pull_way(common, &token, len) {
-            Some(way) => self.pull_by(common, host, (token, into, len), way),
-            None => self.ask(common, host, token, into, len, false),
-        }
+        self.come(common, host, token, Sink::Receive(into), len);
     }
 
-    /// Asks for an announced payload, to come in parts.
+    /// Asks for a payload, to come in parts.
     pub fn ask<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         token: Token,
-        into: SlotId,
+        sink: Sink,
         len: usize,
         measured: bool,
     ) {
         crash_point!("pull.ask");
+        let into = match sink {
+            Sink::Receive(into) => into,
+            Sink::Write(id) => {
+                if let Some(write) = self.writes.get_mut(id) {
+                    write.measured = measured;
+                }
+                return self.reply(common, kind::SEND, [token.op, id.to_wire(), len as u64]);
+            }
+            Sink::Read(id) => {
+                if let Some(Op::Read { coming, .. }) = host.op(self.peer, id) {
+                    *coming = Coming::Parts(measured);
+                }
+                return self.reply(common, kind::SEND | flag::SERVED, [token.op, 0, len as u64]);
+            }
+        };
         let high = kind::SEND | (token.high & flag::KEPT);
         self.reply(common, high, [token.op, into.to_wire(), len as u64]);
         if len == 0 {
@@ -510,6 +535,9 @@ impl Lane {
         into: u64,
         len: u64,
     ) -> Result<(), Broken> {
+        if high & flag::SERVED != 0 {
+            return self.stream_offered(op, len);
+        }
         let id = SlotId::from_wire(op);
         let len = usize::try_from(len).map_err(|_| Broken)?;
         if high & flag::KEPT != 0 {
@@ -532,7 +560,7 @@ impl Lane {
                     self.streams.push_back(Stream::message(id, into, len));
                 }
             }
-            Some(Op::Write(_)) => self.streams.push_back(Stream::write(id, into, len)),
+            Some(Op::Write(..)) => self.streams.push_back(Stream::write(id, into, len)),
             _ => return Err(Broken),
         }
         Ok(())
@@ -567,7 +595,7 @@ impl Lane {
                 self.done(common, token.op, Ok(()));
             }
             if measured {
-                self.landed(common, host, len);
+                self.landed(common, host, Sink::Receive(into), len);
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Taking in what a peer has sent, and moving on what is under way.
 //!
 //! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
-//! being served, its later commands wait (`serving`), so that every order of libfabric holds between them. Replies and
-//! parts are always taken, so two endpoints that serve each other cannot block.
+//! being served, its later commands wait (`serving`), but for reads behind reads that were offered and are read in their order: so
+//! every order of libfabric holds between them. Replies and parts are always taken, so two endpoints that serve each other cannot block.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use ofi_ring::record::{Consumer, Record};
 
 use crate::Shm;
 use crate::bulk::{BulkIn, BulkOut};
-use crate::command::{Words, kind};
+use crate::command::{Words, flag, kind};
 use crate::lane::{Broken, Common, Flow, Lane, Link};
 use crate::layout::{pair, wish};
 use crate::message;
@@ -111,9 +111,12 @@ impl Lane {
     fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         self.gather_dones(common, true);
-        while self.serving == 0 && host.hungry() {
+        while host.hungry() {
             let Some(Link { up: Some(up), .. }) = &mut self.link else { break };
             let Some(record) = up.commands.peek()? else { break };
+            if !self.may_serve(record.high & kind::MASK) {
+                break;
+            }
             match self.take(common, host, &record)? {
                 Flow::Next => {}
                 Flow::Stop => break,
@@ -271,17 +274,25 @@ impl Lane {
                     crash_point!("done.taken");
                     let errno = words.next().ok_or(Broken)?;
                     let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno as i32)) };
-                    self.ended(common, host, record.high, op, result);
+                    if record.high & flag::SERVED != 0 {
+                        self.take_read_end(common, host, op, result)?;
+                    } else {
+                        self.ended(common, host, record.high, op, result);
+                    }
                 }
                 kind::SEND => {
                     crash_point!("send.taken");
                     let (into, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
                     self.start_stream(common, host, record.high, op, into, len)?;
                 }
-                kind::SHARE => self.take_share(common, host, op, &mut words)?,
+                kind::SHARE => self.take_share(common, host, record.high, op, &mut words)?,
+                kind::OFFER => {
+                    let source = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
+                    self.take_offer(common, host, record.high, op, source)?;
+                }
                 kind::DATA => {
                     crash_point!("data.taken");
-                    self.take_read_data(host, op, 0, words.rest())?;
+                    self.take_read_data(common, host, op, 0, words.rest())?;
                 }
                 _ => return Err(Broken),
             }

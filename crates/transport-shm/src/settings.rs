@@ -38,12 +38,12 @@ pub static REMOTE_COMM: Setting<bool> = Setting::new(
     "Let programs that insist on FI_REMOTE_COMM have shm all the same: for those whose processes are all on one host",
 );
 
-/// Whether large messages go straight from memory to memory, where the system allows it.
+/// Whether large messages, reads and writes go straight from memory to memory, where the system allows it.
 static SINGLE_COPY: Setting<&str> = Setting::new(
     "shm",
     "single_copy",
     "auto",
-    "How large messages in application memory are copied: straight from memory to memory (process_vm_readv, process_vm_writev) always or never, or by what is faster for each peer and size (auto). Where the system forbids it, or a peer says never: through the bulk ring",
+    "How large messages, reads and writes of application memory are copied: straight from memory to memory (process_vm_readv, process_vm_writev) always or never, or by what is faster for each peer and size (auto). Where the system forbids it, or a peer says never: through the bulk ring",
 )
 .one_of(&["auto", "always", "never"]);
 
@@ -52,7 +52,7 @@ pub static SINGLE_COPY_SIZE: Setting<usize> = Setting::new(
     "shm",
     "single_copy_size",
     128 << 10,
-    "Shortest message for which FI_SHM_SINGLE_COPY holds, in bytes",
+    "Shortest message, read or write for which FI_SHM_SINGLE_COPY holds, in bytes",
 )
 .range(1, 1 << 40);
 

@@ -10,7 +10,7 @@ use super::missing;
 const ROOM: usize = 3 << 20;
 
 /// Lengths that mean something: about a page, about a chunk, and anything.
-fn length() -> impl Strategy<Value = usize> {
+pub fn length() -> impl Strategy<Value = usize> {
     prop_oneof![
         8_200..20_000_usize,
         (1..4_usize, -3..3_isize).prop_map(|(pages, more)| (pages << 16).wrapping_add_signed(more)),
@@ -19,12 +19,12 @@ fn length() -> impl Strategy<Value = usize> {
 }
 
 /// Where to cut `len` bytes into pieces.
-fn cuts() -> impl Strategy<Value = Vec<f64>> {
+pub fn cuts() -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(0.0..1.0, 0..7)
 }
 
 /// `len` bytes of `memory` from `offset` on, cut into pieces.
-fn pieces(memory: &Memory, offset: usize, len: usize, cuts: &[f64]) -> Vec<Slice> {
+pub fn pieces(memory: &Memory, offset: usize, len: usize, cuts: &[f64]) -> Vec<Slice> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| (cut * len as f64) as usize).chain([0, len]).collect();
     at.sort_unstable();
     at.windows(2).map(|ends| memory.slice(offset + ends[0]..offset + ends[1])).collect()

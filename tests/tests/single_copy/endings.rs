@@ -10,9 +10,9 @@ use super::missing;
 /// Many chunks, and larger than any ring.
 const LARGE: usize = 24 << 20;
 /// How long an operation with a dead peer may take to end, and what a busy machine's scheduler is given on top.
-const BOUND: Duration = Duration::from_secs(3);
+pub const BOUND: Duration = Duration::from_secs(3);
 
-fn meet(line: &mut Line) -> (Side, FiAddr) {
+pub fn meet(line: &mut Line) -> (Side, FiAddr) {
     let side = open(Naming::Names);
     line.say(side.name());
     let to = side.insert_address(&parse(&line.hear()));
@@ -20,7 +20,7 @@ fn meet(line: &mut Line) -> (Side, FiAddr) {
     (side, to)
 }
 
-fn start(role: &str, environment: &[(&str, &str)]) -> (Child, Side, FiAddr) {
+pub fn start(role: &str, environment: &[(&str, &str)]) -> (Child, Side, FiAddr) {
     let mut child = Child::start_with(role, &[], environment);
     let side = open(Naming::Names);
     let to = side.insert_address(&parse(&child.line.hear()));

@@ -1,15 +1,17 @@
 //! Single copies from memory to memory, forced: the conformance suite, contents of every shape, and two processes of which
 //! one closes, dies, is denied or does not want it in the middle.
 
+mod accesses;
 mod contents;
 mod endings;
 
+use accesses::{accessor, owner};
 use endings::{pusher, sink, source};
 use ofi::raw::{EpType, Hints};
 use ofi_tests::denied::{may_copy, set_early};
 use testkit::Kit;
 
-testkit::roles!(pusher, sink, source);
+testkit::roles!(pusher, sink, source, accessor, owner);
 
 extern "C" fn first() {
     set_early(c"FI_SHM_SINGLE_COPY", c"always");

@@ -18,7 +18,8 @@ use crate::command::{Writer, flag, kind, rx_bits};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Lane, full};
 use crate::layout::wish;
-use crate::message::{Op, Payload, Token};
+use crate::message::{Coming, Op, Payload, Token};
+use crate::single::{Lend, Sink};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
@@ -40,6 +41,30 @@ pub struct Access {
     remote: Box<[RemotePiece]>,
     len: usize,
     data: Option<RemoteData>,
+}
+
+/// An access that the peer is to execute, borrowed from the call that posts it or from [`Access`].
+struct Command<'a> {
+    write: bool,
+    pieces: &'a [Piece],
+    remote: &'a [RemotePiece],
+    len: usize,
+    data: Option<RemoteData>,
+    /// The pieces are where they are until the operation ends.
+    stays: bool,
+}
+
+/// What became of the bytes of a write.
+enum Sent {
+    /// They went along.
+    Inside,
+    /// They are to be had, and perhaps read.
+    Named(Option<Box<Lend>>),
+}
+
+/// A read that the peer serves.
+const fn reading(pieces: Box<[Piece]>, len: usize) -> Op {
+    Op::Read { pieces, got: 0, len, coming: Coming::Asked }
 }
 
 /// What stands in the way of a direct access.
@@ -79,13 +104,21 @@ impl Lane {
                 Way::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
                     let payload = |flags| Payload::new(out.pieces, out.len, flags);
-                    let sent = self.send_access(common, out.write, out.pieces, out.remote, out.len, data, id);
+                    let command = Command {
+                        write: out.write,
+                        pieces: out.pieces,
+                        remote: out.remote,
+                        len: out.len,
+                        data,
+                        stays: !out.flags.contains(OpFlags::INJECT),
+                    };
+                    let sent = self.send_access(common, &command, id);
                     return match sent {
-                        Ok(inside) => {
-                            let op = match (out.write, inside) {
-                                (true, true) => Op::Write(Payload::Owned(Box::default())),
-                                (true, false) => Op::Write(payload(out.flags)),
-                                (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+                        Ok(sent) => {
+                            let op = match (out.write, sent) {
+                                (true, Sent::Inside) => Op::Write(Payload::Owned(Box::default()), None),
+                                (true, Sent::Named(lend)) => Op::Write(payload(out.flags), lend),
+                                (false, _) => reading(out.pieces.into(), out.len),
                             };
                             if let Some(slot) = host.op(self.peer, id) {
                                 *slot = op;
@@ -219,23 +252,14 @@ impl Lane {
         Ok(true)
     }
 
-    /// Sends an access to be executed by the peer. Whether the payload went along.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one operation, borrowed from two kinds of owner"
-    )]
-    fn send_access(
-        &mut self,
-        common: &mut Common,
-        write: bool,
-        pieces: &[Piece],
-        remote: &[RemotePiece],
-        len: usize,
-        data: Option<RemoteData>,
-        id: SlotId,
-    ) -> Result<bool> {
-        let words = 2 + 3 * remote.len() + usize::from(data.is_some());
+    /// Sends an access to be executed by the peer.
+    fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<Sent> {
+        let &Command { write, pieces, remote, len, data, stays } = access;
+        let mut words = 2 + 3 * remote.len() + usize::from(data.is_some());
         let inside = write && words * 8 + len <= common.eager;
+        let lent = if write && !inside && stays { self.lend(common, pieces, len) } else { None };
+        let (flags, source, lend) = lent.unwrap_or_default();
+        words += if lend.is_some() { 2 } else { 0 };
         let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
         let payload = if inside { len } else { 0 };
         let mut slot = match link.commands.reserve(words * 8 + payload) {
@@ -256,12 +280,15 @@ impl Lane {
         }
         let mut high = match (write, inside) {
             (true, true) => kind::WRITE,
-            (true, false) => kind::WRITE_LONG,
+            (true, false) => kind::WRITE_LONG | flags,
             (false, _) => kind::READ,
         };
         if let Some(data) = data {
             body.word(data.value);
             high = rx_bits(high | flag::DATA, data.rx);
+        }
+        if lend.is_some() {
+            source.into_iter().for_each(|word| body.word(word));
         }
         if inside {
             // SAFETY: the pieces are lent, and `len` bytes were reserved behind the words.
@@ -270,7 +297,7 @@ impl Lane {
         slot.publish(high);
         crash_point!("access.sent");
         self.ring(common);
-        Ok(inside)
+        Ok(if inside { Sent::Inside } else { Sent::Named(lend) })
     }
 
     /// Moves on what waited for grants.
@@ -333,16 +360,22 @@ impl Lane {
             }
             Way::Command => {}
         }
-        let sent =
-            self.send_access(common, access.write, pieces, &access.remote, access.len, access.data, id);
-        let Ok(inside) = sent else { return Some(access) };
+        let command = Command {
+            write: access.write,
+            pieces,
+            remote: &access.remote,
+            len: access.len,
+            data: access.data,
+            stays: access.payload.pieces().is_ok(),
+        };
+        let Ok(sent) = self.send_access(common, &command, id) else { return Some(access) };
         self.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
-            *slot = match (access.write, inside, access.payload) {
-                (true, true, _) => Op::Write(Payload::Owned(Box::default())),
-                (true, false, payload) => Op::Write(payload),
-                (false, _, Payload::Lent(pieces)) => Op::Read { pieces, got: 0, len: access.len },
-                (false, _, Payload::Owned(_)) => Op::Read { pieces: Box::default(), got: 0, len: 0 },
+            *slot = match (access.write, sent, access.payload) {
+                (true, Sent::Inside, _) => Op::Write(Payload::Owned(Box::default()), None),
+                (true, Sent::Named(lend), payload) => Op::Write(payload, lend),
+                (false, _, Payload::Lent(pieces)) => reading(pieces, access.len),
+                (false, _, Payload::Owned(_)) => reading(Box::default(), 0),
             };
         }
         None
@@ -351,21 +384,26 @@ impl Lane {
     /// Takes the bytes of a read of this end.
     pub fn take_read_data<H: Host<Shm>>(
         &mut self,
+        common: &mut Common,
         host: &mut H,
         op: u64,
         offset: u64,
         (body, part): (*const u8, usize),
     ) -> Result<(), Broken> {
         let id = SlotId::from_wire(op);
-        let Some(Op::Read { pieces, got, len }) = host.op(self.peer, id) else { return Err(Broken) };
-        if offset != *got as u64 || part > *len - *got {
+        let Some(Op::Read { pieces, got, len, coming }) = host.op(self.peer, id) else { return Err(Broken) };
+        if offset != *got as u64 || part > *len - *got || *coming == Coming::Offered {
             return Err(Broken);
         }
         // SAFETY: the record holds `part` bytes; the pieces are lent until the read ends.
         unsafe { copy::scatter(body, part, pieces, *got) };
         *got += part;
         if got == len {
+            let (len, measured) = (*len, *coming == Coming::Parts(true));
             self.finish(host, id, Ok(()));
+            if measured {
+                self.landed(common, host, Sink::Read(id), len);
+            }
         }
         Ok(())
     }

@@ -13,6 +13,8 @@ use crate::bulk::{Stream, remote_runs};
 use crate::command::{Words, Writer, flag, kind, rx_of};
 use crate::lane::{Broken, Common, Flow, Lane};
 use crate::layout::{LINE, pair};
+use crate::message::Token;
+use crate::single::Sink;
 
 /// Longest read that travels inside a reply.
 pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
@@ -20,11 +22,13 @@ pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 /// A long write of the peer, being executed here.
 pub struct ServedWrite {
     op: u64,
-    remote: Box<[RemotePiece]>,
+    pub remote: Box<[RemotePiece]>,
     got: usize,
     len: usize,
-    data: Option<RemoteData>,
+    pub data: Option<RemoteData>,
     failed: Option<Errno>,
+    /// How long it takes is measured (`single/`).
+    pub measured: bool,
 }
 
 /// The ranges of an access: few, and needed for a moment only.
@@ -189,20 +193,28 @@ impl Lane {
     pub fn take_long_write<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
-        host: &H,
+        host: &mut H,
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
         let (op, checked) = self.parse_access(common, host, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
         let data = remote_data(high, &mut words)?;
+        let lent = high & flag::LENT != 0;
+        let mut next = || if lent { words.next().ok_or(Broken) } else { Ok(0) };
+        let token = Token { op, high: high & (flag::LENT | flag::WRITES), key: next()?, offset: next()? };
         match checked {
             Ok((_, 0)) => return Err(Broken), // a short one
             Ok((remote, len)) => {
-                let write = ServedWrite { op, remote: (*remote).into(), got: 0, len, data, failed: None };
-                let id = self.writes.insert(write);
+                let (remote, whole) = ((*remote).into(), remote.count == 1);
+                let write = ServedWrite { op, remote, got: 0, len, data, failed: None, measured: false };
+                let sink = Sink::Write(self.writes.insert(write));
                 (self.serving, self.busy) = (self.serving + 1, true);
                 crash_point!("write_long.taken");
-                self.reply(common, kind::SEND, [op, id.to_wire(), len as u64]);
+                if whole {
+                    self.come(common, host, token, sink, len);
+                } else {
+                    self.ask(common, host, token, sink, len, false);
+                }
             }
             Err(errno) => self.done(common, op, Err(errno)),
         }
@@ -237,14 +249,30 @@ impl Lane {
         }
         write.got += part;
         crash_point!("write_long.part");
-        if last && let Some(write) = self.writes.remove(id) {
-            self.serving -= 1;
-            if write.failed.is_none() {
-                host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+        if last {
+            let (result, measured, len) = (write.failed.map_or(Ok(()), Err), write.measured, write.len);
+            self.written(common, host, id, result);
+            if measured {
+                self.landed(common, host, Sink::Write(id), len);
             }
-            self.done(common, write.op, write.failed.map_or(Ok(()), Err));
         }
         Ok(true)
+    }
+
+    /// A long write of the peer has ended.
+    pub fn written<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        id: SlotId,
+        result: Result<(), Errno>,
+    ) {
+        let Some(write) = self.writes.remove(id) else { return };
+        self.serving -= 1;
+        if result.is_ok() {
+            host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+        }
+        self.done(common, write.op, result);
     }
 
     /// Executes a read of the peer, or starts to.
@@ -258,10 +286,16 @@ impl Lane {
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
+                let offered = len > SHORT_READ && self.offer(common, host, op, &remote);
+                if !offered && self.serving > 0 {
+                    return Ok(Flow::Stop); // it would overtake the reads that were offered
+                }
                 if len > SHORT_READ {
                     crash_point!("read_long.taken");
                     (self.serving, self.busy) = (self.serving + 1, true);
-                    self.streams.push_back(Stream::read((*remote).into(), op, len));
+                    if !offered {
+                        self.streams.push_back(Stream::read((*remote).into(), op, len));
+                    }
                 } else {
                     match self.reply_data(common, host, op, &remote, len) {
                         None => return Ok(Flow::Stop),

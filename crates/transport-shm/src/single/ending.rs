@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 
+use super::Sink;
 use crate::Shm;
 use crate::cma;
 use crate::lane::{Lane, Link};
@@ -63,10 +64,18 @@ impl Lane {
         self.withdraw(deadline);
     }
 
-    /// Receives may have ended without this lane: see [`ofi_core::transport::Lanes::settle_receives`].
-    pub fn settle_receives<H: Host<Shm>>(&mut self, host: &H) {
+    /// Receives and reads may have ended without this lane: see [`ofi_core::transport::Lanes::settle_receives`].
+    pub fn settle_receives<H: Host<Shm>>(&mut self, host: &mut H) {
+        let sink = self.single.as_ref().and_then(|single| single.inward.as_ref()).map(|inward| inward.sink);
+        if sink.is_some_and(|sink| !self.is_wanted(host, sink)) {
+            self.withdraw(deadline());
+        }
+    }
+
+    /// Reads of this end are about to end.
+    pub fn settle_reads(&mut self) {
         let inward = self.single.as_ref().and_then(|single| single.inward.as_ref());
-        if inward.is_some_and(|inward| host.receiving(inward.into).is_none()) {
+        if inward.is_some_and(|inward| matches!(inward.sink, Sink::Read(_))) {
             self.withdraw(deadline());
         }
     }

@@ -1,21 +1,26 @@
-//! The receiver's end: which way a payload comes, and reading it from the front.
+//! The end that gets the bytes: which way they come, and reading them from the front. They are a message's, or a write's that is served
+//! here, or what a read of this end asks for.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
+use ofi_api::{Errno, MrAccess, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 
-use super::{BYTES, Inward, TURN, Waiting, chunk, deadline, pack, unpack};
+use super::opening::{Opening, Registered};
+use super::{BYTES, Inward, Sink, TURN, Waiting, chunk, deadline, pack, unpack};
 use crate::Shm;
 use crate::choice::Way;
 use crate::cma::{self, Fault};
 use crate::command::{Writer, flag, kind};
-use crate::lane::{Common, Lane, Link};
+use crate::lane::{Broken, Common, Lane, Link};
 use crate::layout::pair;
-use crate::message::Token;
+use crate::message::{Coming, Op, Token};
+use crate::rma::accessor;
 use crate::settings::SingleCopy;
 
 /// What became of an inward copy for now.
@@ -28,16 +33,21 @@ enum Stand {
     Failed,
     /// Nobody waits for it any more.
     Unwanted,
+    /// The peer may not write here (any more).
+    Refused(Errno),
 }
 
 impl Lane {
+    /// Whether payloads of this length may be copied so, as far as settings and the peer's go.
+    pub fn is_single(&self, common: &Common, len: usize) -> bool {
+        let wanted = common.single != SingleCopy::Never && len >= common.single_size && len as u64 <= BYTES;
+        wanted && self.up().is_some_and(|up| up.parts.process.token.page != 0)
+    }
+
     /// How an announced payload comes, if there is a choice.
-    pub fn pull_way(&mut self, common: &mut Common, token: &Token, len: usize) -> Option<Way> {
-        if common.single == SingleCopy::Never || len < common.single_size || len as u64 > BYTES {
+    fn pull_way(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Way> {
+        if !self.is_single(common, len) {
             return None;
-        }
-        if self.up().is_none_or(|up| up.parts.process.token.page == 0) {
-            return None; // it does not want it
         }
         let readable = token.high & flag::LENT != 0
             && token.offset.checked_add(len as u64).is_some()
@@ -45,19 +55,19 @@ impl Lane {
         let single = self.single.get_or_insert_default();
         match common.single {
             SingleCopy::Always => (readable || token.high & flag::WRITES != 0).then_some(Way::Single),
-            _ => readable.then(|| single.choice.choose(len)),
+            _ => readable.then(|| single.choices[usize::from(sink.is_access())].choose(len)),
         }
     }
 
     /// Has an announced payload come this way, after those that come another.
-    pub fn pull_by<H: Host<Shm>>(
+    fn pull_by<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (token, into, len): (Token, SlotId, usize),
+        (token, sink, len): (Token, Sink, usize),
         way: Way,
     ) {
-        self.single.get_or_insert_default().waiting.push_back(Waiting { token, into, len, way });
+        self.single.get_or_insert_default().waiting.push_back(Waiting { token, sink, len, way });
         self.busy = true;
         self.start_waiting(common, host);
     }
@@ -75,13 +85,15 @@ impl Lane {
             if single.flying == 0 && common.single == SingleCopy::Auto {
                 single.since = Some(Instant::now());
             }
-            let Some(Waiting { token, into, len, way }) = single.waiting.pop_front() else { return };
+            let Some(Waiting { token, sink, len, way }) = single.waiting.pop_front() else { return };
             (single.flying, single.way) = (single.flying + 1, Some(way));
             match way {
-                Way::Ring => self.ask(common, host, token, into, len, true),
+                Way::Ring => self.ask(common, host, token, sink, len, true),
                 Way::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
-                    single.inward = Some(Inward { token, into, len, ticket: 0, front: 0, reads });
+                    let shared = token.high & flag::WRITES != 0;
+                    single.inward =
+                        Some(Inward { token, sink, len, ticket: 0, front: 0, reads, shared, opened: None });
                     crash_point!("single.begin");
                 }
             }
@@ -89,18 +101,18 @@ impl Lane {
     }
 
     /// A measured payload is here.
-    pub fn landed<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, len: usize) {
+    pub fn landed<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, sink: Sink, len: usize) {
         let Some(single) = &mut self.single else { return };
         if let (Some(way), Some(since)) = (single.way, single.since) {
             let now = Instant::now();
-            single.choice.measured(way, len, now - since);
+            single.choices[usize::from(sink.is_access())].measured(way, len, now - since);
             single.since = Some(now);
         }
         self.took_off(common, host);
     }
 
     /// A measured payload is not under way any more.
-    fn took_off<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn took_off<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         if let Some(single) = &mut self.single {
             single.flying = single.flying.saturating_sub(1);
             self.start_waiting(common, host);
@@ -112,36 +124,74 @@ impl Lane {
         let mut budget = TURN;
         while let Some(mut inward) = self.single.as_mut().and_then(|single| single.inward.take()) {
             let stand = self.copy_in(common, host, &mut inward, &mut budget);
-            let Inward { token, into, len, front, .. } = inward;
-            match stand {
-                Stand::Busy => {
-                    if let Some(single) = &mut self.single {
-                        single.inward = Some(inward);
-                    }
-                    return;
+            let Inward { token, sink, len, front, .. } = inward;
+            if let Stand::Busy = stand {
+                if let Some(single) = &mut self.single {
+                    single.inward = Some(inward);
                 }
+                return;
+            }
+            if let Stand::Unwanted = stand {
+                self.withdraw(deadline());
+            }
+            drop(inward); // registered memory is not open any more
+            match stand {
+                Stand::Busy => {}
                 Stand::Whole => {
-                    common.counts.single_messages += 1;
-                    common.counts.single_received += (len - front.min(len)) as u64;
-                    host.received(into, Ok(()));
-                    self.done(common, token.op, Ok(()));
+                    let counts = &mut common.counts;
+                    let kind = if sink.is_access() {
+                        &mut counts.single_accesses
+                    } else {
+                        &mut counts.single_messages
+                    };
+                    *kind += 1;
+                    counts.single_received += (len - front.min(len)) as u64;
+                    match sink {
+                        Sink::Receive(into) => {
+                            host.received(into, Ok(()));
+                            self.done(common, token.op, Ok(()));
+                        }
+                        Sink::Write(id) => self.written(common, host, id, Ok(())),
+                        Sink::Read(id) => {
+                            self.finish(host, id, Ok(()));
+                            self.tell_read(common, token, None);
+                        }
+                    }
                     crash_point!("single.done");
-                    self.landed(common, host, len);
+                    self.landed(common, host, sink, len);
                 }
                 Stand::Failed => {
                     common.counts.single_failed += 1;
                     if let Some(single) = &mut self.single {
-                        single.choice.failed(len);
+                        single.choices[usize::from(sink.is_access())].failed(len);
                     }
-                    self.ask(common, host, token, into, len, false);
+                    self.ask(common, host, token, sink, len, false);
                     self.took_off(common, host);
                 }
                 Stand::Unwanted => {
-                    self.withdraw(deadline());
-                    self.discard(common, token);
+                    match sink {
+                        Sink::Receive(_) => self.discard(common, token),
+                        Sink::Read(_) => self.tell_read(common, token, Some(Errno::ECANCELED)),
+                        Sink::Write(_) => {} // whoever wrote it is gone
+                    }
+                    self.took_off(common, host);
+                }
+                Stand::Refused(errno) => {
+                    if let Sink::Write(id) = sink {
+                        self.written(common, host, id, Err(errno));
+                    }
                     self.took_off(common, host);
                 }
             }
+        }
+    }
+
+    /// Whether somebody waits for a payload that is copied to here.
+    pub(super) fn is_wanted<H: Host<Shm>>(&self, host: &mut H, sink: Sink) -> bool {
+        match sink {
+            Sink::Receive(into) => host.receiving(into).is_some(),
+            Sink::Write(id) => self.writes.get(id).is_some(),
+            Sink::Read(id) => matches!(host.op(self.peer, id), Some(Op::Read { .. })),
         }
     }
 
@@ -153,42 +203,79 @@ impl Lane {
         inward: &mut Inward,
         budget: &mut usize,
     ) -> Stand {
-        if host.receiving(inward.into).is_none() {
+        if !self.is_wanted(host, inward.sink) {
             return Stand::Unwanted;
         }
-        let shared = inward.token.high & flag::WRITES != 0;
         if inward.ticket == 0 {
-            if !self.share(host, inward, shared) {
-                return Stand::Busy;
+            match self.share(common, host, inward) {
+                Ok(true) => self.ring(common),
+                Ok(false) => return Stand::Busy,
+                Err(errno) => return Stand::Refused(errno),
             }
-            self.ring(common);
         }
         let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &mut self.single) else {
             return Stand::Busy;
         };
         let (ticket, len) = (inward.ticket, inward.len);
+        let target = own.word64(pair::TARGET);
+        let writes = inward.shared;
+        // The registration was closed, or a counter was bound to it: the sender begins nothing more, and counts what it has.
+        let alone = inward.opened.is_some() && target.load(Ordering::SeqCst) != ticket;
         let said = |offset| {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);
-            if shared { unpack(word, ticket).unwrap_or_default() } else { (0, false) }
+            if writes { unpack(word, ticket).unwrap_or_default() } else { (0, false) }
         };
+        let is_writing =
+            || writes && cma::word(&up.parts.pair, pair::WRITING).load(Ordering::SeqCst) == ticket;
+        if alone && is_writing() {
+            return Stand::Busy;
+        }
+        let claimed = if alone { pair::WRITTEN } else { pair::CLAIMED };
         let front = own.word64(pair::FRONT);
+        let mut refused = None;
         while inward.reads {
-            let left = len.saturating_sub(inward.front).saturating_sub(said(pair::CLAIMED).0);
+            let left = len.saturating_sub(inward.front).saturating_sub(said(claimed).0);
             if left == 0 {
                 break;
             }
             if *budget == 0 {
                 return Stand::Busy;
             }
-            let size = chunk(left, !shared);
+            let size = chunk(left, !writes || alone);
             *budget = budget.saturating_sub(size);
             front.store(pack(ticket, inward.front + size), Ordering::Release);
-            let Some(receiving) = host.receiving(inward.into) else { return Stand::Unwanted };
             let there = std::ptr::without_provenance_mut::<u8>(inward.token.offset as usize);
             let there = std::iter::once((there.wrapping_add(inward.front), size));
-            // SAFETY: the pieces are lent for this receive, which is open.
-            let read =
-                unsafe { up.parts.process.read(there, copy::runs(receiving.pieces, inward.front, size)) };
+            let process = &up.parts.process;
+            let read = match inward.sink {
+                Sink::Receive(into) => {
+                    let Some(receiving) = host.receiving(into) else { return Stand::Unwanted };
+                    let here = copy::runs(receiving.pieces, inward.front, size);
+                    // SAFETY: the pieces are lent for this receive, which is open.
+                    unsafe { process.read(there, here) }
+                }
+                Sink::Read(id) => {
+                    let Some(Op::Read { pieces, .. }) = host.op(self.peer, id) else {
+                        return Stand::Unwanted;
+                    };
+                    // SAFETY: the pieces are lent until the operation ends, and it is open.
+                    unsafe { process.read(there, copy::runs(pieces, inward.front, size)) }
+                }
+                Sink::Write(id) => {
+                    let Some(write) = self.writes.get(id) else { return Stand::Unwanted };
+                    let who = accessor(common, host, self.peer);
+                    let part = (inward.front, size);
+                    match Registered::find(common, who, write.remote[0], part, MrAccess::REMOTE_WRITE) {
+                        // SAFETY: registered memory that the peer may write, and the grant is held until this is over.
+                        Ok(Some(to)) => unsafe { process.read(there, std::iter::once((to.addr, size))) },
+                        Ok(None) => Err(Fault::Memory),
+                        Err(errno) => {
+                            refused = Some(errno);
+                            break;
+                        }
+                    }
+                }
+            };
             crash_point!("single.read");
             fence(Ordering::SeqCst);
             let slot = inward.token.key as usize & 0xFF;
@@ -209,35 +296,98 @@ impl Lane {
         }
         let (written, given_up) = said(pair::WRITTEN);
         let whole = inward.front.saturating_add(written) >= len;
-        if !whole && (inward.reads || (shared && !given_up)) {
+        if !whole && refused.is_none() && (inward.reads || (writes && !given_up && !alone)) {
             return Stand::Busy;
         }
         // S1: from here on the sender begins nothing.
-        own.word64(pair::TARGET).store(0, Ordering::SeqCst);
+        target.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if shared && cma::word(&up.parts.pair, pair::WRITING).load(Ordering::SeqCst) == ticket {
+        if is_writing() {
             return Stand::Busy; // it is in the middle of a chunk, of bytes that are there already
         }
         crash_point!("single.whole");
-        if whole { Stand::Whole } else { Stand::Failed }
+        match (refused, inward.sink) {
+            (Some(errno), _) => Stand::Refused(errno),
+            (None, Sink::Write(id)) if whole => {
+                let data = self.writes.get(id).and_then(|write| write.data);
+                match data {
+                    Some(data) if !host.remote_write(self.peer, data, len) => Stand::Busy,
+                    _ => Stand::Whole,
+                }
+            }
+            (None, _) if whole => Stand::Whole,
+            (None, _) => Stand::Failed,
+        }
+    }
+
+    /// Tells the peer that a read of what it offered has ended.
+    fn tell_read(&mut self, common: &mut Common, token: Token, error: Option<Errno>) {
+        let errno = error.map_or(0, |errno| errno.get() as u64);
+        self.reply(common, kind::DONE | flag::SERVED, [token.op, errno, 0]);
     }
 
     /// Gives a copy its ticket, and tells the sender where to write, if it can. `false`: not yet, for want of room.
-    fn share<H: Host<Shm>>(&mut self, host: &mut H, inward: &mut Inward, shared: bool) -> bool {
-        let (Some(Link { own, replies, .. }), Some(single)) = (&mut self.link, &mut self.single) else {
-            return false;
+    ///
+    /// # Errors
+    /// Why the peer may not write there.
+    fn share<H: Host<Shm>>(
+        &mut self,
+        common: &Common,
+        host: &mut H,
+        inward: &mut Inward,
+    ) -> Result<bool, Errno> {
+        let (Some(Link { own, replies, up: Some(up), .. }), Some(single)) =
+            (&mut self.link, &mut self.single)
+        else {
+            return Ok(false);
         };
         let ticket = single.tickets + 1;
         own.word64(pair::FRONT).store(pack(ticket, 0), Ordering::Relaxed);
-        if shared {
-            let Some(receiving) = host.receiving(inward.into) else { return false };
-            let runs = || copy::runs(receiving.pieces, 0, inward.len);
+        let mut registered = None;
+        let one;
+        let pieces: &[Piece] = match inward.sink {
+            Sink::Receive(into) => match host.receiving(into) {
+                Some(receiving) => receiving.pieces,
+                None => return Ok(false),
+            },
+            Sink::Read(id) => match host.op(self.peer, id) {
+                Some(Op::Read { pieces, .. }) => pieces,
+                _ => return Ok(false),
+            },
+            Sink::Write(id) => {
+                let Some(write) = self.writes.get(id) else { return Ok(false) };
+                let who = accessor(common, host, self.peer);
+                let (piece, all) = (write.remote[0], (0, inward.len));
+                match Registered::find(common, who, piece, all, MrAccess::REMOTE_WRITE)? {
+                    Some(found) => {
+                        one = [Piece::new(found.addr, inward.len)];
+                        registered = Some((found, piece.key));
+                        &one
+                    }
+                    None => {
+                        inward.shared = false;
+                        &[]
+                    }
+                }
+            }
+        };
+        if inward.shared {
+            let runs = || copy::runs(pieces, 0, inward.len);
             let count = runs().count();
             let Ok(mut slot) = replies.reserve(8 * (4 + 2 * count)) else {
                 self.busy = true;
-                return false;
+                return Ok(false);
             };
-            own.word64(pair::TARGET).store(ticket, Ordering::Release);
+            if let Some((to, key)) = registered {
+                let writer = Some((Arc::clone(&up.parts.pair), up.parts.process.pid));
+                let opening = Opening { own: Arc::clone(own), word: pair::TARGET, ticket, writer };
+                inward.opened = to.open(common, key, opening);
+                if inward.opened.is_none() {
+                    return Ok(false); // it was closed just now: the next poll says why
+                }
+            } else {
+                own.word64(pair::TARGET).store(ticket, Ordering::Release);
+            }
             // SAFETY: four words and two for each piece were reserved.
             let mut body = unsafe { Writer::new(slot.body()) };
             [inward.token.op, ticket, inward.len as u64, count as u64]
@@ -247,10 +397,47 @@ impl Lane {
                 body.word(addr.addr() as u64);
                 body.word(len as u64);
             }
-            slot.publish(kind::SHARE);
+            slot.publish(kind::SHARE | (inward.token.high & flag::SERVED));
         }
         (single.tickets, inward.ticket) = (ticket, ticket);
         crash_point!("single.shared");
-        true
+        Ok(true)
+    }
+
+    /// The owner of what this end reads says that it may be copied from memory to memory.
+    pub fn take_offer<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        op: u64,
+        (key, offset): (u64, u64),
+    ) -> Result<(), Broken> {
+        let id = SlotId::from_wire(op);
+        let Some(Op::Read { len, coming, .. }) = host.op(self.peer, id) else { return Err(Broken) };
+        if *coming != Coming::Asked {
+            return Err(Broken);
+        }
+        let len = *len;
+        *coming = Coming::Offered;
+        crash_point!("offer.taken");
+        let token = Token { op, high: high | flag::SERVED, key, offset };
+        self.come(common, host, token, Sink::Read(id), len);
+        Ok(())
+    }
+
+    /// Has a payload come, one way or another.
+    pub fn come<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        token: Token,
+        sink: Sink,
+        len: usize,
+    ) {
+        match self.pull_way(common, &token, sink, len) {
+            Some(way) => self.pull_by(common, host, (token, sink, len), way),
+            None => self.ask(common, host, token, sink, len, false),
+        }
     }
 }

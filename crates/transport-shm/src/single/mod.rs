@@ -7,15 +7,20 @@
 //!    got (`FRONT`; `CLAIMED` and `WRITTEN`). Where the two overlap, bytes are copied twice, the same ones.
 //! 3. The receiver sees that all is there, and answers `Done`.
 //!
-//! One message of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was taken
+//! Long writes and reads go so too. A write announces its bytes as a message does, and its owner receives them into registered
+//! memory. A read is answered by an `Offer`: its owner is the sender then, and the reader the receiver, whose replies have the flag
+//! `SERVED`. Registered memory is checked at each chunk that its owner copies; what the other end does by itself is in `opening.rs`.
+//!
+//! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was taken
 //! away) is left to the other end, and if neither can, the message comes through the bulk ring, from its beginning.
 //!
 //! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such:
 //! S1. A sender stores `WRITING`, fences, looks whether `TARGET` still has the ticket, and only then writes; `WRITING` goes
 //!     back to 0 after each chunk. A receiver that ends a receive for whatever reason takes `TARGET` away, fences, and waits
 //!     until `WRITING` is not the ticket any more, or the process of the sender has ended: [`Lane::withdraw`].
+//!     Closing a registration does the same for a write that is being copied into it.
 //! S2. A sender takes `LENT` away when its operation ends ([`Lend`]), before the application has the memory back. A receiver
-//!     looks at it after each read, and drops what it read if the ticket is gone.
+//!     looks at it after each read, and drops what it read if the ticket is gone. Closing a registration takes away what is read of it.
 //! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a ring of
 //!     replies holds fewer than 64: what stands there of another message is never taken for this one's.
 //!
@@ -23,6 +28,7 @@
 
 mod ending;
 mod inward;
+mod opening;
 mod outward;
 
 use std::collections::VecDeque;
@@ -34,11 +40,12 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 
 pub use self::ending::deadline;
-pub use self::outward::Lend;
+use self::opening::Opened;
+pub use self::opening::Openings;
+pub use self::outward::{Lend, ServedRead};
 use crate::Shm;
 use crate::choice::{Choice, Way};
 use crate::cma;
-use crate::command::flag;
 use crate::lane::{Common, Lane, Link};
 use crate::layout::pair;
 use crate::message::Token;
@@ -71,10 +78,36 @@ fn chunk(left: usize, alone: bool) -> usize {
     share.clamp(SHORTEST_CHUNK, LONGEST_CHUNK).min(left)
 }
 
+/// What a payload goes to.
+#[derive(Clone, Copy)]
+pub enum Sink {
+    /// A receive.
+    Receive(SlotId),
+    /// A write of the peer that is served here.
+    Write(SlotId),
+    /// A read of this end.
+    Read(SlotId),
+}
+
+impl Sink {
+    const fn is_access(self) -> bool {
+        !matches!(self, Self::Receive(_))
+    }
+}
+
+/// What a payload comes out of.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A message or a write of this end.
+    Op(SlotId),
+    /// What the peer reads, by its operation.
+    Served(u64),
+}
+
 /// A payload of which it is decided how it comes.
 struct Waiting {
     token: Token,
-    into: SlotId,
+    sink: Sink,
     len: usize,
     way: Way,
 }
@@ -82,7 +115,7 @@ struct Waiting {
 /// A payload that is being copied to here.
 struct Inward {
     token: Token,
-    into: SlotId,
+    sink: Sink,
     len: usize,
     /// 0 before the sender was asked.
     ticket: u64,
@@ -90,11 +123,15 @@ struct Inward {
     front: usize,
     /// This end can read, as far as it knows.
     reads: bool,
+    /// The other end writes, and is to: not if registered memory may not be written by it (any more).
+    shared: bool,
+    /// Keeps registered memory open to it.
+    opened: Option<Opened>,
 }
 
 /// A payload that is being copied from here.
 struct Outward {
-    op: SlotId,
+    source: Source,
     ticket: u64,
     len: usize,
     /// Where it goes: addresses of the peer.
@@ -117,7 +154,8 @@ pub struct Single {
     /// Tickets given out, of receives and of payloads that are lent.
     tickets: u64,
     lends: u64,
-    choice: Choice,
+    /// Of messages and of accesses: these are served one at a time.
+    choices: [Choice; 2],
     /// Measured payloads under way, all of them this way, and since when the next of them is under way.
     flying: usize,
     way: Option<Way>,
@@ -163,12 +201,14 @@ impl Lane {
             unpack(cma::word(&up.parts.pair, offset).load(Ordering::Acquire), ticket).unwrap_or_default()
         };
         let inward = single.inward.as_ref().is_some_and(|inward| {
-            let shared = inward.token.high & flag::WRITES != 0;
+            let shared = inward.shared;
             let (ticket, left) = (inward.ticket, inward.len - inward.front.min(inward.len));
             let (written, given_up) = its(pair::WRITTEN, ticket);
             let reads = inward.reads && left > its(pair::CLAIMED, ticket).0;
             let idle = cma::word(&up.parts.pair, pair::WRITING).load(Ordering::Acquire) != ticket;
-            ticket == 0 || !shared || reads || (idle && (written >= left || given_up))
+            let own = self.link.as_ref().map(|link| link.own.word64(pair::TARGET).load(Ordering::Acquire));
+            let withdrawn = inward.opened.is_some() && own != Some(ticket);
+            ticket == 0 || !shared || withdrawn || reads || (idle && (written >= left || given_up))
         });
         let outward = single.outward.as_ref().is_some_and(|outward| {
             let front = its(pair::FRONT, outward.ticket).0;

@@ -1,35 +1,54 @@
-//! The sender's end: lending a payload, and writing it from its end.
+//! The end that has the bytes: lending them, and writing them from their end. They are a message's or a write's, or registered memory
+//! that the peer reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use ofi_api::Piece;
+use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 
-use super::{BYTES, GIVEN_UP, Outward, TURN, chunk, pack, unpack};
+use super::opening::{Opened, Opening, Registered};
+use super::{BYTES, GIVEN_UP, Outward, Source, TURN, chunk, pack, unpack};
 use crate::Shm;
+use crate::bulk::Stream;
 use crate::cma::{self, Fault};
-use crate::command::{Words, flag};
+use crate::command::{Words, flag, kind};
 use crate::lane::{Broken, Common, Lane, Link};
 use crate::layout::pair;
 use crate::message::Op;
 use crate::pair::OwnPair;
-use crate::settings::SingleCopy;
+use crate::rma::accessor;
+
+/// Reads of a peer that are offered at a time.
+const OFFERS: usize = 8;
 
 /// A payload that the receiver may read, until this goes.
 pub struct Lend {
     own: Arc<OwnPair>,
     slot: usize,
+    ticket: u64,
+    /// Of registered memory: closing the registration ends it too.
+    _opened: Option<Opened>,
 }
 
 impl Drop for Lend {
     fn drop(&mut self) {
-        self.own.word64(pair::LENT + 8 * self.slot).store(0, Ordering::SeqCst);
+        // Closing a registration may have taken the ticket away, and the slot may have another one by now.
+        let word = self.own.word64(pair::LENT + 8 * self.slot);
+        let _ = word.compare_exchange(self.ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
         fence(Ordering::SeqCst); // whatever the application stores there is seen after this
     }
+}
+
+/// A read of the peer that it is asked to choose a way for.
+pub struct ServedRead {
+    /// The peer's operation.
+    op: u64,
+    piece: RemotePiece,
+    _lend: Option<Lend>,
 }
 
 impl Lane {
@@ -41,29 +60,107 @@ impl Lane {
         pieces: &[Piece],
         len: usize,
     ) -> Option<(u32, [u64; 2], Option<Box<Lend>>)> {
-        if common.single == SingleCopy::Never || len < common.single_size {
+        if !self.is_single(common, len) {
             return None;
         }
-        if self.up().is_none_or(|up| up.parts.process.token.page == 0) {
-            return None; // nobody there yet, or it does not want it
-        }
         let mut high = if self.may_copy(common, true) { flag::WRITES } else { 0 };
-        let (Some(Link { own, .. }), Some(single)) = (&self.link, &mut self.single) else { return None };
         let mut words = [0; 2];
         let mut lend = None;
-        if let [one] = pieces {
-            let slot = single.lends as usize % pair::LENT_SLOTS;
-            let word = own.word64(pair::LENT + 8 * slot);
-            if word.load(Ordering::Relaxed) == 0 {
-                single.lends += 1;
-                let ticket = single.lends << 8 | slot as u64;
-                word.store(ticket, Ordering::Relaxed); // published by the announcement
-                high |= flag::LENT;
-                words = [ticket, one.addr.addr() as u64];
-                lend = Some(Box::new(Lend { own: Arc::clone(own), slot }));
-            }
+        if let [one] = pieces
+            && let Some((own, slot, ticket)) = self.free_lend()
+        {
+            own.word64(pair::LENT + 8 * slot).store(ticket, Ordering::Relaxed); // published by the announcement
+            high |= flag::LENT;
+            words = [ticket, one.addr.addr() as u64];
+            lend = Some(Box::new(Lend { own, slot, ticket, _opened: None }));
         }
         (high != 0).then_some((high, words, lend))
+    }
+
+    /// A free word of `LENT`, and a ticket to put there.
+    fn free_lend(&mut self) -> Option<(Arc<OwnPair>, usize, u64)> {
+        let (Some(Link { own, .. }), Some(single)) = (&self.link, &mut self.single) else { return None };
+        let slot = single.lends as usize % pair::LENT_SLOTS;
+        if own.word64(pair::LENT + 8 * slot).load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        single.lends += 1;
+        Some((Arc::clone(own), slot, single.lends << 8 | slot as u64))
+    }
+
+    /// Has the peer choose how it reads registered memory here, if there is a choice. `false`: only through the ring.
+    pub fn offer<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &H,
+        op: u64,
+        remote: &[RemotePiece],
+    ) -> bool {
+        let &[piece] = remote else { return false };
+        if !self.is_single(common, piece.len) {
+            return false;
+        }
+        let who = accessor(common, host, self.peer);
+        let found = Registered::find(common, who, piece, (0, piece.len), MrAccess::REMOTE_READ);
+        let Ok(Some(registered)) = found else { return false };
+        let mut high = if self.may_copy(common, true) { flag::WRITES } else { 0 };
+        self.single.get_or_insert_default();
+        let lend = self.free_lend().and_then(|(own, slot, ticket)| {
+            let opening =
+                Opening { own: Arc::clone(&own), word: pair::LENT + 8 * slot, ticket, writer: None };
+            let opened = registered.open(common, piece.key, opening)?;
+            Some(Lend { own, slot, ticket, _opened: Some(opened) })
+        });
+        let ticket = lend.as_ref().map_or(0, |lend| lend.ticket);
+        if lend.is_some() {
+            high |= flag::LENT;
+        }
+        if high == 0 {
+            return false;
+        }
+        self.reads_served.push(ServedRead { op, piece, _lend: lend });
+        self.reply(common, kind::OFFER | high, [op, ticket, registered.addr.addr() as u64]);
+        crash_point!("offer.sent");
+        true
+    }
+
+    fn take_served(&mut self, op: u64) -> Result<ServedRead, Broken> {
+        let at = self.reads_served.iter().position(|served| served.op == op).ok_or(Broken)?;
+        Ok(self.reads_served.remove(at))
+    }
+
+    /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer has the
+    /// next one before it is through with the last. It reads them in their order.
+    pub fn may_serve(&self, kind: u32) -> bool {
+        let served = self.reads_served.len();
+        self.serving == 0 || (kind == kind::READ && self.serving == served && served < OFFERS)
+    }
+
+    /// The peer has read what it was offered, or will not.
+    pub fn take_read_end<H: Host<Shm>>(
+        &mut self,
+        common: &Common,
+        host: &mut H,
+        op: u64,
+        result: Result<(), Errno>,
+    ) -> Result<(), Broken> {
+        let served = self.take_served(op)?;
+        self.serving -= 1;
+        if result.is_ok() {
+            host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, &[served.piece]);
+        }
+        crash_point!("offer.ended");
+        Ok(())
+    }
+
+    /// The peer wants what it was offered to come through the ring.
+    pub fn stream_offered(&mut self, op: u64, len: u64) -> Result<(), Broken> {
+        let served = self.take_served(op)?;
+        if len != served.piece.len as u64 {
+            return Err(Broken);
+        }
+        self.streams.push_back(Stream::read([served.piece].into(), op, served.piece.len));
+        Ok(())
     }
 
     /// The receiver says where this end may write.
@@ -71,6 +168,7 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
+        high: u32,
         op: u64,
         words: &mut Words,
     ) -> Result<(), Broken> {
@@ -86,9 +184,17 @@ impl Lane {
             addr.checked_add(run).ok_or(Broken)?;
             there.push(Piece::new(std::ptr::without_provenance_mut(addr as usize), run as usize));
         }
-        let op = SlotId::from_wire(op);
-        let Some(Op::Message { payload, .. }) = host.op(self.peer, op) else { return Err(Broken) };
-        if len > room || len > payload.len() as u64 {
+        let (source, most) = if high & flag::SERVED != 0 {
+            let served = self.reads_served.iter().find(|served| served.op == op).ok_or(Broken)?;
+            (Source::Served(op), served.piece.len)
+        } else {
+            let op = SlotId::from_wire(op);
+            match host.op(self.peer, op) {
+                Some(Op::Message { payload, .. } | Op::Write(payload, _)) => (Source::Op(op), payload.len()),
+                _ => return Err(Broken),
+            }
+        };
+        if len > room || len > most as u64 {
             return Err(Broken);
         }
         let may = self.may_copy(common, true);
@@ -96,7 +202,7 @@ impl Lane {
         own.word64(pair::CLAIMED).store(pack(ticket, 0), Ordering::Relaxed);
         let given_up = if may { 0 } else { GIVEN_UP };
         own.word64(pair::WRITTEN).store(pack(ticket, 0) | given_up, Ordering::Release);
-        let outward = Outward { op, ticket, len: len as usize, there: there.into(), written: 0 };
+        let outward = Outward { source, ticket, len: len as usize, there: there.into(), written: 0 };
         single.outward = may.then_some(outward);
         self.busy = true;
         if !may {
@@ -125,12 +231,35 @@ impl Lane {
             if left == 0 {
                 return; // until the receiver says that it is whole, or cannot read the rest
             }
-            let Some(Op::Message { payload, .. }) = host.op(self.peer, outward.op) else {
+            let size = chunk(left, false);
+            let skip = outward.len - written - size;
+            let (whole, part, registered);
+            let here: Option<(&[Piece], usize)> = match outward.source {
+                Source::Op(op) => match host.op(self.peer, op) {
+                    Some(Op::Message { payload, .. } | Op::Write(payload, _)) => match payload.pieces() {
+                        Ok(pieces) => Some((pieces, skip)),
+                        Err(bytes) => {
+                            whole = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
+                            Some((&whole, skip))
+                        }
+                    },
+                    _ => None,
+                },
+                Source::Served(op) => {
+                    let who = accessor(common, host, self.peer);
+                    let place = (skip, size);
+                    let find = |piece| Registered::find(common, who, piece, place, MrAccess::REMOTE_READ);
+                    let served = self.reads_served.iter().find(|served| served.op == op);
+                    registered = served.and_then(|read| find(read.piece).ok().flatten());
+                    part = registered.as_ref().map(|found| Piece::new(found.addr, size));
+                    part.is_some().then_some((part.as_slice(), 0))
+                }
+            };
+            let Some((here, from)) = here else {
                 own.word64(pair::WRITTEN).store(pack(ticket, written) | GIVEN_UP, Ordering::Release);
                 single.outward = None;
                 return self.ring(common);
             };
-            let size = chunk(left, false);
             budget = budget.saturating_sub(size);
             own.word64(pair::CLAIMED).store(pack(ticket, written + size), Ordering::Relaxed);
             let writing = own.word64(pair::WRITING);
@@ -138,18 +267,9 @@ impl Lane {
             fence(Ordering::SeqCst);
             crash_point!("single.write");
             let result = if target.load(Ordering::SeqCst) == ticket {
-                let skip = outward.len - written - size;
                 let there = copy::runs(&outward.there, skip, size);
-                let whole;
-                let here: &[Piece] = match payload.pieces() {
-                    Ok(pieces) => pieces,
-                    Err(bytes) => {
-                        whole = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
-                        &whole
-                    }
-                };
-                // SAFETY: the payload is lent until the operation ends; it is only read.
-                unsafe { up.parts.process.write(there, copy::runs(here, skip, size)) }
+                // SAFETY: the payload is lent until the operation ends, or registered while its grant is held; it is only read.
+                unsafe { up.parts.process.write(there, copy::runs(here, from, size)) }
             } else {
                 writing.store(0, Ordering::Release);
                 single.outward = None;

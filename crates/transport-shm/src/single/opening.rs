@@ -1,0 +1,125 @@
+//! Registered memory that a peer copies to or from by itself, and how closing the registration stops it.
+//!
+//! A peer copies only while a word of this end's pair memory has its ticket: `TARGET` for what it writes (S1), a word of `LENT`
+//! for what it reads (S2). Each registration has a list of such words. Closing it takes the tickets away, and waits until
+//! nobody writes. What is open goes into the list under its lock, after a look whether the registration is still there: so closing,
+//! which takes the key away first, finds it in the list or is seen.
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, MrAccess, RemotePiece};
+use ofi_core::domain::RegionData;
+use ofi_core::keys::{Accessor, Grant};
+
+use crate::cma;
+use crate::lane::Common;
+use crate::layout::pair;
+use crate::pair::OwnPair;
+use crate::sys::{self, Mapping};
+
+/// What of a registration is open to peers.
+#[derive(Default)]
+pub struct Openings(Mutex<Vec<Arc<Opening>>>);
+
+/// A word with a ticket.
+pub struct Opening {
+    pub own: Arc<OwnPair>,
+    /// Where in `own` the ticket stands.
+    pub word: usize,
+    pub ticket: u64,
+    /// Who writes while it stands there: where it says so, and its process.
+    pub writer: Option<(Arc<Mapping>, i32)>,
+}
+
+impl Opening {
+    /// Takes the ticket away, if it is still there.
+    fn void(&self) {
+        let word = self.own.word64(self.word);
+        let _ = word.compare_exchange(self.ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Whether the peer may be writing.
+    fn is_written(&self) -> bool {
+        self.writer.as_ref().is_some_and(|(memory, pid)| {
+            let writing = cma::word(memory, pair::WRITING).load(Ordering::SeqCst);
+            writing == self.ticket && !sys::has_ended(*pid)
+        })
+    }
+}
+
+impl Openings {
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<Opening>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all tickets away and waits until nobody writes, at the latest until `deadline`. Whether that is so.
+    pub fn void(&self, deadline: Instant) -> bool {
+        let open = self.list().clone();
+        open.iter().for_each(|opening| opening.void());
+        fence(Ordering::SeqCst);
+        while open.iter().any(|opening| opening.is_written()) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        true
+    }
+}
+
+/// Keeps something open.
+pub struct Opened {
+    openings: Arc<Openings>,
+    opening: Arc<Opening>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.opening.void();
+        self.openings.list().retain(|other| !Arc::ptr_eq(other, &self.opening));
+    }
+}
+
+/// Registered memory in one piece, kept registered.
+pub struct Registered {
+    pub addr: *mut u8,
+    pub grant: Grant<RegionData>,
+}
+
+impl Registered {
+    /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces.
+    ///
+    /// # Errors
+    /// Why the peer may not access it.
+    pub fn find(
+        common: &Common,
+        who: Accessor<'_>,
+        piece: RemotePiece,
+        (skip, len): (usize, usize),
+        access: MrAccess,
+    ) -> Result<Option<Self>, Errno> {
+        let addr = piece.addr.wrapping_add(skip as u64);
+        let checked = common.shared.domain.regions.check_as(who, piece.key, addr, len as u64, access);
+        let grant = checked.map_err(|violation| violation.errno())?;
+        let first = grant.pieces().next();
+        Ok(first.filter(|first| first.len == len).map(|first| Self { addr: first.addr, grant }))
+    }
+
+    /// Stores the ticket and keeps it there until the answer goes, or the registration is closed. `None` if it is closed.
+    pub fn open(&self, common: &Common, key: u64, opening: Opening) -> Option<Opened> {
+        let regions = &common.shared.domain.regions;
+        let region = self.grant.region();
+        let openings = Arc::clone(&common.shared.domain.data(region)?.openings);
+        let mut list = openings.list();
+        if !regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region)) {
+            return None;
+        }
+        opening.own.word64(opening.word).store(opening.ticket, Ordering::Release);
+        let opening = Arc::new(opening);
+        list.push(Arc::clone(&opening));
+        drop(list);
+        Some(Opened { openings, opening })
+    }
+}
