@@ -1,5 +1,5 @@
 /* FI_EP_MSG: listen, connect and accept with data, rejection with data, messages, shutdown. */
-#include "check.h"
+#include "profile.h"
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;
@@ -95,6 +95,23 @@ int main(void)
 	}
 	len = sizeof name;
 	OK(fi_getpeer(server, name, &len));
+
+	/* Who asked, who accepted, and how many connections that makes: of each, and of their domain. */
+	const struct {
+		struct fid *fid;
+		uint64_t requests, accepts, connections;
+	} counted[] = {{&client->fid, 1, 0, 1}, {&server->fid, 0, 1, 1}, {&domain->fid, 1, 1, 2}};
+	for (int at = 0; at < 3; at++) {
+		struct profile *profile = NULL;
+		OK(profile_open(counted[at].fid, 0, &profile, NULL));
+		ANSWERS(value(profile, VAR_CONN_REQUEST), counted[at].requests);
+		ANSWERS(value(profile, VAR_CONN_ACCEPT), counted[at].accepts);
+		ANSWERS(value(profile, VAR_CONNECTION_CNT), counted[at].connections);
+		uint64_t none;
+		size_t none_size = sizeof none;
+		ANSWERS(profile->ops->read_var(profile, VAR_CONN_REJECT, &none, &none_size), -FI_EINVAL);
+		OK(fi_close(&profile->fid));
+	}
 
 	OK(fi_recv(server, in, sizeof in, NULL, 0, in));
 	OK(fi_send(client, "hello", 5, NULL, 0, NULL));

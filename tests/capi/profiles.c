@@ -1,64 +1,8 @@
-/* Profiles of endpoints: variables are listed and read, alone and as of one moment. Headers before 1.20 do not have
- * fi_profile.h, so its structures are declared here as it has them. */
-#include "check.h"
-
-#include <stddef.h>
-
-#define VAR_UNEXP_MSG_CNT 0
-#define VAR_UNEXP_MSG_QUEUE 1
-#define EVENT_UNEXP_MSG_RECVD 0
-#define CLASS_PROFILE 30
-
-struct profile;
-
-struct profile_desc {
-	uint32_t id;
-	int datatype_sel;
-	int datatype;
-	uint64_t flags;
-	size_t size;
-	const char *name;
-	const char *desc;
-};
-
-typedef int (*profile_callback)(struct profile *, struct profile_desc *, void *, size_t, void *);
-
-struct profile_ops {
-	size_t size;
-	void (*reset)(struct profile *, uint64_t);
-	ssize_t (*query_vars)(struct profile *, struct profile_desc *, size_t *);
-	ssize_t (*query_events)(struct profile *, struct profile_desc *, size_t *);
-	ssize_t (*read_var)(struct profile *, uint32_t, void *, size_t *);
-	int (*reg_callback)(struct profile *, uint32_t, profile_callback, void *);
-	void (*start_reads)(struct profile *, uint64_t);
-	void (*end_reads)(struct profile *, uint64_t);
-};
-
-struct profile {
-	struct fid fid;
-	struct profile_ops *ops;
-};
+/* Profiles of endpoints and domains: variables are listed and read, alone and as of one moment; events of endpoints. */
+#include "profile.h"
 
 static struct pair pair;
 static int context;
-
-/* What fi_profile_open does. */
-static int profile_open(struct fid *fid, uint64_t flags, struct profile **profile)
-{
-	void *ops;
-	int answer = fi_open_ops(fid, "fi_profile_ops", flags, &ops, &context);
-	if (!answer)
-		*profile = (struct profile *)((char *)ops - offsetof(struct profile, ops));
-	return answer;
-}
-
-static uint64_t value(struct profile *profile, uint32_t id)
-{
-	uint64_t value = 4711;
-	size_t size = sizeof value;
-	ANSWERS(profile->ops->read_var(profile, id, &value, &size), sizeof value);
-	return value;
-}
 
 /* The id of a variable by its name. */
 static uint32_t id_of(struct profile *profile, const char *name)
@@ -91,7 +35,7 @@ static void variables(void)
 	struct profile *profile, *other;
 	struct profile_desc all[128], one;
 	size_t total = 0, count = 1;
-	OK(profile_open(&pair.ep[1]->fid, 0, &profile));
+	OK(profile_open(&pair.ep[1]->fid, 0, &profile, &context));
 	CHECK(profile->fid.fclass == CLASS_PROFILE && profile->fid.context == &context);
 	CHECK(profile->ops->size == sizeof *profile->ops);
 
@@ -110,7 +54,7 @@ static void variables(void)
 		value(profile, all[at].id);
 	}
 	/* One name has one id, whichever endpoint. */
-	OK(profile_open(&pair.ep[0]->fid, 0, &other));
+	OK(profile_open(&pair.ep[0]->fid, 0, &other, &context));
 	CHECK(id_of(other, "rx_messages") == id_of(profile, "rx_messages"));
 	OK(fi_close(&other->fid));
 	OK(fi_close(&profile->fid));
@@ -121,8 +65,8 @@ static void values(void)
 	struct profile *profile, *sender;
 	struct fi_cq_tagged_entry entry;
 	char received[16];
-	OK(profile_open(&pair.ep[1]->fid, 0, &profile));
-	OK(profile_open(&pair.ep[0]->fid, 0, &sender));
+	OK(profile_open(&pair.ep[1]->fid, 0, &profile, &context));
+	OK(profile_open(&pair.ep[0]->fid, 0, &sender, &context));
 	uint32_t messages = id_of(profile, "rx_messages"), sent = id_of(sender, "tx_messages");
 	uint64_t before = value(profile, messages), sent_before = value(sender, sent);
 	ANSWERS(value(profile, VAR_UNEXP_MSG_CNT), 0);
@@ -154,20 +98,129 @@ static void values(void)
 	OK(fi_close(&profile->fid));
 }
 
+/* What was heard of. */
+struct heard {
+	int count;
+	uint32_t last;
+	uint64_t waiting;
+};
+
 static int callback(struct profile *profile, struct profile_desc *event, void *param, size_t size, void *context)
 {
+	struct heard *heard = context;
+	size_t count = 0;
+	CHECK(!param && !size && strlen(event->name) && strlen(event->desc));
+	heard->count++;
+	heard->last = event->id;
+	/* Variables may be read here, and are as they are after the fact. Nothing else may be called. */
+	heard->waiting = value(profile, VAR_UNEXP_MSG_CNT);
+	ANSWERS(profile->ops->query_vars(profile, NULL, &count), -FI_EBUSY);
+	ANSWERS(profile->ops->query_events(profile, NULL, &count), -FI_EBUSY);
+	ANSWERS(profile->ops->reg_callback(profile, event->id, NULL, NULL), -FI_EBUSY);
+	ANSWERS(fi_close(&profile->fid), -FI_EBUSY);
 	return 0;
+}
+
+static void events(void)
+{
+	struct fi_alias alias = {.flags = FI_RECV};
+	struct profile *profile, *second, *sender;
+	struct profile_desc all[4];
+	struct heard received = {0}, matched = {0}, also = {0};
+	struct fi_cq_tagged_entry entry;
+	struct fid *other;
+	size_t count = 4;
+	char into[16];
+	OK(profile_open(&pair.ep[1]->fid, 0, &profile, &context));
+	ANSWERS(profile->ops->query_events(profile, NULL, &count), 0);
+	ANSWERS(count, 2);
+	ANSWERS(profile->ops->query_events(profile, all, &count), 2);
+	CHECK(all[0].id == EVENT_UNEXP_MSG_RECVD && all[1].id == EVENT_UNEXP_MSG_MATCHED);
+	ANSWERS(profile->ops->reg_callback(profile, 2, callback, &received), -FI_EINVAL);
+	OK(profile->ops->reg_callback(profile, EVENT_UNEXP_MSG_RECVD, callback, &received));
+	OK(profile->ops->reg_callback(profile, EVENT_UNEXP_MSG_MATCHED, callback, &matched));
+	/* Another handle of the endpoint has profiles of its own. */
+	alias.fid = &other;
+	OK(fi_control(&pair.ep[1]->fid, FI_ALIAS, &alias));
+	OK(profile_open(other, 0, &second, &context));
+	OK(second->ops->reg_callback(second, EVENT_UNEXP_MSG_MATCHED, callback, &also));
+	/* Who sends hears nothing. */
+	struct heard nothing = {0};
+	OK(profile_open(&pair.ep[0]->fid, 0, &sender, &context));
+	OK(sender->ops->reg_callback(sender, EVENT_UNEXP_MSG_RECVD, callback, &nothing));
+
+	send_unexpected(profile, 1);
+	CHECK(received.count == 1 && received.last == EVENT_UNEXP_MSG_RECVD && received.waiting == 1);
+	send_unexpected(profile, 2);
+	CHECK(received.count == 2 && received.waiting == 2 && !matched.count);
+	POST(&pair, fi_recv(pair.ep[1], into, sizeof into, NULL, FI_ADDR_UNSPEC, NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	CHECK(matched.count == 1 && matched.last == EVENT_UNEXP_MSG_MATCHED && matched.waiting == 1);
+	CHECK(also.count == 1);
+
+	/* What was closed or taken back is not called any more, and the others are. */
+	OK(fi_close(&second->fid));
+	OK(fi_close(other));
+	OK(profile->ops->reg_callback(profile, EVENT_UNEXP_MSG_RECVD, NULL, NULL));
+	POST(&pair, fi_recv(pair.ep[1], into, sizeof into, NULL, FI_ADDR_UNSPEC, NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	CHECK(matched.count == 2 && matched.waiting == 0 && also.count == 1);
+	send_unexpected(profile, 1);
+	OK(fi_close(&profile->fid));
+	POST(&pair, fi_recv(pair.ep[1], into, sizeof into, NULL, FI_ADDR_UNSPEC, NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	CHECK(received.count == 2 && matched.count == 2 && !nothing.count);
+	OK(fi_close(&sender->fid));
+}
+
+/* A domain has what its endpoints have together. */
+static void domains(void)
+{
+	struct profile *domain, *sides[2];
+	struct profile_desc event;
+	struct fi_cq_tagged_entry entry;
+	struct fid_mr *mr;
+	size_t count = 1;
+	char into[16];
+	OK(profile_open(&pair.domain->fid, 0, &domain, &context));
+	for (int at = 0; at < 2; at++)
+		OK(profile_open(&pair.ep[at]->fid, 0, &sides[at], &context));
+	uint32_t messages = id_of(domain, "rx_messages"), regions = id_of(domain, "memory_regions");
+	ANSWERS(value(domain, id_of(domain, "endpoints")), 2);
+	ANSWERS(value(domain, messages), value(sides[0], messages) + value(sides[1], messages));
+
+	uint64_t before = value(domain, messages), registered = value(domain, regions);
+	send_unexpected(sides[1], 1);
+	ANSWERS(value(domain, VAR_UNEXP_MSG_CNT), 1);
+	domain->ops->start_reads(domain, 0);
+	POST(&pair, fi_recv(pair.ep[1], into, sizeof into, NULL, FI_ADDR_UNSPEC, NULL));
+	ANSWERS(completion(&pair, 1, &entry), 1);
+	ANSWERS(value(domain, VAR_UNEXP_MSG_CNT), 1);
+	domain->ops->end_reads(domain, 0);
+	ANSWERS(value(domain, VAR_UNEXP_MSG_CNT), 0);
+	ANSWERS(value(domain, messages), before + 1);
+	OK(fi_mr_reg(pair.domain, into, sizeof into, FI_SEND, 0, 77, 0, &mr, NULL));
+	ANSWERS(value(domain, regions), registered + 1);
+	OK(fi_close(&mr->fid));
+	ANSWERS(value(domain, regions), registered);
+
+	/* Events are of endpoints. */
+	ANSWERS(domain->ops->query_events(domain, &event, &count), 0);
+	ANSWERS(count, 0);
+	ANSWERS(domain->ops->reg_callback(domain, EVENT_UNEXP_MSG_RECVD, callback, NULL), -FI_EINVAL);
+	for (int at = 0; at < 2; at++)
+		OK(fi_close(&sides[at]->fid));
+	OK(fi_close(&domain->fid));
 }
 
 static void refusals(void)
 {
 	struct profile *profile;
-	struct profile_desc event;
 	uint64_t number;
 	uint32_t half;
 	size_t size, count = 1;
 	void *ops;
-	OK(profile_open(&pair.ep[1]->fid, 0, &profile));
+	OK(profile_open(&pair.ep[1]->fid, 0, &profile, &context));
 	size = sizeof number;
 	ANSWERS(profile->ops->read_var(profile, VAR_UNEXP_MSG_QUEUE, &number, &size), -FI_EINVAL);
 	ANSWERS(profile->ops->read_var(profile, 0xffffffff, &number, &size), -FI_EINVAL);
@@ -176,17 +229,15 @@ static void refusals(void)
 	size = sizeof half;
 	ANSWERS(profile->ops->read_var(profile, VAR_UNEXP_MSG_CNT, &half, &size), -FI_ETOOSMALL);
 	ANSWERS(profile->ops->query_vars(profile, NULL, NULL), -FI_EINVAL);
-	/* There are no events. */
-	ANSWERS(profile->ops->query_events(profile, &event, &count), 0);
-	ANSWERS(count, 0);
-	ANSWERS(profile->ops->reg_callback(profile, EVENT_UNEXP_MSG_RECVD, callback, NULL), -FI_EINVAL);
-
 	ANSWERS(fi_open_ops(&pair.ep[1]->fid, "nothing", 0, &ops, NULL), -FI_ENOSYS);
 	ANSWERS(fi_open_ops(&pair.ep[1]->fid, NULL, 0, &ops, NULL), -FI_EINVAL);
 	ANSWERS(fi_open_ops(&pair.ep[1]->fid, "fi_profile_ops", 0, NULL, NULL), -FI_EINVAL);
-	ANSWERS(profile_open(&pair.ep[1]->fid, 1, &profile), -FI_EBADFLAGS);
-	ANSWERS(profile_open(&pair.domain->fid, 0, &profile), -FI_ENOSYS);
-	ANSWERS(profile_open(&pair.cq[0]->fid, 0, &profile), -FI_ENOSYS);
+	ANSWERS(profile_open(&pair.ep[1]->fid, 1, &profile, &context), -FI_EBADFLAGS);
+	ANSWERS(profile_open(&pair.domain->fid, 1, &profile, &context), -FI_EBADFLAGS);
+	/* fi_profile(3) knows profiles of endpoints and domains. */
+	ANSWERS(profile_open(&pair.fabric->fid, 0, &profile, &context), -FI_ENOSYS);
+	ANSWERS(profile_open(&pair.av->fid, 0, &profile, &context), -FI_ENOSYS);
+	ANSWERS(profile_open(&pair.cq[0]->fid, 0, &profile, &context), -FI_ENOSYS);
 
 	/* What was closed answers errors. */
 	OK(fi_close(&profile->fid));
@@ -221,7 +272,7 @@ static void two_transports(void)
 	OK(fi_endpoint(domain, info, &ep, NULL));
 	OK(fi_ep_bind(ep, &av->fid, 0));
 	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	OK(profile_open(&ep->fid, 0, &profile)); /* before it is enabled, there is less to list */
+	OK(profile_open(&ep->fid, 0, &profile, &context)); /* before it is enabled, there is less to list */
 	id_of(profile, "rx_messages");
 	OK(fi_enable(ep));
 	ANSWERS(profile->ops->query_vars(profile, all, &count), count);
@@ -255,6 +306,8 @@ int main(void)
 	pair_open(&pair, FI_MSG);
 	variables();
 	values();
+	events();
+	domains();
 	refusals();
 	pair_close(&pair);
 	return 0;

@@ -6,7 +6,7 @@ use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
     CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue,
     FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit,
-    Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    Statistic, Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 /// Who serialises calls: the library, or the application by promise.
@@ -21,8 +21,8 @@ impl Serialization {
     /// needless.
     ///
     /// # Safety
-    /// No two threads are at the same time in data-transfer calls, queue reads or calls of counters of the same domain
-    /// (`FI_THREAD_DOMAIN`), or of the same endpoint and what is bound to it (`FI_THREAD_COMPLETION`).
+    /// No two threads are at the same time in data-transfer calls, queue reads, calls of counters or of statistics of the same
+    /// domain (`FI_THREAD_DOMAIN`), or of the same endpoint and what is bound to it (`FI_THREAD_COMPLETION`).
     #[allow(unsafe_code)] // a promise to make, not an operation
     pub const unsafe fn application(threading: Threading) -> Self {
         Self(threading)
@@ -129,6 +129,11 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
+
+    /// What is open in the domain, at this moment: how many endpoints and regions, and what the endpoints and shared receive
+    /// contexts have counted together. What was closed counts no more. Under `FI_THREAD_COMPLETION`, where other threads may be
+    /// using the endpoints, only how many are open.
+    fn statistics(&self) -> Vec<Statistic>;
 
     /// Opens a poll set.
     ///

@@ -177,7 +177,19 @@ impl EpOption {
     }
 }
 
-/// One named counter of an endpoint, for people and monitoring.
+/// What has become of a message that came before its receive (fi_profile(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnexpectedEvent {
+    /// It is kept, as no receive waited for it (`FI_EVENT_UNEXP_MSG_RECVD`).
+    Received,
+    /// A receive, or a search that takes or drops it, has found it (`FI_EVENT_UNEXP_MSG_MATCHED`).
+    Matched,
+}
+
+/// Whom [`Endpoint::watch_unexpected`] has called.
+pub type Watcher = std::sync::Arc<dyn Fn(UnexpectedEvent) + Send + Sync>;
+
+/// One named counter of an endpoint or of a domain, for people and monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistic {
     /// A stable name such as `rx_unexpected`.
@@ -186,6 +198,20 @@ pub struct Statistic {
     pub value: u64,
     /// What it counts.
     pub help: &'static str,
+}
+
+impl Statistic {
+    /// Counters of the same name as one, which has what they count together, in the order of the first of each.
+    pub fn add_up(all: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut sums: Vec<Self> = Vec::new();
+        for one in all {
+            match sums.iter_mut().find(|sum| sum.name == one.name) {
+                Some(sum) => sum.value = sum.value.wrapping_add(one.value),
+                None => sums.push(one),
+            }
+        }
+        sums
+    }
 }
 
 /// A transmit context that several endpoints share (`fid_stx`). The endpoints that are bound to it keep it open.
@@ -430,6 +456,18 @@ pub trait Endpoint: Send + Sync + std::any::Any {
 
     /// Its counters, at this moment.
     fn statistics(&self) -> Vec<Statistic>;
+
+    /// Has `watcher` called for every message that comes before its receive, and when such a message is found, in place of who
+    /// was called before; `None` ends that. It is called after the fact, in order, by whichever thread has just moved the domain
+    /// on and holds no lock: it may read statistics, and should not post or wait. An endpoint's messages that wait in a
+    /// shared receive context are that context's.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for what receives nothing.
+    fn watch_unexpected(&self, watcher: Option<Watcher>) -> Result<()> {
+        drop(watcher);
+        Err(Error::new(Errno::ENOSYS))
+    }
 
     /// What is known of the way to one peer, at this moment: round-trip time, losses, windows. Empty where the transport keeps
     /// nothing of the kind. A connected endpoint has one peer, whatever is named.

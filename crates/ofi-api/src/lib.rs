@@ -63,7 +63,10 @@ pub use completion::{
 };
 pub use counter::{CntrAttr, Counter};
 pub use domain::{Domain, Fabric, Serialization};
-pub use endpoint::{Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, SharedTransmit, Statistic, TagMatch};
+pub use endpoint::{
+    Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, SharedTransmit, Statistic, TagMatch, UnexpectedEvent,
+    Watcher,
+};
 pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};
 pub use memory::{
     Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,

@@ -12,7 +12,8 @@ use crate::border;
 use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{
-    atomic, av, cntr, collective, contexts, control, cq, endpoint, fabric, info, mr, nosys, sets, trigger,
+    atomic, av, cntr, collective, contexts, control, cq, endpoint, fabric, info, mr, nosys, profile, sets,
+    trigger,
 };
 
 /// What is behind a domain.
@@ -22,6 +23,8 @@ pub(crate) struct DomainBody {
     /// Which structures the program has.
     pub abi: Abi,
     pub users: Users,
+    /// Its profiles.
+    pub profiles: profile::Profiles,
     /// getinfo tells of it.
     told: Mutex<Option<Open>>,
     /// The event queue that is bound to it stays open.
@@ -49,7 +52,7 @@ unsafe impl Fid for fid_domain {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
+static FID_OPS: fi_ops = fi_ops { close, bind, control, ops_open: profile::open_domain_ops, ..fi_ops::NOSYS };
 static OPS: fi_ops_domain = fi_ops_domain {
     av_open: av::open,
     cq_open: cq::open,
@@ -146,6 +149,7 @@ unsafe fn open_domain(
         info,
         abi: fabric.abi(),
         users: Users::default(),
+        profiles: profile::Profiles::default(),
         told: Mutex::default(),
         eq: Mutex::default(),
         _fabric: fabric.users.hold(),

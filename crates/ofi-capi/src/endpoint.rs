@@ -364,7 +364,7 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
             abi: ep.abi,
             dest_addr: ep.dest_addr.clone(),
             groups: Arc::clone(&ep.groups),
-            profiles: profile::Profiles::default(),
+            profiles: ep.profiles.of_alias(),
             entry: Mutex::default(),
             op_flags: if transmit { (flags, ep.op_flags.1) } else { (ep.op_flags.0, flags) },
             users: Users::default(),

@@ -1,8 +1,9 @@
-//! The endpoints of a domain, for counters of regions: which endpoint serves a peer's access nobody knows before.
+//! The endpoints of a domain: for counters of regions, since which endpoint serves a peer's access nobody knows before, and for
+//! the domain's statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ofi_api::Result;
+use ofi_api::{Result, Statistic};
 
 use crate::cntr::Cntr;
 use crate::cq::Source;
@@ -11,15 +12,37 @@ use crate::cq::Source;
 struct Members {
     endpoints: Vec<Weak<dyn Source>>,
     counters: Vec<Weak<Cntr>>,
+    counted: Vec<Weak<dyn Counted>>,
 }
 
-/// Enabled endpoints, and counters that are moved on by all of them.
+/// What counts for the statistics of its domain.
+pub trait Counted: Send + Sync {
+    /// At this moment.
+    fn counts(&self) -> Vec<Statistic>;
+}
+
+/// Enabled endpoints, counters that are moved on by all of them, and what counts.
 #[derive(Default)]
 pub struct Roster(Mutex<Members>);
 
 impl Roster {
     fn members(&self) -> MutexGuard<'_, Members> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that counts was opened.
+    pub fn count(&self, opened: &Arc<dyn Counted>) {
+        let mut members = self.members();
+        // Looked through when it would grow, and so seldom.
+        if members.counted.len() == members.counted.capacity() {
+            members.counted.retain(|known| known.strong_count() > 0);
+        }
+        members.counted.push(Arc::downgrade(opened));
+    }
+
+    /// What is open and counts.
+    pub fn counted(&self) -> Vec<Arc<dyn Counted>> {
+        self.members().counted.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// An endpoint was enabled.

@@ -8,6 +8,11 @@ type Ptr = *mut c_void;
 type Const = *const c_void;
 type Iov = *const libc::iovec;
 
+/// A function of the program that a profile calls, or null.
+#[allow(non_camel_case_types)]
+pub(crate) type fi_profile_callback =
+    Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, Ptr, usize, Ptr) -> c_int>;
+
 /// What an operation answers that is not supported.
 trait NotSupported {
     const ANSWER: Self;
@@ -81,7 +86,7 @@ c_ops! {
         query_vars(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> isize;
         query_events(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> isize;
         read_var(*mut fid_profile, u32, Ptr, *mut usize) -> isize;
-        reg_callback(*mut fid_profile, u32, Ptr, Ptr) -> c_int;
+        reg_callback(*mut fid_profile, u32, fi_profile_callback, Ptr) -> c_int;
         start_reads(*mut fid_profile, u64) -> ();
         end_reads(*mut fid_profile, u64) -> ();
     }

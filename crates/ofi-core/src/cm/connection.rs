@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result};
+use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result, Statistic};
 
 use super::packet::{Kind, Packet};
 use super::{Request, cookie, cut};
@@ -54,6 +54,10 @@ pub struct Connection {
     joined: bool,
     /// Packets that say nothing here: malformed, of another connection, from a stranger, or out of turn.
     refused: u64,
+    /// Whether it was asked for, accepted, and made here: 0 or 1, to be added up over the endpoints of a domain.
+    requests: u64,
+    accepts: u64,
+    connections: u64,
 }
 
 impl Connection {
@@ -70,6 +74,9 @@ impl Connection {
             called: None,
             joined: false,
             refused: 0,
+            requests: 0,
+            accepts: 0,
+            connections: 0,
         }
     }
 
@@ -169,6 +176,7 @@ impl Connection {
         self.cookie = cookie()?;
         (self.other, self.called) = (Some(to.clone()), Some(to));
         self.phase = Phase::Connecting { deadline };
+        self.requests += 1;
         Ok(Packet::new(Kind::Request, self.cookie, cut(data)).encode())
     }
 
@@ -194,6 +202,7 @@ impl Connection {
         self.other = Some(to.clone());
         self.joined = true;
         self.phase = Phase::Accepted { deadline, since: Instant::now() };
+        self.accepts += 1;
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
@@ -245,6 +254,7 @@ impl Connection {
             // From the accepting endpoint, whose address is new here; the cookie went to the passive one only.
             (Phase::Connecting { .. }, Kind::Accept) => {
                 self.phase = Phase::Connected;
+                self.connections += 1;
                 (self.other, self.joined) = (Some(from.clone()), true);
                 let conn_data = packet.data.to_vec();
                 self.report(Event { conn_data, ..Event::new(EventKind::Connected, self.fid) });
@@ -255,6 +265,7 @@ impl Connection {
             }
             (Phase::Accepted { .. }, Kind::Confirm) if of_other => {
                 self.phase = Phase::Connected;
+                self.connections += 1;
                 self.report(Event::new(EventKind::Connected, self.fid));
                 NOTHING
             }
@@ -278,8 +289,24 @@ impl Connection {
     }
 
     /// How many packets were refused.
+    #[cfg(test)]
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// What it has counted.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        let stat = |name, value, help| Statistic { name, value, help };
+        vec![
+            stat(
+                "cm_refused",
+                self.refused,
+                "packets of connection management that were malformed, from a stranger, or out of turn",
+            ),
+            stat("cm_requests", self.requests, "connections asked for"),
+            stat("cm_accepts", self.accepts, "requests for connections accepted"),
+            stat("cm_connections", self.connections, "connections made"),
+        ]
     }
 
     /// A packet to `to` did not arrive, or `to` is gone.

@@ -11,7 +11,8 @@ use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
     CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno,
     Error, EventQueue, Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet,
-    Result, RxAttr, Serialization, SharedTransmit, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    Result, RxAttr, Serialization, SharedTransmit, Statistic, Threading, Threshold, TxAttr, WaitAttr,
+    WaitSet, Work, WorkId,
 };
 
 use crate::atomic::Executor;
@@ -177,6 +178,22 @@ impl<T: Transport> DomainHandle<T> {
 impl<T: Transport> Domain for DomainHandle<T> {
     fn name(&self) -> &str {
         &self.0.info.domain_attr.name
+    }
+
+    fn statistics(&self) -> Vec<Statistic> {
+        if !self.0.born.is_here() {
+            return Vec::new();
+        }
+        let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
+        let members = self.0.roster.counted();
+        let open = [
+            stat("endpoints", members.len(), "endpoints and shared receive contexts that are open"),
+            stat("memory_regions", self.0.regions.len(), "registrations that are open"),
+        ];
+        // The endpoints have no locks then, and each may have a thread of its own.
+        let apart = self.0.serialization.threading() == Threading::Completion;
+        let counted = if apart { &[][..] } else { &members[..] };
+        Statistic::add_up(open.into_iter().chain(counted.iter().flat_map(|member| member.counts())))
     }
 
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>, flags: BindFlags) -> Result<()> {

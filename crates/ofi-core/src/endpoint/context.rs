@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, BindFlags, CompletionQueue, Context, Counter, CqBuffer,
     CqErrorEntry, Datatype, Endpoint, EpOption, Errno, Error, EventQueue, FiOp, Fid, ReceiveOp, Result,
-    RmaOp, SendOp, Statistic, TagMatch,
+    RmaOp, SendOp, Statistic, TagMatch, Watcher,
 };
 
 use super::outboxes::RECEIVE;
@@ -428,6 +428,17 @@ impl<T: Transport> Endpoint for ContextEp<T> {
         let mut guard = core.state.lock();
         let Some(side) = guard.side(self.port.at) else { return Vec::new() };
         if self.transmits { side.tx.statistics() } else { side.rx.statistics() }
+    }
+
+    fn watch_unexpected(&self, watcher: Option<Watcher>) -> Result<()> {
+        let core = self.core()?;
+        let watcher = watcher.map(|watcher| core.domain.works.telling(watcher));
+        let before = match core.state.lock().side(self.port.at) {
+            Some(side) if !self.transmits => side.rx.queue.matcher.watch(watcher),
+            _ => return Err(Error::new(Errno::ENOSYS)),
+        };
+        drop(before);
+        Ok(())
     }
 }
 

@@ -39,7 +39,7 @@ use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, EventQueue,
     FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp, Serialization,
-    SharedTransmit, Statistic, TagMatch, Threshold, TxAttr,
+    SharedTransmit, Statistic, TagMatch, Threshold, TxAttr, Watcher,
 };
 
 use self::atomic::AtomicSide;
@@ -64,6 +64,7 @@ use crate::eq::Sleepers;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::patience::Patience;
+use crate::roster::Counted;
 use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
@@ -307,15 +308,16 @@ impl<T: Transport> Ep<T> {
             true => PolicyLock::between(serialization, state),
             false => PolicyLock::new(serialization, state),
         };
-        Ok(Arc::new(Self {
-            core: Arc::new(EpCore {
-                domain: Arc::clone(domain),
-                info: info.clone(),
-                fid,
-                state,
-                born: Born::here(),
-            }),
-        }))
+        let core = Arc::new(EpCore {
+            domain: Arc::clone(domain),
+            info: info.clone(),
+            fid,
+            state,
+            born: Born::here(),
+        });
+        let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
+        domain.roster.count(&counted);
+        Ok(Arc::new(Self { core }))
     }
 }
 
@@ -502,6 +504,14 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn statistics(&self) -> Vec<Statistic> {
         self.core.statistics()
+    }
+
+    fn watch_unexpected(&self, watcher: Option<Watcher>) -> Result<()> {
+        self.core.born.check()?;
+        let watcher = watcher.map(|watcher| self.core.domain.works.telling(watcher));
+        let before = self.core.state.lock().ends.rx.queue.matcher.watch(watcher);
+        drop(before);
+        Ok(())
     }
 
     fn peer_statistics(&self, peer: FiAddr) -> Result<Vec<Statistic>> {

@@ -6,6 +6,7 @@ use super::receive::RxSide;
 use super::transmit::TxSide;
 use super::{EpCore, State};
 use crate::cm;
+use crate::roster::Counted;
 use crate::transport::{Lanes, Transport};
 
 impl<T: Transport> EpCore<T> {
@@ -78,9 +79,7 @@ impl<T: Transport> EpCore<T> {
         all.push(stat("tx_outstanding", under_way, "operations that have not ended"));
         all.append(&mut guard.ends.rx.statistics());
         if let Some(connection) = &guard.ends.connection {
-            let help =
-                "packets of connection management that were malformed, from a stranger, or out of turn";
-            all.push(stat("cm_refused", connection.refused(), help));
+            all.append(&mut connection.statistics());
         }
         if let Some(lanes) = &guard.lanes {
             lanes.statistics(&mut all);
@@ -96,6 +95,19 @@ impl<T: Transport> EpCore<T> {
             lanes.peer_statistics(peer, &mut all);
         }
         Ok(all)
+    }
+}
+
+impl<T: Transport> Counted for EpCore<T> {
+    /// Those of the endpoint, and of its contexts.
+    fn counts(&self) -> Vec<Statistic> {
+        let mut all = self.statistics();
+        let guard = self.state.lock();
+        for (_, side) in guard.ends.contexts.iter().flat_map(|contexts| contexts.all()) {
+            all.append(&mut side.tx.statistics());
+            all.append(&mut side.rx.statistics());
+        }
+        all
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 
 use ofi_api::{
     Call, Caps, CompletionFlags, Context, CqErrorEntry, Errno, Error, FiAddr, Fid, Lent, OpFlags, ReceiveOp,
-    Result, RxAttr, TagMatch,
+    Result, RxAttr, Statistic, TagMatch, Watcher,
 };
 
 use self::senders::Senders;
@@ -38,6 +38,7 @@ use crate::domain::DomainCore;
 use crate::fork::Born;
 use crate::lock::PolicyLock;
 use crate::matching::{self, Config, Source, Want};
+use crate::roster::Counted;
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Lanes, Peer, Route, Transport};
 
@@ -331,11 +332,11 @@ impl<T: Transport> SharedRx<T> {
         self.state.lock().queue.min_multi_recv = bytes;
     }
 
-    /// Receives that wait, messages that wait, and bytes that these hold.
-    pub(super) fn counts(&self) -> [u64; 3] {
-        let guard = self.state.lock();
-        let matcher = &guard.queue.matcher;
-        [matcher.posted_len() as u64, matcher.unexpected_len() as u64, matcher.bytes_held() as u64]
+    /// Has `watcher` told of unexpected messages.
+    pub(super) fn watch(&self, watcher: Option<Watcher>) {
+        let watcher = watcher.map(|watcher| self.domain.works.telling(watcher));
+        let before = self.state.lock().queue.matcher.watch(watcher);
+        drop(before);
     }
 
     /// The application has closed it: nobody uses the memory of its receives any more.
@@ -356,6 +357,23 @@ impl<T: Transport> SharedRx<T> {
                 lanes.settle_receives(&mut state.ends);
             }
         }
+    }
+}
+
+impl<T: Transport> Counted for SharedRx<T> {
+    fn counts(&self) -> Vec<Statistic> {
+        let guard = self.state.lock();
+        let matcher = &guard.queue.matcher;
+        let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
+        vec![
+            stat("rx_posted", matcher.posted_len(), "receives that wait"),
+            stat(
+                "rx_unexpected_now",
+                matcher.unexpected_len(),
+                "messages that came before their receive, and wait",
+            ),
+            stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes that they hold"),
+        ]
     }
 }
 

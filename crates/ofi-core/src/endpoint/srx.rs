@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use ofi_api::{
     Address, AddressVector, BindFlags, CompletionQueue, Context, Counter, Endpoint, EpOption, Errno, Error,
-    EventQueue, Fid, ReceiveOp, Result, RxAttr, Statistic, TagMatch,
+    EventQueue, Fid, ReceiveOp, Result, RxAttr, Statistic, TagMatch, Watcher,
 };
 
 use super::refused::{refuse, refuse_others, refuse_transmit};
 use super::shared_receive::SharedRx;
 use crate::domain::DomainCore;
+use crate::roster::Counted;
 use crate::transport::Transport;
 
 /// See the module. Dropping it closes the context.
@@ -21,7 +22,10 @@ pub(crate) struct Srx<T: Transport> {
 impl<T: Transport> Srx<T> {
     /// Opens a context.
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Arc<Self> {
-        Arc::new(Self { shared: Arc::new(SharedRx::new(domain, attr)) })
+        let shared = Arc::new(SharedRx::new(domain, attr));
+        let counted: Arc<dyn Counted> = Arc::clone(&shared) as _;
+        domain.roster.count(&counted);
+        Arc::new(Self { shared })
     }
 
     /// The core's part of a context of the application's.
@@ -96,13 +100,13 @@ impl<T: Transport> Endpoint for Srx<T> {
         if !self.shared.born.is_here() {
             return Vec::new();
         }
-        let [posted, waiting, bytes] = self.shared.counts();
-        let stat = |name, value, help| Statistic { name, value, help };
-        vec![
-            stat("rx_posted", posted, "receives that wait"),
-            stat("rx_unexpected_now", waiting, "messages that came before their receive, and wait"),
-            stat("rx_unexpected_bytes", bytes, "bytes that they hold"),
-        ]
+        self.shared.counts()
+    }
+
+    fn watch_unexpected(&self, watcher: Option<Watcher>) -> Result<()> {
+        self.shared.born.check()?;
+        self.shared.watch(watcher);
+        Ok(())
     }
 }
 

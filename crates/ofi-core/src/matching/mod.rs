@@ -35,6 +35,8 @@ mod table;
 mod tests;
 mod unexpected;
 
+use ofi_api::{UnexpectedEvent, Watcher};
+
 use budget::Budget;
 use posted::{Found, PostedReceives};
 use table::KeyHash;
@@ -230,6 +232,7 @@ pub struct Matcher<R, U> {
     posted: PostedReceives<R>,
     unexpected: UnexpectedMessages<U>,
     budget: Budget,
+    watcher: Option<Watcher>,
 }
 
 /// Receives.
@@ -241,6 +244,7 @@ impl<R, U> Matcher<R, U> {
             posted: PostedReceives::new(hash),
             unexpected: UnexpectedMessages::new(hash),
             budget: Budget::new(config),
+            watcher: None,
         }
     }
 
@@ -354,7 +358,10 @@ impl<R, U> Matcher<R, U> {
     ) -> Result<UnexpectedId, Refused<U>> {
         debug_assert!(self.posted.find(envelope).is_none(), "a posted receive matches");
         match self.budget.hold(envelope.peer, bytes_held) {
-            Ok(()) => Ok(self.unexpected.push(Unexpected { envelope: *envelope, bytes_held, content })),
+            Ok(()) => {
+                self.tell(UnexpectedEvent::Received);
+                Ok(self.unexpected.push(Unexpected { envelope: *envelope, bytes_held, content }))
+            }
             Err(limit) => Err(Refused { limit, content }),
         }
     }
@@ -426,7 +433,21 @@ impl<R, U> Matcher<R, U> {
     fn remove(&mut self, index: u32) -> Unexpected<U> {
         let message = self.unexpected.remove(index);
         self.budget.release(message.envelope.peer, message.bytes_held);
+        self.tell(UnexpectedEvent::Matched);
         message
+    }
+
+    /// Has `watcher` called for each message that is stored, or found; the caller holds its lock then. Who was called before is
+    /// answered, to be dropped without the lock: it is the application's.
+    #[must_use]
+    pub fn watch(&mut self, watcher: Option<Watcher>) -> Option<Watcher> {
+        std::mem::replace(&mut self.watcher, watcher)
+    }
+
+    fn tell(&self, event: UnexpectedEvent) {
+        if let Some(watcher) = &self.watcher {
+            watcher(event);
+        }
     }
 }
 

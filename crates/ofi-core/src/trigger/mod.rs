@@ -24,7 +24,7 @@ pub use works::{Works, deed};
 
 use std::sync::{Arc, Weak};
 
-use ofi_api::{CompletionFlags, Context, DeferredOp, Errno, Error, Result};
+use ofi_api::{CompletionFlags, Context, DeferredOp, Errno, Error, Result, UnexpectedEvent, Watcher};
 
 use crate::cntr::Cntr;
 
@@ -67,6 +67,8 @@ pub enum Deed {
     Set(Weak<Cntr>, u64),
     /// Adds to a counter.
     Add(Weak<Cntr>, u64),
+    /// Tells the application of an unexpected message: no request of its own, but it too waits until no lock is held.
+    Tell(Watcher, UnexpectedEvent),
 }
 
 impl Deed {
@@ -75,7 +77,7 @@ impl Deed {
         match self {
             Self::Access(target, access) => Some((target, access.context(), access.flags())),
             Self::Triggered(target, op) => Some((target, op.context(), op.flags())),
-            Self::Work(..) | Self::Set(..) | Self::Add(..) => None,
+            Self::Work(..) | Self::Set(..) | Self::Add(..) | Self::Tell(..) => None,
         }
     }
 }
@@ -105,7 +107,7 @@ impl Item {
         match &self.deed {
             Deed::Access(target, _) | Deed::Triggered(target, _) => Some(Arc::as_ptr(target).cast()),
             Deed::Work(target, ..) => Some(target.as_ptr().cast()),
-            Deed::Set(..) | Deed::Add(..) => None,
+            Deed::Set(..) | Deed::Add(..) | Deed::Tell(..) => None,
         }
     }
 
@@ -126,6 +128,10 @@ impl Item {
                 if let Some(counter) = counter.upgrade() {
                     counter.raise(*value);
                 }
+                Ok(())
+            }
+            Deed::Tell(watcher, event) => {
+                watcher(*event);
                 Ok(())
             }
         };

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ofi_api::{
-    Context, Counter, DeferredOp, Errno, Error, Result, Serialization, Threading, Threshold, Work, WorkId,
+    Context, Counter, DeferredOp, Errno, Error, Result, Serialization, Threading, Threshold, Watcher, Work,
+    WorkId,
 };
 
 use super::line::take;
@@ -88,6 +89,16 @@ impl Works {
         self.due.store(true, Ordering::SeqCst);
         let (value, errors) = counter.values();
         counter.line.take_due(value, errors, &mut ready);
+    }
+
+    /// A watcher to be called under a lock, for `watcher`, which is called when no lock is held.
+    pub fn telling(self: &Arc<Self>, watcher: Watcher) -> Watcher {
+        let works = Arc::clone(self);
+        Arc::new(move |event| {
+            let mut ready = works.ready.lock();
+            ready.push_back(Item { id: 0, threshold: 0, deed: Deed::Tell(Arc::clone(&watcher), event) });
+            works.due.store(true, Ordering::SeqCst);
+        })
     }
 
     /// Starts what is due at `counter`. To be called without a lock.
@@ -252,7 +263,8 @@ impl Works {
 
     /// `FI_FLUSH_WORK`: all deferred work, or that of one counter. How much there was.
     pub fn flush(&self, counter: Option<&Cntr>) -> usize {
-        self.withdraw(counter, |item| item.deed.triggered().is_none()).len()
+        self.withdraw(counter, |item| item.deed.triggered().is_none() && !matches!(item.deed, Deed::Tell(..)))
+            .len()
     }
 
     /// Forgets the triggered operations of an endpoint that closes. Its deferred work is told of that when it is due.

@@ -1,8 +1,9 @@
 //! Opening, naming and closing (fi_endpoint(3), fi_cm(3), fi_domain(3)).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::prelude::*;
+use crate::side::lock;
 
 pub fn closing_ends_outstanding_operations_silently(kit: &dyn Kit) {
     let pair = kit.pair();
@@ -249,6 +250,67 @@ pub fn statistics_count_what_happened(kit: &dyn Kit) {
     assert_eq!(pair.a.statistic("tx_messages"), before + 5);
     assert_eq!(pair.b.statistic("rx_messages"), 5);
     assert!(pair.b.ep.statistics().iter().all(|one| !one.name.is_empty() && !one.help.is_empty()));
+}
+
+pub fn a_watcher_hears_of_messages_before_their_receives(kit: &dyn Kit) {
+    use UnexpectedEvent::{Matched, Received};
+    let pair = kit.pair();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    // What it reads when it is called is as it is after the fact.
+    let (told, ep) = (Arc::clone(&heard), Arc::downgrade(&pair.b.ep));
+    let watcher: Watcher = Arc::new(move |event| {
+        let waiting = ep.upgrade().map(|ep| ep.statistics()).unwrap_or_default();
+        let waiting = waiting.iter().find(|one| one.name == "rx_unexpected_now").map(|one| one.value);
+        lock(&told).push((event, waiting));
+    });
+    pair.b.ep.watch_unexpected(Some(watcher)).unwrap();
+    // A message that is expected is nobody's business.
+    pair.b.receive(()).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
+    pair.done(&pair.b);
+    assert_eq!(*lock(&heard), []);
+    for _ in 0..2 {
+        pair.keep(|| pair.a.out(pair.to_b, ()).inject().send());
+    }
+    let expected = [(Received, Some(1)), (Received, Some(2))];
+    pair.drive("both to be heard of", || (lock(&heard).len() == 2).then_some(()));
+    assert_eq!(lock(&heard).split_off(0), expected);
+    for left in [1, 0] {
+        pair.b.receive(()).post().unwrap();
+        pair.done(&pair.b);
+        pair.drive("it to be heard of", || (!lock(&heard).is_empty()).then_some(()));
+        assert_eq!(lock(&heard).split_off(0), [(Matched, Some(left))]);
+    }
+    pair.b.ep.watch_unexpected(None).unwrap();
+    pair.keep(|| pair.a.out(pair.to_b, ()).inject().send());
+    pair.b.receive(()).post().unwrap();
+    pair.done(&pair.b);
+    assert_eq!(*lock(&heard), []);
+}
+
+pub fn a_domain_adds_up_what_is_open_in_it(kit: &dyn Kit) {
+    let count = |side: &Side, name: &str| {
+        let all = side.domain.statistics();
+        assert!(all.iter().all(|one| all.iter().filter(|other| other.name == one.name).count() == 1));
+        all.iter().find(|one| one.name == name).map(|one| one.value)
+    };
+    let pair = kit.pair();
+    let memory = Memory::new(64);
+    let [endpoints, regions, received] =
+        ["endpoints", "memory_regions", "rx_messages"].map(|name| count(&pair.b, name).unwrap());
+    assert!(endpoints >= 1);
+    let other = pair.b.domain.open_endpoint(&pair.b.info).unwrap();
+    let region = pair.b.register(&memory, MrAccess::SEND).unwrap();
+    pair.b.receive(()).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
+    pair.done(&pair.b);
+    let now = ["endpoints", "memory_regions", "rx_messages"].map(|name| count(&pair.b, name).unwrap());
+    assert_eq!(now, [endpoints + 1, regions + 1, received + 1]);
+    drop((other, region));
+    assert_eq!(
+        ["endpoints", "memory_regions"].map(|name| count(&pair.b, name)),
+        [Some(endpoints), Some(regions)]
+    );
 }
 
 pub fn enabling_twice_is_harmless_or_refused(kit: &dyn Kit) {

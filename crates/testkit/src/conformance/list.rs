@@ -464,6 +464,8 @@ macro_rules! for_each_case {
                 every_option_is_served_or_refused_with_a_reason
                 a_size_option_bounds_what_is_sent
                 statistics_count_what_happened
+                a_watcher_hears_of_messages_before_their_receives
+                a_domain_adds_up_what_is_open_in_it
                 enabling_twice_is_harmless_or_refused
             }
             bad_input {

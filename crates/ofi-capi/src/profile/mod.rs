@@ -1,0 +1,382 @@
+//! Profiles (fi_profile(3)): the statistics of an endpoint or a domain as variables that a C program lists and reads, and events
+//! of endpoints for which it registers.
+//!
+//! `fi_open_ops` with the name `fi_profile_ops` answers the address of the profile's field `ops`, not the table: from that
+//! C's `fi_profile_open` finds the profile.
+
+mod events;
+mod variables;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ofi_api::{Domain, Endpoint, Errno, Error, Result};
+
+use self::events::{Callbacks, Told};
+use self::variables::Variable;
+use crate::abi::{
+    class, fi_ops, fi_profile_callback, fi_profile_desc, fi_profile_ops, fid, fid_domain, fid_ep, fid_profile,
+};
+use crate::border::{self, invalid};
+use crate::object::{self, Fid, Graveyard};
+use crate::{domain, memory, nosys};
+
+/// The name by which `fi_open_ops` knows the table.
+const NAME: &str = "fi_profile_ops";
+
+/// What a profile is of.
+enum Subject {
+    /// And whether it receives messages, so that there are events.
+    Endpoint(Arc<dyn Endpoint>, bool),
+    Domain(Arc<dyn Domain>),
+}
+
+/// Where a profile finds what it is of, until that closes.
+type Place = Arc<Mutex<Option<Subject>>>;
+
+/// What the profiles of a handle have of it. It waits here for one that is reading when it closes: when that returns, nobody
+/// uses what was lent to it.
+#[derive(Default)]
+pub(crate) struct Profiles {
+    place: Place,
+    told: Arc<Told>,
+}
+
+impl Profiles {
+    fn of(&self, subject: Subject) -> Place {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(subject);
+        Arc::clone(&self.place)
+    }
+
+    /// Those of another handle of the same endpoint.
+    pub(crate) fn of_alias(&self) -> Self {
+        Self { place: Arc::default(), told: Arc::clone(&self.told) }
+    }
+}
+
+impl Drop for Profiles {
+    fn drop(&mut self) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// What is behind a profile.
+pub(crate) struct ProfileBody {
+    /// C's providers close endpoints under their profiles, and programs leave profiles open. So this does not keep it.
+    place: Place,
+    told: Arc<Told>,
+    callbacks: Arc<Callbacks>,
+    /// The values that are read between `fi_profile_start_reads` and `fi_profile_end_reads`.
+    snapshot: Mutex<Option<Vec<Variable>>>,
+}
+
+impl ProfileBody {
+    /// Reads from now on are of this moment, or again of theirs.
+    fn freeze(&self, frozen: bool) -> Result<()> {
+        let values = if frozen { Some(self.variables()?) } else { None };
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = values;
+        Ok(())
+    }
+
+    /// Has `look` look at what it is of.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` once that is closed.
+    fn subject<R>(&self, look: impl FnOnce(&Subject) -> R) -> Result<R> {
+        let subject = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let subject = subject.as_ref();
+        subject
+            .map(look)
+            .ok_or_else(|| invalid("a profile", "one of an open object", "one of a closed object"))
+    }
+
+    /// The variables of this moment.
+    fn variables(&self) -> Result<Vec<Variable>> {
+        self.subject(|subject| {
+            Variable::all(match subject {
+                Subject::Endpoint(endpoint, _) => endpoint.statistics(),
+                Subject::Domain(domain) => domain.statistics(),
+            })
+        })
+    }
+
+    /// The events that there are.
+    fn events(&self) -> Result<Vec<fi_profile_desc>> {
+        self.subject(|subject| match subject {
+            Subject::Endpoint(_, true) => events::descriptions(),
+            Subject::Endpoint(_, false) | Subject::Domain(_) => Vec::new(),
+        })
+    }
+
+    fn register(
+        &self,
+        profile: *mut fid_profile,
+        event: u32,
+        callback: fi_profile_callback,
+        context: *mut c_void,
+    ) -> Result<()> {
+        if !self.subject(|subject| matches!(subject, Subject::Endpoint(_, true)))? {
+            return Err(events::unlisted(event));
+        }
+        // Before the subject is looked at: a callback has its registration locked while it reads variables.
+        self.callbacks.register(profile, event, callback, context)?;
+        self.subject(|subject| match subject {
+            Subject::Endpoint(endpoint, _) => self.told.add(&self.callbacks, endpoint.as_ref()),
+            Subject::Domain(_) => Ok(()),
+        })?
+    }
+
+    /// Ends the callbacks: when this returns, none runs.
+    fn end(&self) {
+        self.callbacks.end();
+        let left = self.subject(|subject| match subject {
+            Subject::Endpoint(endpoint, _) => self.told.remove(&self.callbacks, endpoint.as_ref()),
+            Subject::Domain(_) => Ok(()),
+        });
+        drop(left); // of an endpoint that is closed nobody is told
+    }
+
+    fn read(&self, id: u32) -> Result<u64> {
+        let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let now;
+        let all = match snapshot.as_deref() {
+            Some(frozen) => frozen,
+            None => {
+                now = self.variables()?;
+                &now
+            }
+        };
+        let found = all.iter().find(|variable| variable.id == id);
+        let found = found.ok_or_else(|| {
+            invalid("a variable's id", "one that fi_profile_query_vars lists", format!("{id:#x}"))
+        })?;
+        Ok(found.value)
+    }
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Fid for fid_profile {
+    type Body = ProfileBody;
+    const CLASS: usize = class::PROFILE;
+
+    fn ops() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn close(&mut self) {
+        (self.fid, self.ops) = (object::closed(), nosys::PROFILE.table());
+    }
+
+    fn graveyard() -> &'static Graveyard {
+        static GRAVES: Graveyard = Graveyard::new();
+        &GRAVES
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::NOSYS };
+static OPS: fi_profile_ops = fi_profile_ops {
+    size: size_of::<fi_profile_ops>(),
+    reset,
+    query_vars,
+    query_events,
+    read_var,
+    reg_callback,
+    start_reads,
+    end_reads,
+};
+
+/// `fi_open_ops` on an endpoint.
+pub(crate) unsafe extern "C" fn open_ops(
+    handle: *mut fid,
+    name: *const c_char,
+    flags: u64,
+    place: *mut *mut c_void,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
+        // SAFETY: as above; it is an object.
+        let receives = !matches!(unsafe { (*handle).fclass }, class::TX_CTX | class::SEP);
+        let subject = || Subject::Endpoint(Arc::clone(&ep.endpoint), receives);
+        // SAFETY: as above.
+        unsafe { open(&ep.profiles, subject, (name, flags), place, context) }
+    })
+}
+
+/// `fi_open_ops` on a domain.
+pub(crate) unsafe extern "C" fn open_domain_ops(
+    handle: *mut fid,
+    name: *const c_char,
+    flags: u64,
+    place: *mut *mut c_void,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
+        let subject = || Subject::Domain(Arc::clone(&domain.domain));
+        // SAFETY: as above.
+        unsafe { open(&domain.profiles, subject, (name, flags), place, context) }
+    })
+}
+
+/// Opens a profile.
+///
+/// # Errors
+/// `FI_ENOSYS` for other operations; `FI_EINVAL` for null, `FI_EBADFLAGS`; `FI_EBUSY` in a callback.
+///
+/// # Safety
+/// The C caller's promise: a text, and a place to write to.
+unsafe fn open(
+    profiles: &Profiles,
+    subject: impl FnOnce() -> Subject,
+    (name, flags): (*const c_char, u64),
+    place: *mut *mut c_void,
+    context: *mut c_void,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { memory::text(name) }.ok_or_else(|| border::null("the name of the operations"))?;
+    if name != NAME {
+        return Err(Error::with(Errno::ENOSYS, format!("fi_open_ops of {name:?}: there is {NAME:?}")));
+    }
+    if place.is_null() {
+        return Err(border::null("the place of the operations"));
+    }
+    domain::no_flags("fi_profile_open", flags)?;
+    let body = ProfileBody {
+        place: profiles.of(subject()),
+        told: Arc::clone(&profiles.told),
+        callbacks: Arc::default(),
+        snapshot: Mutex::default(),
+    };
+    let fid = fid_profile { fid: object::header::<fid_profile>(context, &FID_OPS), ops: OPS.table() };
+    let profile = object::open(fid, body);
+    // SAFETY: just opened.
+    let field = unsafe { &raw mut (*profile).ops };
+    // SAFETY: not null, and the caller's.
+    unsafe { place.write(field.cast()) };
+    Ok(())
+}
+
+unsafe extern "C" fn close(handle: *mut fid) -> c_int {
+    border::done(|| {
+        events::not_in_callback("fi_profile_close")?;
+        // SAFETY: the C caller's promise, here and below.
+        unsafe { object::of_fid::<fid_profile>(handle)? }.end();
+        // SAFETY: as above.
+        unsafe { object::close::<fid_profile>(handle) }.map(drop)
+    })
+}
+
+/// `fi_profile_reset`: the profile is as it was when it was opened. The counters are the endpoint's and go on.
+unsafe extern "C" fn reset(profile: *mut fid_profile, _flags: u64) {
+    // SAFETY: the C caller's promise.
+    unsafe { freeze(profile, false) };
+}
+
+/// `fi_profile_start_reads`.
+unsafe extern "C" fn start_reads(profile: *mut fid_profile, _flags: u64) {
+    // SAFETY: the C caller's promise.
+    unsafe { freeze(profile, true) };
+}
+
+/// `fi_profile_end_reads`.
+unsafe extern "C" fn end_reads(profile: *mut fid_profile, _flags: u64) {
+    // SAFETY: the C caller's promise.
+    unsafe { freeze(profile, false) };
+}
+
+/// # Safety
+/// The C caller's promise.
+unsafe fn freeze(profile: *mut fid_profile, frozen: bool) {
+    // The calls answer nothing: a profile that is not one is for the log.
+    border::done(|| {
+        // SAFETY: the same promise.
+        unsafe { object::body(profile)? }.freeze(frozen)
+    });
+}
+
+/// `fi_profile_query_vars`.
+unsafe extern "C" fn query_vars(
+    profile: *mut fid_profile,
+    list: *mut fi_profile_desc,
+    count: *mut usize,
+) -> isize {
+    border::size(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let body = unsafe { object::body(profile)? };
+        events::not_in_callback("fi_profile_query_vars")?;
+        let all: Vec<fi_profile_desc> = body.variables()?.iter().map(Variable::description).collect();
+        // SAFETY: as above.
+        unsafe { put(&all, list, count) }
+    })
+}
+
+/// `fi_profile_query_events`.
+unsafe extern "C" fn query_events(
+    profile: *mut fid_profile,
+    list: *mut fi_profile_desc,
+    count: *mut usize,
+) -> isize {
+    border::size(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let body = unsafe { object::body(profile)? };
+        events::not_in_callback("fi_profile_query_events")?;
+        // SAFETY: as above.
+        unsafe { put(&body.events()?, list, count) }
+    })
+}
+
+/// Stores as many as there is room for, tells how many there are, and answers how many were stored.
+///
+/// # Safety
+/// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for as many as it says.
+unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut usize) -> Result<usize> {
+    if count.is_null() {
+        return Err(border::null("the number of descriptions"));
+    }
+    // SAFETY: not null, and the caller's.
+    let room = unsafe { count.replace(all.len()) };
+    if list.is_null() {
+        return Ok(0);
+    }
+    let stored = room.min(all.len());
+    // SAFETY: the caller promises room for as many, and our list is not the caller's.
+    unsafe { std::ptr::copy_nonoverlapping(all.as_ptr(), list, stored) };
+    Ok(stored)
+}
+
+/// What `fi_profile_read_u64` calls: answers the size of the value.
+unsafe extern "C" fn read_var(
+    profile: *mut fid_profile,
+    id: u32,
+    place: *mut c_void,
+    size: *mut usize,
+) -> isize {
+    border::size(|| {
+        // SAFETY: the C caller's promise, here and below.
+        let value = unsafe { object::body(profile)? }.read(id)?;
+        if place.is_null() {
+            return Err(border::null("the place of the value"));
+        }
+        // SAFETY: as above.
+        unsafe { memory::put_sized(&value.to_ne_bytes(), place, size)? };
+        Ok(size_of::<u64>())
+    })
+}
+
+/// `fi_profile_register_callback`. Null takes the callback back.
+unsafe extern "C" fn reg_callback(
+    profile: *mut fid_profile,
+    event: u32,
+    callback: fi_profile_callback,
+    context: *mut c_void,
+) -> c_int {
+    border::done(|| {
+        // SAFETY: the C caller's promise.
+        let body = unsafe { object::body(profile)? };
+        events::not_in_callback("fi_profile_register_callback")?;
+        body.register(profile, event, callback, context)
+    })
+}

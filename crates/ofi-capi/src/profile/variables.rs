@@ -1,0 +1,101 @@
+//! What a profile reads: statistics under C's numbers.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use ofi_api::Statistic;
+
+use crate::abi::fi_profile_desc;
+use crate::names;
+
+/// Those of libfabric's own variables that are known here, by number and C's name, and the statistics that have their values.
+/// What waits unexpected has no listing (`FI_VAR_UNEXP_MSG_QUEUE`), refused connections are a passive endpoint's, and
+/// message queues and memory are not counted.
+const COMMON: [Common; 4] = [
+    Common(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
+    Common(3, "pvar_connection_cnt", "cm_connections", "connections made"),
+    Common(4, "pvar_conn_request", "cm_requests", "connections asked for"),
+    Common(5, "pvar_conn_accept", "cm_accepts", "requests for connections accepted"),
+];
+
+/// Number, name, statistic, and what it is.
+struct Common(u32, &'static str, &'static str, &'static str);
+
+/// Where the numbers of our own variables begin: above libfabric's own, with bits for a provider as C's have.
+const OWN: u32 = 0x0f1 << 16;
+
+/// `fi_primitive_type`, and in it `FI_UINT64`.
+const PRIMITIVE: (u32, u32) = (0, 7);
+
+/// A variable, and its value at some moment.
+pub(super) struct Variable {
+    pub id: u32,
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: u64,
+}
+
+impl Variable {
+    /// All variables of what has these statistics: libfabric's own, then ours. Transports under one endpoint may count the same
+    /// thing: then it is what they counted together.
+    pub(super) fn all(statistics: Vec<Statistic>) -> Vec<Self> {
+        let own = Statistic::add_up(statistics);
+        let common = COMMON.iter().filter_map(|&Common(id, name, statistic, help)| {
+            let found = own.iter().find(|own| own.name == statistic)?;
+            Some(Self { id, name, help, value: found.value })
+        });
+        let mut all: Vec<Self> = common.collect();
+        all.extend(own.iter().map(|&Statistic { name, value, help }| Self {
+            id: number(name),
+            name,
+            help,
+            value,
+        }));
+        all
+    }
+
+    /// As C lists it.
+    pub(super) fn description(&self) -> fi_profile_desc {
+        fi_profile_desc {
+            id: self.id,
+            datatype_sel: PRIMITIVE.0,
+            datatype: PRIMITIVE.1,
+            flags: 0,
+            size: size_of::<u64>(),
+            name: names::interned(self.name),
+            desc: names::interned(self.help),
+        }
+    }
+}
+
+/// The number of one of our own variables. One name has one number for as long as the process lives, for all endpoints.
+fn number(name: &'static str) -> u32 {
+    static NAMES: LazyLock<Mutex<Vec<&'static str>>> = LazyLock::new(Mutex::default);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+        names.push(name);
+        names.len() - 1
+    });
+    OWN | at as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_number_and_shares_it_with_no_other() {
+        let first = number("a name of this test");
+        let other = number("another name of this test");
+        assert_ne!(first, other);
+        assert_eq!(number("a name of this test"), first);
+        assert!(first >= OWN && other >= OWN && COMMON.iter().all(|common| common.0 < OWN));
+    }
+
+    #[test]
+    fn what_two_transports_count_is_one_variable() {
+        let stat = |value| Statistic { name: "cm_requests", value, help: "" };
+        let all = Variable::all(vec![stat(2), stat(3)]);
+        let listed: Vec<_> = all.iter().map(|variable| (variable.name, variable.value)).collect();
+        assert_eq!(listed, [("pvar_conn_request", 5), ("cm_requests", 5)]);
+    }
+}
