@@ -1,6 +1,8 @@
 /* The life of objects: infos, order of closing, stale handles, null pointers, addresses, parameters, names. */
 #include "check.h"
 
+#include <sys/mman.h>
+
 #include <rdma/fi_ext.h>
 
 #include <rdma/fi_ext.h>
@@ -174,6 +176,18 @@ static void addresses(void)
 	const char *bad[] = {"nonsense without scheme", name};
 	ANSWERS(fi_av_insert(pair.av, bad, 2, found, FI_SYNC_ERR, errors), 1);
 	CHECK(found[0] == FI_ADDR_NOTAVAIL && errors[0] == FI_EINVAL && errors[1] == 0);
+	/* A string that is too short is none, and nothing behind it is looked at: neither the page that follows, nor what the zeroes
+	 * behind it would make it point to. */
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(pages != MAP_FAILED && !mprotect(pages + 4096, 4096, PROT_NONE));
+	for (int at = 1; at <= 16; at++) {
+		memset(pages, 0, 4096);
+		memcpy(pages + 4096 - at, "fi_shm", at > 6 ? 6 : at - 1);
+		ANSWERS(fi_av_insert(pair.av, pages + 4096 - at, 1, found, 0, NULL), -FI_EINVAL);
+	}
+	memcpy(pages + 4096 - sizeof several[0], several, sizeof several[0]);
+	ANSWERS(fi_av_insert(pair.av, pages + 4096 - sizeof several[0], 1, found, 0, NULL), 1);
+	CHECK(!munmap(pages, 8192));
 	fi_addr_t wrong = 4711;
 	ANSWERS(fi_av_remove(pair.av, &wrong, 1, 0), -FI_EINVAL);
 	pair_close(&pair);

@@ -4,10 +4,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AddrFormat, Address, AddressVector, Addresses, AvAttr, Errno, Error, FiAddr, Inserted, Insertion, Result,
+    AddrFormat, Address, AddressVector, Addresses, AvAttr, Errno, FiAddr, Inserted, Insertion, Result,
 };
 
 use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, fid_eq, flag};
+use crate::av_list::AddressList;
 use crate::border::{self, invalid, null};
 use crate::directory::{self, Entry};
 use crate::memory;
@@ -137,79 +138,6 @@ unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u
         domain::no_flags("fi_av_set_user_id", flags)?;
         av.av.set_user_id(FiAddr(number), FiAddr(id))
     })
-}
-
-/// Addresses of C, one behind the other.
-struct AddressList {
-    format: AddrFormat,
-    at: *const u8,
-}
-
-impl AddressList {
-    /// The next one.
-    ///
-    /// # Safety
-    /// The C caller's promise: there is one more, in this format.
-    unsafe fn next(&mut self) -> Result<Address> {
-        let len = match self.format {
-            // SAFETY: the caller's promise.
-            AddrFormat::Str => return unsafe { self.next_text() },
-            // SAFETY: the caller's promise.
-            AddrFormat::Sockaddr | AddrFormat::SockaddrIp => match unsafe { self.family() } {
-                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-                _ => size_of::<libc::sockaddr_in>(),
-            },
-            AddrFormat::SockaddrIn => size_of::<libc::sockaddr_in>(),
-            AddrFormat::SockaddrIn6 => size_of::<libc::sockaddr_in6>(),
-            AddrFormat::Efa | AddrFormat::IbUd => 32,
-            other => {
-                return Err(Error::with(Errno::ENOSYS, format!("the length of an address of {other}")));
-            }
-        };
-        // SAFETY: the caller's promise: an address of this format has as many bytes.
-        let bytes = unsafe { memory::bytes(self.at.cast(), len) };
-        self.at = self.at.wrapping_add(len);
-        Ok(Address::new(self.format, bytes))
-    }
-
-    unsafe fn family(&self) -> c_int {
-        // SAFETY: the caller's promise: a socket address begins with its family.
-        c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
-    }
-
-    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or, as the man
-    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer has.
-    unsafe fn next_text(&mut self) -> Result<Address> {
-        // SAFETY: the caller's promise: a pointer, or a string that is as long.
-        let start = unsafe { self.at.cast::<[u8; 8]>().read_unaligned() };
-        let pointer = usize::from_ne_bytes(start);
-        if start.iter().all(u8::is_ascii_graphic) {
-            // SAFETY: as above.
-            let text = unsafe { memory::text(self.at.cast()) }.unwrap_or_default();
-            self.at = self.at.wrapping_add(text.len() + 1);
-            return Ok(Address::from_text(&text));
-        }
-        if pointer < 4096 || pointer >> 47 != 0 {
-            let wanted = "strings with a scheme, or pointers to such";
-            return Err(invalid("addresses of FI_ADDR_STR", wanted, format!("{start:02x?}")));
-        }
-        self.at = self.at.wrapping_add(size_of::<usize>());
-        // SAFETY: as above.
-        let text = unsafe { memory::text(std::ptr::with_exposed_provenance(pointer)) };
-        Ok(Address::from_text(&text.unwrap_or_default()))
-    }
-}
-
-/// One address of C, in this format.
-///
-/// # Errors
-/// `FI_ENOSYS` for formats whose length is not known, `FI_EINVAL` for strings that are none.
-///
-/// # Safety
-/// The C caller's promise: an address of this format.
-pub(crate) unsafe fn one_address(format: AddrFormat, addr: *const c_void) -> Result<Address> {
-    // SAFETY: the same promise.
-    unsafe { AddressList { format, at: addr.cast() }.next() }
 }
 
 /// Writes what became of each address; answers how many are in.

@@ -8,7 +8,7 @@ use crate::abi::{fi_ops_cm, fid, fid_ep};
 use crate::border::{self, invalid};
 use crate::memory;
 use crate::object;
-use crate::{av, collective};
+use crate::{av_list, collective};
 
 pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
     setname,
@@ -90,7 +90,7 @@ unsafe extern "C" fn connect(
         let ep = unsafe { object::body(handle)? };
         let address = match (addr.is_null(), &ep.dest_addr) {
             // SAFETY: as above.
-            (false, _) => unsafe { av::one_address(ep.addr_format, addr)? },
+            (false, _) => unsafe { av_list::one_address(ep.addr_format, addr)? },
             (true, Some(address)) => address.clone(),
             (true, None) => return Err(border::null("the address to connect to")),
         };

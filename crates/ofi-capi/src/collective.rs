@@ -16,7 +16,7 @@ use crate::abi::{
 use crate::border::{self, invalid, null, transfer};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{One, context, descriptors, of, vector};
-use crate::{av, av_set, directory, domain};
+use crate::{av_list, av_set, directory, domain};
 
 /// Groups by their address: how many ranks each has, which C's calls leave out.
 pub(crate) type Groups = Mutex<HashMap<u64, usize>>;
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn join(
         }
         if flags & flag::COLLECTIVE == 0 {
             // SAFETY: as above.
-            let address = unsafe { av::one_address(ep.addr_format, addr)? };
+            let address = unsafe { av_list::one_address(ep.addr_format, addr)? };
             let flags = BindFlags::from_bits_retain(flags);
             // SAFETY: not null, and the caller's.
             return unsafe {

@@ -15,6 +15,7 @@ mod atomic;
 mod av;
 mod av_attr;
 mod av_keys;
+mod av_list;
 mod av_set;
 mod border;
 mod cm;

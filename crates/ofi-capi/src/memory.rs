@@ -76,6 +76,17 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(pointer.cast(), len) }
 }
 
+/// Whether there is memory at an address, whatever it holds.
+pub(crate) fn is_mapped(addr: usize) -> bool {
+    // SAFETY: any number may be asked for; it is no memory of ours.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
+    let start = std::ptr::without_provenance_mut(addr / page * page);
+    let mut resident = 0u8;
+    // SAFETY: it looks at no memory but `resident`, which has room for one page's answer.
+    let answer = unsafe { libc::mincore(start, page, &raw mut resident) };
+    answer == 0
+}
+
 /// Frees what malloc gave; null is nothing.
 ///
 /// # Safety

@@ -1,0 +1,93 @@
+//! Raw addresses as C gives them to address vectors.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+use crate::border::invalid;
+use crate::memory;
+
+/// Addresses of C, one behind the other.
+pub(crate) struct AddressList {
+    pub format: AddrFormat,
+    pub at: *const u8,
+}
+
+impl AddressList {
+    /// The next one.
+    ///
+    /// # Safety
+    /// The C caller's promise: there is one more, in this format.
+    pub(crate) unsafe fn next(&mut self) -> Result<Address> {
+        let len = match self.format {
+            // SAFETY: the caller's promise.
+            AddrFormat::Str => return unsafe { self.next_text() },
+            // SAFETY: the caller's promise.
+            AddrFormat::Sockaddr | AddrFormat::SockaddrIp => match unsafe { self.family() } {
+                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+                _ => size_of::<libc::sockaddr_in>(),
+            },
+            AddrFormat::SockaddrIn => size_of::<libc::sockaddr_in>(),
+            AddrFormat::SockaddrIn6 => size_of::<libc::sockaddr_in6>(),
+            AddrFormat::Efa | AddrFormat::IbUd => 32,
+            other => {
+                return Err(Error::with(Errno::ENOSYS, format!("the length of an address of {other}")));
+            }
+        };
+        // SAFETY: the caller's promise: an address of this format has as many bytes.
+        let bytes = unsafe { memory::bytes(self.at.cast(), len) };
+        self.at = self.at.wrapping_add(len);
+        Ok(Address::new(self.format, bytes))
+    }
+
+    unsafe fn family(&self) -> c_int {
+        // SAFETY: the caller's promise: a socket address begins with its family.
+        c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
+    }
+
+    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or, as the man
+    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer has.
+    /// A string that is shorter is wrong, and may look as a pointer does.
+    unsafe fn next_text(&mut self) -> Result<Address> {
+        // SAFETY: the caller's promise: what is read is of a pointer, or of a string whose end no byte is read behind.
+        let byte = |at| unsafe { self.at.wrapping_add(at).read() };
+        if (0..8).all(|at| byte(at).is_ascii_graphic()) {
+            // SAFETY: as above.
+            let text = unsafe { memory::text(self.at.cast()) }.unwrap_or_default();
+            self.at = self.at.wrapping_add(text.len() + 1);
+            return Ok(Address::from_text(&text));
+        }
+        let pointer = self.at.cast::<*const c_char>();
+        if !pointer.is_aligned() {
+            return Err(no_text());
+        }
+        // SAFETY: as above, or a string that ends in these bytes: they are of one page, as they are aligned, so what follows it can
+        // be read too.
+        let text = unsafe { pointer.read_volatile() };
+        if !memory::is_mapped(text.addr()) {
+            return Err(no_text());
+        }
+        self.at = self.at.wrapping_add(size_of::<usize>());
+        // SAFETY: as above; it points to memory, if a string was not taken for a pointer.
+        let text = unsafe { memory::text(text) };
+        Ok(Address::from_text(&text.unwrap_or_default()))
+    }
+}
+
+#[cold]
+fn no_text() -> Error {
+    let wanted = "strings with a scheme, or an array of pointers to such";
+    invalid("addresses of FI_ADDR_STR", wanted, "neither")
+}
+
+/// One address of C, in this format.
+///
+/// # Errors
+/// `FI_ENOSYS` for formats whose length is not known, `FI_EINVAL` for strings that are none.
+///
+/// # Safety
+/// The C caller's promise: an address of this format.
+pub(crate) unsafe fn one_address(format: AddrFormat, addr: *const c_void) -> Result<Address> {
+    // SAFETY: the same promise.
+    unsafe { AddressList { format, at: addr.cast() }.next() }
+}
