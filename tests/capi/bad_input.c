@@ -41,6 +41,7 @@ static void entries(void)
 	BAD(fi_getinfo(FI_VERSION(1, 17), "nonsense.invalid", "no service", 0, NULL, &info));
 	BAD(fi_getinfo(FI_VERSION(1, 17), "\xff\xfe\x01", "\x7f\xff", 0, NULL, &info));
 	BAD(fi_getinfo(FI_VERSION(1, 17), NULL, "99999999999999999999", FI_SOURCE, NULL, &info));
+	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, FI_SOURCE, NULL, &info), -FI_ENODATA);
 	BAD(fi_getinfo(FI_VERSION(255, 255), NULL, NULL, 0, NULL, &info));
 	CHECK(!info);
 	/* Hints: one thing after the other. */

@@ -51,6 +51,9 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         let ours = hints.and_then(|hints| {
             let flags = known(flags)?;
             let (node, service, hints) = (node.as_deref(), service.as_deref(), hints.as_ref());
+            if flags.contains(GetinfoFlags::SOURCE) && node.is_none() && service.is_none() {
+                return Err(nothing_to_be_the_source());
+            }
             let mut infos = ofi::getinfo_asking_least(&Request { version, node, service, flags, hints })?;
             infos.iter_mut().for_each(info::name_source);
             info::to_c(&infos)
@@ -76,6 +79,13 @@ fn known(flags: u64) -> Result<GetinfoFlags> {
         GetinfoFlags::all().iter_names().map(|(name, _)| format!("FI_{name}")).collect::<Vec<_>>().join(", ");
     let subject = "the flags of fi_getinfo";
     Err(Error::wanted(Errno::EBADFLAGS, subject, wanted, format!("{unknown:#x}"), "leave the others out"))
+}
+
+/// `FI_SOURCE` says what node and service are for, and there is neither (fi_getinfo(3)): C's library finds nothing then.
+#[cold]
+fn nothing_to_be_the_source() -> Error {
+    let advice = "leave FI_SOURCE out, or name the address";
+    Error::wanted(Errno::ENODATA, "fi_getinfo with FI_SOURCE", "a node or a service", "neither", advice)
 }
 
 /// The hints; a number that no header has is a thing that no provider offers.
