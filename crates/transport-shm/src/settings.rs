@@ -47,11 +47,11 @@ static SINGLE_COPY: Setting<&str> = Setting::new(
 )
 .one_of(&["auto", "always", "never"]);
 
-/// Below this a system call costs more than the second copy, whatever the pages (`docs/hot-path.md`).
+/// Below this a system call costs more than the second copy, whatever the pages and the machine (`docs/hot-path.md`).
 pub static SINGLE_COPY_SIZE: Setting<usize> = Setting::new(
     "shm",
     "single_copy_size",
-    128 << 10,
+    64 << 10,
     "Shortest message, read or write for which FI_SHM_SINGLE_COPY holds, in bytes",
 )
 .range(1, 1 << 40);

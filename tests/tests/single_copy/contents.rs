@@ -155,3 +155,28 @@ fn a_sender_that_does_not_look_holds_nothing_up() {
     assert_eq!(pair.b.statistic("shm_single_read_bytes"), len as u64);
     pair.drive("the send", || pair.a.next_of(1)).done();
 }
+
+#[test]
+fn what_is_one_chunk_is_read_by_its_receiver_alone() {
+    if let Some(reason) = missing() {
+        return println!("skipped: {reason}");
+    }
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let (from, into) = (Memory::patterned(64 << 10, 9), Memory::new(64 << 10));
+    for _ in 0..20 {
+        pair.b.receive(&into).context(2).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
+        pair.drive("a message", || pair.b.next_of(2)).done();
+        pair.drive("the send", || pair.a.next_of(1)).done();
+        into.check(64 << 10, 9);
+        into.fill(0);
+    }
+    let read = pair.b.statistic("shm_single_read_bytes");
+    assert_eq!(
+        (read, pair.a.statistic("shm_single_written_bytes")),
+        (20 * (64 << 10), 0),
+        "{}",
+        pair.b.report()
+    );
+}

@@ -341,6 +341,8 @@ impl Lane {
         else {
             return Ok(false);
         };
+        // What is one chunk for this end is there before the other has heard of it.
+        inward.shared &= !inward.reads || chunk(inward.len, false) < inward.len;
         let ticket = single.tickets + 1;
         own.word64(pair::FRONT).store(pack(ticket, 0), Ordering::Relaxed);
         let mut registered = None;
