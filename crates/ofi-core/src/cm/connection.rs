@@ -1,7 +1,7 @@
 //! The state of one connected endpoint's connection.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result, Statistic};
 
@@ -10,18 +10,14 @@ use super::{Request, cookie, cut};
 use crate::eq::EqCore;
 use crate::transport::{Peer, Reaction};
 
-/// For how long after an acceptance other requests may have to wait for its confirmation: longer than a peer takes that runs at all,
-/// on a machine where many want to.
-const SETTLING: Duration = Duration::from_secs(2);
-
 /// How far the connection is.
 enum Phase {
     /// Nothing was asked for.
     Idle,
     /// A request is on its way.
     Connecting { deadline: Instant },
-    /// This end has accepted, and waits for the confirmation.
-    Accepted { deadline: Instant, since: Instant },
+    /// This end has accepted, and waits for the confirmation. While it is `awaited`, other requests wait for it too.
+    Accepted { deadline: Instant, awaited: bool },
     /// It is there.
     Connected,
     /// It is over, or never came to be.
@@ -123,9 +119,16 @@ impl Connection {
         }
     }
 
-    /// Whether the confirmation of an acceptance may come at any moment: for a while after it.
+    /// Whether the confirmation of an acceptance may come at any moment.
     pub fn is_settling(&self) -> bool {
-        matches!(self.phase, Phase::Accepted { since, .. } if since.elapsed() < SETTLING)
+        matches!(self.phase, Phase::Accepted { awaited: true, .. })
+    }
+
+    /// A request has waited for the confirmation for long enough: no other one does.
+    pub fn stop_settling(&mut self) {
+        if let Phase::Accepted { awaited, .. } = &mut self.phase {
+            *awaited = false;
+        }
     }
 
     /// Whether the other end's answer is awaited.
@@ -201,7 +204,7 @@ impl Connection {
         self.cookie = request.cookie();
         self.other = Some(to.clone());
         self.joined = true;
-        self.phase = Phase::Accepted { deadline, since: Instant::now() };
+        self.phase = Phase::Accepted { deadline, awaited: true };
         self.accepts += 1;
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }

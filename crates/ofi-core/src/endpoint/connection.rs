@@ -262,6 +262,11 @@ impl<T: Transport> Driven for EpCore<T> {
     fn is_settling(&self) -> bool {
         self.state.lock().ends.connection.as_ref().is_some_and(|connection| connection.is_settling())
     }
+    fn stop_settling(&self) {
+        if let Some(connection) = &mut self.state.lock().ends.connection {
+            connection.stop_settling();
+        }
+    }
 
     fn is_pending(&self) -> bool {
         self.state.lock().is_pending()

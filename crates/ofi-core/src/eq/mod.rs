@@ -36,6 +36,8 @@ pub trait Driven: Send + Sync {
     fn is_settling(&self) -> bool {
         false
     }
+    /// Others have waited for that for long enough.
+    fn stop_settling(&self) {}
     /// Whether something is under way that does not wait for the application.
     fn is_pending(&self) -> bool {
         false
@@ -63,7 +65,10 @@ struct Events {
 }
 
 /// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the same time.
-const HELD: Duration = Duration::from_millis(200);
+/// Longer than a peer takes that runs at all, on a machine where many want to. An acceptance costs others that once.
+const HELD: Duration = Duration::from_secs(1);
+/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the one that it would spin on.
+const PAUSE: Duration = Duration::from_millis(1);
 
 struct Waiting {
     bell: Bell,
@@ -225,7 +230,7 @@ impl EqCore {
         self.born.check()?;
         let sources = self.sources();
         sources.iter().for_each(|source| source.drive());
-        let settling = sources.iter().any(|source| source.is_settling());
+        let settling: Vec<_> = sources.iter().filter(|source| source.is_settling()).collect();
         let mut events = lock(&self.events);
         if !events.bad.is_empty() {
             return Err(Error::AVAIL);
@@ -234,11 +239,14 @@ impl EqCore {
         // request comes in by another way, and may be here first: then it waits, for a moment since it was seen.
         let is_request = |event: &Event| event.kind == EventKind::ConnReq;
         let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
-        if settling
-            && events.good.get(at).is_some_and(is_request)
-            && events.held.get_or_insert_with(Instant::now).elapsed() < HELD
-        {
-            return Err(Error::AGAIN);
+        if !settling.is_empty() && events.good.get(at).is_some_and(is_request) {
+            if events.held.get_or_insert_with(Instant::now).elapsed() < HELD {
+                return Err(Error::AGAIN);
+            }
+            // Without the lock, as sources report from under theirs.
+            drop(events);
+            settling.iter().for_each(|source| source.stop_settling());
+            return self.take(consume);
         }
         if !consume {
             return events.good.get(at).cloned().ok_or(Error::AGAIN);
@@ -273,6 +281,7 @@ impl EqCore {
                     let until = [due, deadline].into_iter().flatten().min();
                     sys::wait_readable(&[waiting.set.fd()], until);
                 }
+                Some(_) if lock(&self.events).held.is_some() => std::thread::sleep(PAUSE),
                 Some(_) => {}
             }
         }

@@ -113,6 +113,9 @@ impl Driven for Accepted {
     fn is_settling(&self) -> bool {
         !self.confirmed.load(Ordering::Relaxed)
     }
+    fn stop_settling(&self) {
+        self.confirmed.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -136,4 +139,7 @@ fn a_request_waits_for_the_confirmation_of_another_one_from_when_it_is_there() {
     assert!(queue.read().unwrap_err().is_again());
     std::thread::sleep(HELD);
     assert_eq!(queue.read().unwrap().data, 3);
+    // Nor does the next one, for the same acceptance.
+    core.push(request(4));
+    assert_eq!(queue.read().unwrap().data, 4);
 }
