@@ -92,12 +92,51 @@ static void event_queues(void)
 	close(set);
 }
 
+/* An event queue that wakes by a condition variable, and one that belongs to a wait set. */
+static void event_queues_of_older_programs(void)
+{
+	struct fi_eq_attr attr = {.flags = FI_WRITE, .wait_obj = FI_WAIT_MUTEX_COND};
+	struct fi_wait_attr set_attr = {.wait_obj = FI_WAIT_UNSPEC};
+	struct fi_eq_entry in = {.data = 7}, out;
+	struct fi_mutex_cond woken = {NULL, NULL};
+	struct timespec until;
+	struct fid_wait *set;
+	struct fid_eq *eq;
+	uint32_t event = 0;
+	OK(fi_eq_open(pair.fabric, &attr, &eq, NULL));
+	OK(fi_control(&eq->fid, FI_GETWAIT, &woken));
+	CHECK(woken.mutex && woken.cond);
+	struct fid *fids[] = {&eq->fid};
+	OK(fi_trywait(pair.fabric, fids, 1));
+	OK(pthread_mutex_lock(woken.mutex));
+	ANSWERS(fi_eq_write(eq, FI_NOTIFY, &in, sizeof in, 0), sizeof in);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	OK(pthread_cond_timedwait(woken.cond, woken.mutex, &until));
+	OK(pthread_mutex_unlock(woken.mutex));
+	ANSWERS(fi_trywait(pair.fabric, fids, 1), -FI_EAGAIN);
+	ANSWERS(fi_eq_read(eq, &event, &out, sizeof out, 0), sizeof out);
+	CHECK(out.data == 7);
+	OK(fi_close(&eq->fid));
+	OK(fi_wait_open(pair.fabric, &set_attr, &set));
+	attr = (struct fi_eq_attr){.flags = FI_WRITE, .wait_obj = FI_WAIT_SET, .wait_set = set};
+	OK(fi_eq_open(pair.fabric, &attr, &eq, NULL));
+	ANSWERS(fi_wait(set, 20), -FI_ETIMEDOUT);
+	ANSWERS(fi_eq_write(eq, FI_NOTIFY, &in, sizeof in, 0), sizeof in);
+	OK(fi_wait(set, 20000));
+	ANSWERS(fi_eq_sread(eq, &event, &out, sizeof out, 20, 0), -FI_EINVAL);
+	ANSWERS(fi_eq_read(eq, &event, &out, sizeof out, 0), sizeof out);
+	OK(fi_close(&eq->fid));
+	OK(fi_close(&set->fid));
+}
+
 int main(void)
 {
 	pair_open_flags(&pair, FI_MSG, FI_WAIT_FD, 0);
 	epoll_on_the_descriptor();
 	blocking_reads();
 	event_queues();
+	event_queues_of_older_programs();
 	pair_close(&pair);
 	return 0;
 }

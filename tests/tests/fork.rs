@@ -173,7 +173,7 @@ fn code_of(child: libc::pid_t) -> i32 {
 fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
     let side = opening(Naming::Names).wait_obj(WaitObj::Fd).open();
     let fabric = &side.fabric;
-    let eq = fabric.open_eq(&EqAttr { write: true, wait_obj: WaitObj::Unspec, size: 0 }).unwrap();
+    let eq = fabric.open_eq(&EqAttr { write: true, wait_obj: WaitObj::Unspec, ..EqAttr::default() }).unwrap();
     let msg = Hints::new().provider("shm").ep_type(EpType::Msg);
     let info = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&msg)).unwrap().remove(0);
     let passive = fabric.open_passive(&info).unwrap();

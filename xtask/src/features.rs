@@ -47,7 +47,7 @@ const QUESTIONS: &[Question] = &[
     }),
     ("wait objects of event queues", |name| {
         each(WaitObj::VALUES, |wait_obj| {
-            let attr = EqAttr { wait_obj, ..EqAttr::default() };
+            let attr = EqAttr { wait_obj, wait_set: wait_set(name), ..EqAttr::default() };
             ask(name, hints())
                 .and_then(|info| ofi::open_fabric(&info).ok())
                 .is_some_and(|fabric| fabric.open_eq(&attr).is_ok())

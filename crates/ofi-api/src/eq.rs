@@ -1,10 +1,11 @@
 //! Event queues (fi_eq(3)): what ended of the calls that take time, and what happens to connections.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::c_enum::c_enum;
-use crate::{Context, Errno, Info, Result, WaitObj};
+use crate::{Context, Errno, Info, MutexCond, Result, WaitObj, WaitSet};
 
 c_enum! {
     /// What an event is about (`FI_NOTIFY` and the like of fi_eq(3)).
@@ -42,7 +43,7 @@ impl Fid {
 }
 
 /// How to open an event queue (`struct fi_eq_attr`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct EqAttr {
     /// How many events to make room for; 0 leaves it to the library. Bounds what the application writes; what the
     /// library reports is never dropped.
@@ -51,11 +52,13 @@ pub struct EqAttr {
     pub write: bool,
     /// How a thread may block on the queue.
     pub wait_obj: WaitObj,
+    /// The set to belong to, with `FI_WAIT_SET`.
+    pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
 impl Default for EqAttr {
     fn default() -> Self {
-        Self { size: 0, write: false, wait_obj: WaitObj::None }
+        Self { size: 0, write: false, wait_obj: WaitObj::None, wait_set: None }
     }
 }
 
@@ -154,6 +157,10 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// `FI_EAGAIN` if the caller must read the queue first; `FI_EINVAL` on a queue without wait object.
     fn trywait(&self) -> Result<()>;
 
-    /// The wait descriptor, for `FI_WAIT_FD`.
+    /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
+
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`EventQueue::trywait`] said so; they
+    /// are broadcast until the queue is read.
+    fn mutex_cond(&self) -> Option<MutexCond>;
 }

@@ -15,8 +15,7 @@ use crate::border::{self, invalid, null};
 use crate::cq::{milliseconds, put_error_data};
 use crate::domain::{no_flags, only_flags};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::sets::wait_object;
-use crate::{directory, fabric, info, memory, names, nosys, pep};
+use crate::{directory, fabric, info, memory, names, nosys, pep, sets};
 
 /// What is behind an event queue.
 pub(crate) struct EqBody {
@@ -77,6 +76,8 @@ pub(crate) unsafe extern "C" fn open(
                     size: attr.size,
                     write: attr.flags & flag::WRITE != 0,
                     wait_obj: WaitObj::try_from(attr.wait_obj)?,
+                    // SAFETY: as above.
+                    wait_set: unsafe { sets::of_attr(attr.wait_obj, attr.wait_set)? },
                 }
             }
         };
@@ -110,7 +111,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         // SAFETY: the C caller's promise.
         let eq = unsafe { object::of_fid::<fid_eq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
-        unsafe { wait_object(number, arg, eq.wait_obj, eq.eq.wait_fd(), None) }
+        unsafe { sets::wait_object(number, arg, eq.wait_obj, eq.eq.wait_fd(), eq.eq.mutex_cond()) }
     })
 }
 

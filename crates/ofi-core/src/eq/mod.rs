@@ -13,13 +13,15 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Result, WaitObj};
+use ofi_api::{
+    EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, MutexCond, Result, WaitObj,
+};
 
 pub use self::rouse::Sleepers;
-use crate::cq::Bell;
 use crate::fork::Born;
-use crate::sys::{self, WaitSet};
+use crate::sys;
 use crate::transport::Arm;
+use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// Events that the application may have written and not read, unless it asked for room for more.
 const WRITTEN: usize = 1024;
@@ -64,16 +66,14 @@ struct Events {
     held: Option<Instant>,
 }
 
+/// What decides what a thread may block on.
+const FIELD: &str = "fi_eq_attr.wait_obj";
+
 /// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the same time.
 /// Longer than a peer takes that runs at all, on a machine where many want to. An acceptance costs others that once.
 const HELD: Duration = Duration::from_secs(1);
 /// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the one that it would spin on.
 const PAUSE: Duration = Duration::from_millis(1);
-
-struct Waiting {
-    bell: Bell,
-    set: WaitSet,
-}
 
 /// The core's event queue.
 pub struct EqCore {
@@ -94,34 +94,22 @@ impl EqCore {
     /// Opens a queue.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for wait objects of other kinds than none, unspec, fd and yield; `FI_EMFILE` and the like.
+    /// `FI_EINVAL` for `FI_WAIT_SET` without a set of this library; `FI_EMFILE` and the like.
     pub fn open(attr: &EqAttr) -> Result<Arc<Self>> {
         crate::cq::holds(attr.size, "fi_eq_attr.size")?;
-        let waiting = match attr.wait_obj {
-            WaitObj::None | WaitObj::Yield => None,
-            WaitObj::Unspec | WaitObj::Fd => {
-                let (bell, set) = (Bell::new()?, WaitSet::new()?);
-                set.add(bell.fd())?;
-                Some(Waiting { bell, set })
-            }
-            other => {
-                return Err(Error::wanted(
-                    Errno::ENOSYS,
-                    "fi_eq_attr.wait_obj",
-                    "FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
-                    other.to_string(),
-                    "open the queue with one of those",
-                ));
-            }
-        };
-        Ok(Arc::new(Self {
+        let queue = Arc::new(Self {
             events: Mutex::default(),
             sources: Mutex::default(),
-            waiting,
+            waiting: Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?,
             wait_obj: attr.wait_obj,
             room: if attr.write { attr.size.max(WRITTEN) } else { 0 },
             born: Born::here(),
-        }))
+        });
+        if let Some(waiting) = &queue.waiting {
+            let member: Arc<dyn Waitable> = Arc::clone(&queue) as _;
+            waiting.join(Arc::downgrade(&member))?;
+        }
+        Ok(queue)
     }
 
     /// The core's queue behind the application's handle.
@@ -262,8 +250,9 @@ impl EqCore {
 
     fn take_wait(&self, consume: bool, timeout: Option<Duration>) -> Result<Event> {
         self.born.check()?;
-        if self.waiting.is_none() && self.wait_obj != WaitObj::Yield {
-            return Err(no_wait_object());
+        let alone = self.waiting.is_some() && self.wait_obj != WaitObj::Set;
+        if !alone && self.wait_obj != WaitObj::Yield {
+            return Err(no_wait_object(FIELD));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -338,7 +327,7 @@ impl EventQueue for EqCore {
 
     fn trywait(&self) -> Result<()> {
         self.born.check()?;
-        let Some(waiting) = &self.waiting else { return Err(no_wait_object()) };
+        let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
         waiting.bell.arm();
         // Before the look at the events: what arming a source finds, it reports later, and then it rings.
         let armed = self.sources().iter().all(|source| source.arm() == Arm::Armed);
@@ -347,17 +336,29 @@ impl EventQueue for EqCore {
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        self.waiting.as_ref().filter(|_| self.wait_obj == WaitObj::Fd).map(|waiting| waiting.set.fd())
+        self.waiting.as_ref().and_then(|waiting| waiting.shown_fd(self.wait_obj))
+    }
+
+    fn mutex_cond(&self) -> Option<MutexCond> {
+        self.waiting.as_ref().and_then(Waiting::mutex_cond)
     }
 }
 
-#[cold]
-fn no_wait_object() -> Error {
-    Error::wanted(
-        Errno::EINVAL,
-        "waiting on an event queue",
-        "a queue opened with FI_WAIT_UNSPEC, FI_WAIT_FD or FI_WAIT_YIELD",
-        "one without a wait object",
-        "set fi_eq_attr.wait_obj",
-    )
+impl Waitable for EqCore {
+    fn has_something(&self) -> bool {
+        self.take(false).map_or_else(|error| error.errno() == Errno::EAVAIL, |_| true)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.trywait()
+    }
+}
+
+impl Drop for EqCore {
+    fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The descriptors' sets are the parent's as well, and its threads are not here to be waited for.
+            std::mem::forget(self.waiting.take());
+        }
+    }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofi::raw::{Context, EqAttr, Errno, Event, EventKind, EventQueue, Fid, Result, WaitObj};
+use ofi::raw::{Context, EqAttr, Errno, Event, EventKind, EventQueue, Fid, Result, WaitAttr, WaitObj};
 
+use super::sets::broadcast;
 use crate::Kit;
 
 fn open(kit: &dyn Kit, attr: EqAttr) -> Result<Arc<dyn EventQueue>> {
@@ -19,15 +20,61 @@ fn note(data: u64) -> Event {
     Event { context: Context(5), data, ..Event::new(EventKind::Notify, Fid(17)) }
 }
 
-pub fn an_event_queue_has_every_wait_object_but_the_deprecated(kit: &dyn Kit) {
-    for wait_obj in [WaitObj::None, WaitObj::Unspec, WaitObj::Fd, WaitObj::Yield] {
+pub fn an_event_queue_has_every_wait_object(kit: &dyn Kit) {
+    for &wait_obj in WaitObj::VALUES.iter().filter(|&&wait_obj| wait_obj != WaitObj::Set) {
         for size in [0, 1, 100, 1000] {
             let queue = open(kit, EqAttr { size, wait_obj, ..EqAttr::default() }).expect("opening");
-            assert_eq!(queue.wait_fd().is_some(), wait_obj == WaitObj::Fd, "{wait_obj}");
+            let shows_descriptor = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd);
+            assert_eq!(queue.wait_fd().is_some(), shows_descriptor, "{wait_obj}");
+            assert_eq!(queue.mutex_cond().is_some(), wait_obj == WaitObj::MutexCond, "{wait_obj}");
         }
     }
     let refused = open(kit, EqAttr { wait_obj: WaitObj::Set, ..EqAttr::default() }).err();
-    assert_eq!(refused.expect("a wait set").errno(), Errno::ENOSYS);
+    assert_eq!(refused.expect("no wait set").errno(), Errno::EINVAL);
+}
+
+pub fn a_condition_variable_is_broadcast_for_events(kit: &dyn Kit) {
+    let queue = writable(kit, WaitObj::MutexCond);
+    let pair = queue.mutex_cond().expect("a condition variable");
+    for data in 0..10 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(2));
+                queue.write(note(data)).expect("writing");
+            });
+            while queue.peek().is_err() {
+                if queue.trywait().is_ok() {
+                    assert!(broadcast(pair), "blocked for ever after fi_trywait said so");
+                }
+            }
+        });
+        assert_eq!(queue.read().expect("reading").data, data);
+    }
+    // The calls that block know nothing of it.
+    assert!(queue.read_wait(Some(Duration::from_millis(50))).unwrap_err().is_again());
+}
+
+pub fn a_wait_set_wakes_for_events(kit: &dyn Kit) {
+    let fabric = ofi::open_fabric(&kit.info(&kit.usual())).expect("opening a fabric");
+    let set = fabric.open_wait_set(&WaitAttr { wait_obj: WaitObj::Unspec }).expect("opening a wait set");
+    let wait_set = Some(Arc::clone(&set));
+    let attr = EqAttr { write: true, wait_obj: WaitObj::Set, wait_set, ..EqAttr::default() };
+    let queue = fabric.open_eq(&attr).expect("opening a member");
+    let error = queue.read_wait(None).expect_err("members are waited for together");
+    assert_eq!(error.errno(), Errno::EINVAL);
+    assert_eq!(set.wait(Some(Duration::from_millis(10))).unwrap_err().errno(), Errno::ETIMEDOUT);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            queue.write(note(3)).expect("writing");
+        });
+        set.wait(Some(Duration::from_secs(10))).expect("waking");
+    });
+    assert!(set.trywait().unwrap_err().is_again(), "there is something to read");
+    assert_eq!(queue.read().expect("reading").data, 3);
+    set.trywait().expect("an empty queue may be waited for");
+    drop(queue);
+    assert_eq!(set.wait(Some(Duration::from_millis(10))).unwrap_err().errno(), Errno::ETIMEDOUT);
 }
 
 pub fn an_event_that_was_written_is_read_once_and_in_order(kit: &dyn Kit) {

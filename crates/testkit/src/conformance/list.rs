@@ -56,7 +56,9 @@ macro_rules! for_each_case {
                 a_registration_for_one_peer_is_accessed_by_no_other
             }
             events {
-                an_event_queue_has_every_wait_object_but_the_deprecated
+                an_event_queue_has_every_wait_object
+                a_condition_variable_is_broadcast_for_events
+                a_wait_set_wakes_for_events
                 an_event_that_was_written_is_read_once_and_in_order
                 an_event_queue_is_written_to_only_if_opened_for_it
                 a_full_event_queue_refuses_and_loses_nothing

@@ -239,7 +239,7 @@ pub fn members_of_a_wait_set_do_not_block_alone(kit: &dyn Kit) {
 }
 
 /// Waits on a condition variable once, at most for `LONG`. Whether it was broadcast.
-fn broadcast(pair: MutexCond) -> bool {
+pub(super) fn broadcast(pair: MutexCond) -> bool {
     let (mutex, cond) =
         (pair.mutex.cast::<libc::pthread_mutex_t>(), pair.cond.cast::<libc::pthread_cond_t>());
     let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
