@@ -14,6 +14,7 @@ use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane, Loose};
 use crate::message::Op;
 use crate::note;
+use crate::parts::Parts;
 use crate::rma::accessor;
 use crate::socket::Gaps;
 
@@ -49,30 +50,34 @@ pub struct Glue<'a, H> {
 }
 
 impl<H: Host<Udp>> Glue<'_, H> {
+    /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what became of
+    /// them.
     fn take(
         &mut self,
         peer: u32,
         sender: &mut Sender,
         stream: Stream,
-        record: Record<'_>,
-    ) -> Result<Flow, Broken> {
+        records: &[Record<'_>],
+    ) -> Result<(usize, Flow), Broken> {
+        let record = *records.first().ok_or(Broken)?;
+        let one = |flow| (1, flow);
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Broken) };
         let (common, host) = (&mut *self.common, &mut *self.host);
         let (flags, body) = (record.flags, record.body);
         if stream == Stream::Commands {
             if lane.is_read() || !host.hungry() {
-                return Ok(Flow::Stop);
+                return Ok(one(Flow::Stop));
             }
             if let Some(connection) = &mut common.connection
                 && let Some(taken) = connection.take(peer, record.kind, body)
             {
-                return taken;
+                return taken.map(one);
             }
             // A long write's parts follow it.
             if lane.is_written() != (record.kind == kind::WRITE_PART) {
                 return Err(Broken);
             }
-            return match record.kind {
+            let flow = match record.kind {
                 kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
                 kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
                 kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
@@ -80,25 +85,38 @@ impl<H: Host<Udp>> Glue<'_, H> {
                     let who = accessor(common, host, peer);
                     lane.take_long_write(common, who, flags, body)
                 }
-                kind::WRITE_PART => lane.take_write_part(common, sender, host, peer, body),
+                kind::WRITE_PART => {
+                    let parts = Parts::of(records)?;
+                    let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;
+                    return Ok((parts.count(), flow));
+                }
                 kind::READ => lane.take_read(common, sender, host, peer, body),
                 kind::NOTE => note::take(host, peer, body),
                 kind::ATOMIC => lane.take_atomic(common, sender, host, peer, body),
                 _ => Err(Broken),
             };
+            return flow.map(one);
         }
         if common.connection.as_ref().is_some_and(|connection| !connection.is_open_to(peer)) {
-            return Ok(Flow::Next); // too late
+            return Ok(one(Flow::Next)); // too late
         }
         match record.kind {
             kind::DONE => self.take_done(peer, flags, body)?,
             kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
-            kind::MESSAGE_PART => lane.take_message_part(common, sender, host, peer, body)?,
-            kind::READ_PART => lane.take_read_part(common, host, peer, body)?,
+            kind::MESSAGE_PART => {
+                let parts = Parts::of(records)?;
+                lane.take_message_parts(common, sender, host, peer, &parts)?;
+                return Ok((parts.count(), Flow::Next));
+            }
+            kind::READ_PART => {
+                let parts = Parts::of(records)?;
+                lane.take_read_parts(common, host, peer, &parts)?;
+                return Ok((parts.count(), Flow::Next));
+            }
             kind::KEEP => lane.peer_wishes = Words(body).next()? != 0,
             _ => return Err(Broken),
         }
-        Ok(Flow::Next)
+        Ok(one(Flow::Next))
     }
 
     /// An operation of this end has ended at the peer.
@@ -130,7 +148,17 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
-        self.take(peer, sender, stream, record).unwrap_or(Flow::Broken)
+        self.records(peer, sender, stream, &[record]).1
+    }
+
+    fn records(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        records: &[Record<'_>],
+    ) -> (usize, Flow) {
+        self.take(peer, sender, stream, records).unwrap_or((1, Flow::Broken))
     }
 
     fn lost(&mut self, peer: u32, reason: Lost) {

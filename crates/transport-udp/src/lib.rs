@@ -22,6 +22,7 @@ mod memory;
 mod message;
 mod near;
 mod note;
+mod parts;
 mod port;
 mod ports;
 mod probe;

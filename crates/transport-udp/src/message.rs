@@ -9,6 +9,7 @@ use rdm_proto::{Flow, Sender};
 use crate::Udp;
 use crate::command::{Broken, Fields, Words, flag, kind};
 use crate::lane::{Common, DETACHED, Lane};
+use crate::parts::Parts;
 use crate::socket::Gaps;
 
 /// What this transport keeps of an operation that has not ended.
@@ -322,32 +323,33 @@ impl Lane {
         }
     }
 
-    /// A part of a pulled payload has come.
-    pub fn take_message_part<H: Host<Udp>>(
+    /// Parts of a pulled payload have come.
+    pub fn take_message_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
         peer: Peer,
-        body: &[u8],
+        parts: &Parts<'_>,
     ) -> Result<(), Broken> {
-        let mut words = Words(body);
-        let (id, offset) = (words.next()?, words.next()?);
-        let bytes = words.0;
-        let into = SlotId::from_wire(id);
-        let pull = self.long().pulls.get_mut(&id).ok_or(Broken)?;
-        if offset != pull.got as u64 || bytes.len() > pull.len - pull.got {
+        let into = SlotId::from_wire(parts.id);
+        let pull = self.long().pulls.get_mut(&parts.id).ok_or(Broken)?;
+        if parts.at != pull.got as u64 || parts.len > pull.len - pull.got {
             return Err(Broken);
         }
         if let Some(receiving) = host.receiving(into) {
-            // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within the
-            // length that they were found to have.
-            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, pull.got) };
+            let mut got = pull.got;
+            for bytes in parts.bytes() {
+                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within the
+                // length that they were found to have.
+                unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, got) };
+                got += bytes.len();
+            }
         }
-        pull.got += bytes.len();
+        pull.got += parts.len;
         if pull.got == pull.len {
             let token = pull.token;
-            self.long().pulls.remove(&id);
+            self.long().pulls.remove(&parts.id);
             if !self.expects() {
                 common.changed.push(peer);
             }

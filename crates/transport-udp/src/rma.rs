@@ -1,5 +1,7 @@
 //! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
 
+use std::iter;
+
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
@@ -11,6 +13,7 @@ use crate::Udp;
 use crate::command::{Broken, Fields, Words, flag, kind};
 use crate::lane::{Common, Lane, Long};
 use crate::message::{Op, Payload, STREAM_LIMIT};
+use crate::parts::Parts;
 
 /// A long write of the peer, being executed here.
 pub struct ServedWrite {
@@ -130,7 +133,8 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                let written = write_here(common, accessor(common, host, peer), &remote, 0, bytes);
+                let who = accessor(common, host, peer);
+                let written = write_here(common, who, &remote, 0, bytes.len(), iter::once(bytes));
                 if written.is_ok() {
                     host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
                 }
@@ -162,23 +166,20 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Executes a part of a long write.
-    pub fn take_write_part<H: Host<Udp>>(
+    /// Executes parts of a long write.
+    pub fn take_write_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
         peer: Peer,
-        body: &[u8],
+        parts: &Parts<'_>,
     ) -> Result<Flow, Broken> {
-        let mut words = Words(body);
-        let (op, offset) = (words.next()?, words.next()?);
-        let bytes = words.0;
         let write = self.long().write.as_mut().ok_or(Broken)?;
-        if op != write.op || offset != write.got as u64 || bytes.len() > write.len - write.got {
+        if parts.id != write.op || parts.at != write.got as u64 || parts.len > write.len - write.got {
             return Err(Broken);
         }
-        let last = write.got + bytes.len() == write.len;
+        let last = write.got + parts.len == write.len;
         if last
             && write.failed.is_none()
             && let Some(data) = write.data
@@ -192,15 +193,16 @@ impl Lane {
             }
         }
         if write.failed.is_none() {
-            write.failed =
-                write_here(common, accessor(common, host, peer), &write.remote, write.got, bytes).err();
+            let who = accessor(common, host, peer);
+            let written = write_here(common, who, &write.remote, write.got, parts.len, parts.bytes());
+            write.failed = written.err();
         }
-        write.got += bytes.len();
+        write.got += parts.len;
         if last && let Some(write) = self.long().write.take() {
             if write.failed.is_none() {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
             }
-            Self::done(sender, 0, op, write.failed.map_or(Ok(()), Err));
+            Self::done(sender, 0, parts.id, write.failed.map_or(Ok(()), Err));
         }
         Ok(Flow::Next)
     }
@@ -271,24 +273,23 @@ impl Lane {
     }
 
     /// Takes the bytes of a read of this end.
-    pub fn take_read_part<H: Host<Udp>>(
+    pub fn take_read_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         peer: Peer,
-        body: &[u8],
+        parts: &Parts<'_>,
     ) -> Result<(), Broken> {
-        let mut words = Words(body);
-        let (op, offset) = (words.next()?, words.next()?);
-        let bytes = words.0;
-        let id = SlotId::from_wire(op);
+        let id = SlotId::from_wire(parts.id);
         let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
-        if offset != *got as u64 || bytes.len() > *len - *got {
+        if parts.at != *got as u64 || parts.len > *len - *got {
             return Err(Broken);
         }
-        // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
-        unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, *got) };
-        *got += bytes.len();
+        for bytes in parts.bytes() {
+            // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
+            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, *got) };
+            *got += bytes.len();
+        }
         if got == len {
             self.finish(common, host, peer, id, Ok(()));
         }
@@ -320,23 +321,31 @@ pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -
     Accessor { auth: &common.auth, peer: host.address(peer) }
 }
 
-/// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
-fn write_here(
+/// Writes the `len` bytes of `parts` to registered memory here, from byte `skip` of `remote` on.
+fn write_here<'a>(
     common: &Common,
     who: Accessor<'_>,
     remote: &[RemotePiece],
     skip: usize,
-    bytes: &[u8],
+    len: usize,
+    mut parts: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(), Errno> {
-    let mut done = 0;
-    for (addr, key, run) in runs(remote, skip, bytes.len()) {
+    let mut part: &[u8] = &[];
+    for (addr, key, run) in runs(remote, skip, len) {
         let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
         let granted = checked.map_err(|violation| violation.errno())?;
         for piece in granted.pieces() {
-            let part = &bytes[done..done + piece.len];
-            // SAFETY: the grant holds the registered memory while it is written; `part` is as long.
-            unsafe { copy::bytes(part.as_ptr(), piece.addr, piece.len) };
-            done += piece.len;
+            let mut done = 0;
+            while done < piece.len {
+                if part.is_empty() {
+                    let Some(next) = parts.next() else { return Ok(()) };
+                    part = next;
+                }
+                let (here, rest) = part.split_at(part.len().min(piece.len - done));
+                // SAFETY: the grant holds the registered memory while it is written; `here` lies within the piece.
+                unsafe { copy::bytes(here.as_ptr(), piece.addr.wrapping_add(done), here.len()) };
+                (done, part) = (done + here.len(), rest);
+            }
         }
     }
     Ok(())

@@ -3,8 +3,30 @@
 
 use super::{ACK_EVERY, Config, Connection, Lost};
 use crate::endpoint::Driver;
+use crate::stream::{Flow, Stream};
 use crate::time::Instant;
-use crate::wire::{Frame, Header, header};
+use crate::wire::{Frame, Header, Record, header};
+
+/// Packets of a row whose records are offered together.
+const TOGETHER: usize = 64;
+
+/// A packet with nothing but bytes of a stream.
+struct Plain<'a> {
+    urgent: bool,
+    stream: Stream,
+    offset: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Plain<'a> {
+    /// Packet `number` of the session, if `packet` is that, and plain.
+    #[inline]
+    fn of(packet: &'a [u8], session: u64, number: u64) -> Option<Self> {
+        let (flags, _) = Header::of_data(packet, session).filter(|&(_, found)| found == number)?;
+        let (stream, offset, bytes) = Frame::only_data(&packet[header::LEN..])?;
+        Some(Self { urgent: flags & header::flag::URGENT != 0, stream, offset, bytes })
+    }
+}
 
 impl Connection {
     /// Takes packets off the front of `row`, in which each has `len` bytes, as long as they are of that kind. Answers how many
@@ -27,19 +49,45 @@ impl Connection {
         let local = self.local;
         let Some(session) = self.session.as_deref_mut() else { return Ok(0) };
         let first = session.received.last().map_or(0, |run| run.end);
-        let (mut next, mut urgent) = (first, false);
-        let (sender, receive) = (&mut self.sender, &mut session.receive);
-        for packet in row.chunks_exact(len) {
-            let Some((flags, number)) = Header::of_data(packet, local) else { break };
-            let Some((stream, offset, bytes)) = Frame::only_data(&packet[header::LEN..]) else { break };
-            if number != next {
-                break;
+        let (mut next, mut urgent, mut rest) = (first, false, row);
+        let mut records = [Record { kind: 0, flags: 0, body: &[] }; TOGETHER];
+        while let Some(head) = rest.get(..len).and_then(|packet| Plain::of(packet, local, next)) {
+            let (stream, stride) = (head.stream, head.bytes.len());
+            let (sender, receive) = (&mut self.sender, &mut session.receive[stream as usize]);
+            // Heads are looked at before payloads are copied: a miss then waits for no other.
+            let mut whole = 0;
+            for ((packet, number), record) in rest.chunks_exact(len).zip(next..).zip(&mut records) {
+                let plain = Plain::of(packet, local, number).filter(|plain| plain.stream == stream);
+                let Some(plain) = plain else { break };
+                let before = (whole * stride) as u64;
+                let Some(found) = receive.whole(before, plain.offset, plain.bytes) else { break };
+                *record = found;
+                urgent |= plain.urgent;
+                whole += 1;
             }
-            receive[stream as usize]
-                .receive(offset, bytes, &mut |record| driver.record(peer, sender, stream, record))
-                .map_err(|_| Lost::Broken)?;
-            next += 1;
-            urgent |= flags & header::flag::URGENT != 0;
+            let mut taken = 0;
+            while taken < whole {
+                match driver.records(peer, sender, stream, &records[taken..whole]) {
+                    (count, Flow::Next) => taken += count.clamp(1, whole - taken),
+                    (_, Flow::Stop) => break,
+                    (_, Flow::Broken) => return Err(Lost::Broken),
+                }
+            }
+            receive.took((taken * stride) as u64);
+            if (whole == 0 || taken < whole)
+                && let Some(packet) = rest.chunks_exact(len).nth(taken)
+                && let Some(plain) = Plain::of(packet, local, next + taken as u64)
+            {
+                // Part of a record, or one that is to wait: its bytes are kept.
+                receive
+                    .receive(plain.offset, plain.bytes, &mut |record| {
+                        driver.record(peer, sender, stream, record)
+                    })
+                    .map_err(|_| Lost::Broken)?;
+                urgent |= plain.urgent;
+                taken += 1;
+            }
+            (next, rest) = (next + taken as u64, &rest[taken * len..]);
         }
         let count = next - first;
         if count == 0 {

@@ -55,6 +55,9 @@ impl Endpoint {
         loop {
             if row.len() - at > len {
                 at += self.on_row(now, from, &row[at..], len, driver);
+                if at == row.len() {
+                    return;
+                }
             }
             let end = row.len().min(at + len);
             self.handle(now, from, &mut row[at..end], driver);
@@ -65,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes datagrams off the front of a row that are plain; answers how many bytes that were, not all.
+    /// Takes datagrams off the front of a row that are plain; answers how many bytes that were.
     fn on_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -84,8 +87,7 @@ impl Endpoint {
         if connection.address != from || !connection.is_open() {
             return 0;
         }
-        // The last one is left for who ends the row.
-        let row = &row[..(row.len() - 1) / len * len];
+        let row = &row[..row.len() / len * len];
         let taken = match connection.on_row(now, &self.config, peer, (row, len), driver) {
             Ok(0) => return 0,
             Ok(taken) => taken,

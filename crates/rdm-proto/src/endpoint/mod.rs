@@ -35,6 +35,18 @@ pub trait Driver {
     /// A record has arrived: each once, and in the order in which it was sent. Answers may go to `sender`.
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
 
+    /// As [`Driver::record`], for records that have come together, of which it takes one off the front, or more: how many, and what
+    /// became of the last. Of those it answers [`Flow::Stop`] to, it has taken none.
+    fn records(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        records: &[Record<'_>],
+    ) -> (usize, Flow) {
+        (1, records.first().map_or(Flow::Next, |&record| self.record(peer, sender, stream, record)))
+    }
+
     /// The session is over: what was not acknowledged may or may not have arrived, and is forgotten.
     fn lost(&mut self, peer: u32, reason: Lost);
 

@@ -76,6 +76,29 @@ impl ReceiveStream {
         self.limit
     }
 
+    /// The record that `bytes` from `offset` on are, if they are a whole one, and that may be taken where it lies once the
+    /// `before` bytes of others are taken: nothing is held, nothing has come early.
+    #[inline]
+    pub fn whole<'a>(&self, before: u64, offset: u64, bytes: &'a [u8]) -> Option<Record<'a>> {
+        let plain = self.held.len() == self.skip && self.late.is_empty() && !self.stopped;
+        let end = offset.checked_add(bytes.len() as u64)?;
+        if !plain || offset != self.next + before || end > self.limit {
+            return None;
+        }
+        let (record, len) = record::parse(bytes, self.longest()).ok()??;
+        (len == bytes.len()).then_some(record)
+    }
+
+    /// `len` bytes of such records were taken.
+    pub fn took(&mut self, len: u64) {
+        (self.next, self.taken) = (self.next + len, self.taken + len);
+    }
+
+    /// Bytes that a record's body may have.
+    fn longest(&self) -> usize {
+        (self.window / 2) as usize
+    }
+
     /// Takes bytes from `offset` on.
     ///
     /// # Errors
@@ -176,9 +199,8 @@ impl ReceiveStream {
         bytes: &[u8],
         take: &mut dyn FnMut(Record<'_>) -> Flow,
     ) -> Result<usize, Violation> {
-        let mut done = 0;
+        let (mut done, longest) = (0, self.longest());
         while !self.stopped {
-            let longest = (self.window / 2) as usize;
             let Some((record, len)) = record::parse(&bytes[done..], longest).map_err(|_| Violation)? else {
                 break;
             };

@@ -136,6 +136,23 @@ impl Driver for Application {
         Flow::Next
     }
 
+    /// Some of them, up to one that is stopped.
+    fn records(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        records: &[Record<'_>],
+    ) -> (usize, Flow) {
+        let most = 1 + self.random.below(records.len() as u64) as usize;
+        for (taken, &record) in records[..most].iter().enumerate() {
+            if self.record(peer, sender, stream, record) == Flow::Stop {
+                return if taken == 0 { (0, Flow::Stop) } else { (taken, Flow::Next) };
+            }
+        }
+        (most, Flow::Next)
+    }
+
     fn lost(&mut self, peer: u32, reason: Lost) {
         let model = &mut self.peers[peer as usize].1;
         model.lost += 1;
