@@ -3,7 +3,7 @@
 
 use aes_gcm::Aes256Gcm;
 use alloc::boxed::Box;
-use chacha20poly1305::aead::{AeadInPlace, KeyInit};
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 
 use super::suites;
@@ -58,10 +58,10 @@ impl Cipher {
         let tag = match self {
             Self::Clear => return,
             Self::Aes(cipher, base) => {
-                cipher.encrypt_in_place_detached(&Self::nonce(base, number), head, text)
+                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, text.into())
             }
             Self::ChaCha(cipher, base) => {
-                cipher.encrypt_in_place_detached(&Self::nonce(base, number), head, text)
+                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, text.into())
             }
         };
         if let Ok(tag) = tag {
@@ -79,10 +79,10 @@ impl Cipher {
         let opened = match self {
             Self::Clear => return None,
             Self::Aes(cipher, base) => {
-                cipher.decrypt_in_place_detached(&Self::nonce(base, number), head, text, &tag)
+                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into(), &tag)
             }
             Self::ChaCha(cipher, base) => {
-                cipher.decrypt_in_place_detached(&Self::nonce(base, number), head, text, &tag)
+                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into(), &tag)
             }
         };
         opened.ok().map(|()| &*text)
