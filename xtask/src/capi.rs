@@ -160,7 +160,7 @@ pub fn test(report: &mut Report) {
         Ok(Outcome::Passed)
     });
     let Some(folder) = folder else { return };
-    report.add("an installed library", || installed(&folder));
+    report.add_retried("an installed library", || installed(&folder));
     with_stock(report, &folder, &Stock::of_system());
     let mut newer = None;
     report.add("a newer libfabric of C's", || match trixie::stock() {
@@ -174,8 +174,8 @@ pub fn test(report: &mut Report) {
     if let Some(stock) = newer {
         with_stock(report, &folder, &stock);
     }
-    report.add("Open MPI of the system", || open_mpi(&folder));
-    report.add("Open MPI between two hosts", || two_hosts(&folder));
+    report.add_retried("Open MPI of the system", || open_mpi(&folder));
+    report.add_retried("Open MPI between two hosts", || two_hosts(&folder));
 }
 
 /// What is checked with each libfabric of C's.
@@ -194,7 +194,7 @@ type Check = fn(&Path, &Stock) -> StepResult;
 
 fn with_stock(report: &mut Report, folder: &Path, stock: &Stock) {
     for (what, check) in WITH_STOCK {
-        report.add(&format!("{what}, of {}", stock.name()), || check(folder, stock));
+        report.add_retried(&format!("{what}, of {}", stock.name()), || check(folder, stock));
     }
 }
 

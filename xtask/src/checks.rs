@@ -1,8 +1,7 @@
 //! What runs on the stable toolchain.
 
-use std::fs;
-
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, root, run, target_dir};
+use crate::suite::suite;
 use crate::{StepResult, capi, docs};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
@@ -24,36 +23,12 @@ pub fn test(report: &mut Report) {
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.
 fn tests() -> StepResult {
     if answers("cargo-nextest", &["nextest", "--version"]) {
-        let args = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
-        run(cargo(&["nextest", "run", "--workspace"]).args(args))?;
-        let path = root().join("target/nextest/default/junit.xml"); // wherever cargo builds
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let said = admissions(&text);
-        return Ok(if said.is_empty() { Outcome::Passed } else { Outcome::NotRun(said) });
+        // It reports there, wherever cargo builds.
+        let junit = root().join("target/nextest/default/junit.xml");
+        return suite(|| cargo(&["nextest", "run", "--workspace"]), &junit);
     }
     run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
-}
-
-/// What tests that passed said they could not do, by lines `NOT RUN: ...` or `skipped: ...` of their output, each with the
-/// test's name.
-fn admissions(junit: &str) -> Vec<String> {
-    let mut test = "";
-    let mut all = Vec::new();
-    for line in junit.lines().map(str::trim_start) {
-        if let Some(rest) = line.strip_prefix("<testcase name=\"") {
-            test = rest.split('"').next().unwrap_or(rest);
-        }
-        let said = line.strip_prefix("NOT RUN: ").or_else(|| line.strip_prefix("skipped: "));
-        all.extend(said.map(|why| format!("{test}: {}", unescaped(why))));
-    }
-    all
-}
-
-/// XML's text as it was before.
-fn unescaped(text: &str) -> String {
-    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&apos;", "'");
-    text.replace("&amp;", "&")
 }
 
 /// What the tests left out: cases of the suite that do not apply or lack a device, and tests that are ignored.
@@ -144,15 +119,7 @@ pub fn aarch64() -> StepResult {
 
 #[cfg(test)]
 mod tests {
-    use super::{admissions, is_skipped};
-
-    #[test]
-    fn what_a_test_could_not_do_is_told_with_its_name() {
-        let junit = "<testcase name=\"a::b\" classname=\"c\">\n<system-out>\nrunning 1 test\nskipped: no &lt;IPv6&gt;\n\
-                     test a::b ... ok\n</system-out>\n</testcase>\n<testcase name=\"d\">\nNOT RUN: losses: no nft\n";
-        assert_eq!(admissions(junit), ["a::b: no <IPv6>", "d: losses: no nft"]);
-        assert!(admissions("<testcase name=\"d\">\nall of it ran\n").is_empty());
-    }
+    use super::is_skipped;
 
     #[test]
     fn only_a_count_above_zero_is_reported() {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::step::{Outcome, root};
-use crate::{StepResult, conformance, features, links, settings};
+use crate::{StepResult, commands, conformance, features, links, settings};
 
 /// Where the table of features goes in the README.
 const FEATURES: [&str; 2] = ["<!-- features:begin -->", "<!-- features:end -->"];
@@ -15,7 +15,8 @@ const EXAMPLE: &str = "crates/ofi/examples/hello.rs";
 /// Writes the documents, or checks that they are as they would be written.
 ///
 /// # Errors
-/// When one is missing or not fresh, lacks the marks between which a part belongs, or has a link that leads nowhere.
+/// When one is missing or not fresh, lacks the marks between which a part belongs, or has a link or a command that
+/// leads nowhere.
 pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
     let readme = replaced(&readme, FEATURES, &features::table())?;
@@ -37,12 +38,19 @@ pub fn run(check: bool) -> StepResult {
             println!("wrote {path}");
         }
     }
-    let broken = links::broken()?;
-    match (stale.is_empty(), broken.is_empty()) {
-        (true, true) => Ok(Outcome::Passed),
-        (false, _) => Err(format!("not fresh: {} (cargo xtask docs)", stale.join(", "))),
-        (true, false) => Err(format!("links that lead nowhere: {}", broken.join(", "))),
+    if !stale.is_empty() {
+        return Err(format!("not fresh: {} (cargo xtask docs)", stale.join(", ")));
     }
+    let documents = links::documents()?;
+    let dead = links::broken(&documents)?;
+    if !dead.is_empty() {
+        return Err(format!("links that lead nowhere: {}", dead.join(", ")));
+    }
+    let wrong = commands::broken(&documents)?;
+    if !wrong.is_empty() {
+        return Err(format!("commands that cannot run: {}", wrong.join("; ")));
+    }
+    Ok(Outcome::Passed)
 }
 
 fn read(path: &str) -> Result<String, String> {

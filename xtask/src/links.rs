@@ -9,21 +9,24 @@ use crate::step::root;
 ///
 /// # Errors
 /// When a document cannot be read.
-pub fn broken() -> Result<Vec<String>, String> {
+pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     let mut broken = Vec::new();
-    for document in documents()? {
+    for document in documents {
         let text =
-            fs::read_to_string(&document).map_err(|error| format!("{}: {error}", document.display()))?;
+            fs::read_to_string(document).map_err(|error| format!("{}: {error}", document.display()))?;
         let folder = document.parent().unwrap_or(Path::new("."));
         let missing = targets(&text).filter(|target| !folder.join(target).exists());
-        let name = document.strip_prefix(root()).unwrap_or(&document).display();
+        let name = document.strip_prefix(root()).unwrap_or(document).display();
         broken.extend(missing.map(|target| format!("{name}: {target}")));
     }
     Ok(broken)
 }
 
 /// The Markdown files at the top and in `docs`.
-fn documents() -> Result<Vec<PathBuf>, String> {
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn documents() -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for folder in [root().to_path_buf(), root().join("docs")] {
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -5,6 +5,7 @@
 
 mod capi;
 mod checks;
+mod commands;
 mod conformance;
 mod docs;
 mod features;
@@ -15,6 +16,7 @@ mod plugins;
 mod settings;
 mod step;
 mod stock;
+mod suite;
 mod trixie;
 
 use std::process::ExitCode;

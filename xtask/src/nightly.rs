@@ -1,9 +1,11 @@
 //! What needs a nightly toolchain: sanitizers and fuzzing.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::StepResult;
-use crate::step::{Outcome, Report, answers, command, not_run, root, run, target_dir};
+use crate::step::{Report, answers, command, not_run, root, run, target_dir};
+use crate::suite::suite;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -39,11 +41,18 @@ pub fn asan() -> StepResult {
     if !has_nightly() {
         return not_run("AddressSanitizer", NO_NIGHTLY);
     }
-    let mut tests = cargo("asan", "-Zsanitizer=address", &["test", "--target", TARGET, "--quiet"]);
-    tests.args(["--package", "ofi-tests", "--test", "conformance", "--", "shm::"]);
-    // A killed child leaves memory behind on purpose.
-    tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
-    run(&mut tests)
+    if !answers("cargo-nextest", &["nextest", "--version"]) {
+        return not_run("AddressSanitizer", "no cargo-nextest (cargo install cargo-nextest)");
+    }
+    let tests = || {
+        let mut tests = cargo("asan", "-Zsanitizer=address", &["nextest", "run", "--target", TARGET]);
+        // The choice of tests is the profile's, so that the ones that failed can be asked for by `-E`.
+        tests.args(["--profile", "asan", "--package", "ofi-tests", "--test", "conformance"]);
+        // A killed child leaves memory behind on purpose.
+        tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
+        tests
+    };
+    suite(tests, &root().join("target/nextest/asan/junit.xml"))
 }
 
 /// Runs the targets of `fuzz/` at the same time, for `seconds`, from the committed corpus on.
@@ -94,8 +103,28 @@ fn fuzz_one(target: &str, seconds: u32) -> StepResult {
         "-print_final_stats=1",
         "-verbosity=0",
     ]);
-    fuzzer.arg(format!("-artifact_prefix={}/crash-", found.display()));
-    run(&mut fuzzer).map(|_| Outcome::Passed)
+    let artifacts = folder.join("artifacts").join(target);
+    std::fs::create_dir_all(&artifacts).map_err(|error| error.to_string())?;
+    fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    run(&mut fuzzer).map_err(|why| match keep(target, &artifacts) {
+        Ok(kept) => format!("{why}; the input is kept: {}", kept.join(", ")),
+        Err(error) => format!("{why}; the input cannot be kept: {error}"),
+    })
+}
+
+/// Moves what a fuzzer found into the committed corpus, where the ordinary tests replay it, and answers each with its bytes: the
+/// folder of a CI run does not outlive it.
+fn keep(target: &str, artifacts: &Path) -> Result<Vec<String>, std::io::Error> {
+    let mut kept = Vec::new();
+    for entry in std::fs::read_dir(artifacts)?.flatten() {
+        let bytes = std::fs::read(entry.path())?;
+        let to = root().join("fuzz/corpus").join(target).join(entry.file_name());
+        std::fs::write(&to, &bytes)?;
+        std::fs::remove_file(entry.path())?;
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        kept.push(format!("{} = {hex}", to.display()));
+    }
+    Ok(kept)
 }
 
 /// One for each file of `fuzz/fuzz_targets`.

@@ -17,6 +17,13 @@ pub enum Outcome {
     Passed,
     /// It passed, but for these, each `what: why`.
     NotRun(Vec<String>),
+    /// These failed once and passed when they were run again, twice.
+    Flaky {
+        /// By name.
+        flaky: Vec<String>,
+        /// As in [`Outcome::NotRun`].
+        not_run: Vec<String>,
+    },
 }
 
 /// The steps of one command.
@@ -24,6 +31,7 @@ pub enum Outcome {
 pub struct Report {
     failed: Vec<String>,
     not_run: Vec<String>,
+    flaky: Vec<String>,
 }
 
 impl Report {
@@ -39,6 +47,11 @@ impl Report {
                 eprintln!("--- {name}: {} not run, {seconds:.1} s", what.len());
                 self.not_run.extend(what);
             }
+            Ok(Outcome::Flaky { flaky, not_run }) => {
+                eprintln!("--- {name}: {} flaky, {} not run, {seconds:.1} s", flaky.len(), not_run.len());
+                self.flaky.extend(flaky);
+                self.not_run.extend(not_run);
+            }
             Err(why) => {
                 eprintln!("--- {name}: FAILED, {seconds:.1} s: {why}");
                 self.failed.push(format!("{name}: {why}"));
@@ -46,8 +59,27 @@ impl Report {
         }
     }
 
+    /// As [`Self::add`], for a step of several processes that talk to each other: if it fails it is run again, twice, and
+    /// is flaky if it passes both times.
+    pub fn add_retried(&mut self, name: &str, mut step: impl FnMut() -> StepResult) {
+        self.add(name, || {
+            let why = match step() {
+                Err(why) => why,
+                passed => return passed,
+            };
+            eprintln!("--- {name}: failed, once more: {why}");
+            step()?;
+            let not_run = match step()? {
+                Outcome::NotRun(not_run) | Outcome::Flaky { not_run, .. } => not_run,
+                Outcome::Passed => Vec::new(),
+            };
+            Ok(Outcome::Flaky { flaky: vec![format!("{name}: {}", why.replace('\n', " "))], not_run })
+        });
+    }
+
     /// Prints what did not pass, and how the process should end.
     pub fn finish(self) -> ExitCode {
+        self.flaky.iter().for_each(|what| println!("FLAKY: {what}"));
         self.not_run.iter().for_each(|what| println!("NOT RUN: {what}"));
         self.failed.iter().for_each(|what| println!("FAILED: {what}"));
         match (self.failed.is_empty(), self.not_run.is_empty()) {
