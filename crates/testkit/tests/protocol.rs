@@ -40,7 +40,7 @@ fn links() -> impl Strategy<Value = Link> {
                 refused,
                 byte_time,
                 queue: 300_000,
-                damage: None,
+                ..Link::default()
             },
         )
 }

@@ -100,6 +100,7 @@ impl UdpLanes {
         let mut alive = Alive::new(wanted.ip())?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
+        endpoint.set_addresses([address::canonical(socket.address)]);
         alive.set_epoch(endpoint.epoch());
         let common = Common {
             domain: Arc::clone(domain),

@@ -96,6 +96,7 @@ impl UdpPort {
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
         let mut endpoint = Endpoint::new(config, secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
+        endpoint.set_addresses([address::canonical(socket.address)]);
         alive.set_epoch(endpoint.epoch());
         let address = Address::from(address::canonical(socket.address));
         let (fd, desk) = (socket.fd(), Desk::default());

@@ -434,7 +434,8 @@ impl Connection {
     }
 
     /// Begins a session with the endpoint itself.
-    pub fn begin_self(&mut self, now: Instant, config: &Config, epoch: u64) {
+    pub fn begin_self(&mut self, now: Instant, config: &Config, epoch: u64, protection: Option<Protection>) {
+        self.protection = protection.map(Box::new);
         self.meet(epoch, self.attempts);
         self.open(now, config, self.local, config.params);
     }

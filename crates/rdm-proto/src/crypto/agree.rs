@@ -64,6 +64,16 @@ impl Protection {
         Self { proof, suite, send, receive }
     }
 
+    /// Of the session `name` of an endpoint with itself: its packets go one way only.
+    pub(super) fn with_itself(secret: &[u8; 32], name: u64, suite: u8) -> Self {
+        let mut bytes = [0u8; 44];
+        // Of fewer than 8,160 bytes, which is the only reason to refuse.
+        let _ = Hkdf::<Sha256>::new(None, secret)
+            .expand_multi_info(&[b"ofi-udp 1 self", &name.to_be_bytes()], &mut bytes);
+        let [send, receive] = [(); 2].map(|()| Cipher::new(suite, &bytes));
+        Self { proof: [0; 16], suite, send, receive }
+    }
+
     /// Bytes behind the frames of each packet.
     pub fn trailer(&self) -> usize {
         if self.send.seals() { TAG_LEN } else { 0 }

@@ -152,6 +152,13 @@ impl Identity {
         Ok(Some(protection))
     }
 
+    /// What protects the session `name` of the endpoint with itself: as others are, but under keys that it needs to agree on with nobody.
+    pub fn with_itself(&self, name: u64) -> Option<Protection> {
+        let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
+        let private = self.private.as_ref().filter(|_| self.suites & suites::CLEAR == 0)?;
+        Some(Protection::with_itself(private.as_bytes(), name, suite))
+    }
+
     /// The client's part.
     ///
     /// # Errors

@@ -248,10 +248,13 @@ impl Endpoint {
         driver: &mut D,
     ) {
         if init.epoch == self.identity.epoch {
-            // From this endpoint itself, or from nobody who knows anything.
-            match self.asked(from, init.session) {
+            // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key does not
+            // prevent ("Selfie", RFC 9257 section 4.1).
+            match self.asked(from, init.session).filter(|_| self.own.contains(&from)) {
                 Some(peer) => {
-                    self.peers[peer as usize].begin_self(now, &self.config, init.epoch);
+                    let protection = self.identity.with_itself(init.session);
+                    let connection = &mut self.peers[peer as usize];
+                    connection.begin_self(now, &self.config, init.epoch, protection);
                     self.stats.sessions += 1;
                     self.activate(now, peer);
                 }

@@ -159,6 +159,8 @@ pub struct Endpoint {
     pasts: Pasts,
     /// Whether peers may begin sessions.
     admits: bool,
+    /// Addresses of this endpoint itself.
+    own: Vec<SocketAddr>,
     stats: EndpointStats,
 }
 
@@ -194,6 +196,7 @@ impl Endpoint {
             free: Vec::new(),
             pasts: Pasts::default(),
             admits: true,
+            own: Vec::new(),
             stats: EndpointStats::default(),
         }
     }
@@ -207,6 +210,12 @@ impl Endpoint {
     /// authorization key and sends in the clear.
     pub fn secure(&mut self, security: &Security) {
         self.identity = Identity::new(self.identity.epoch, security);
+    }
+
+    /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of its own as a
+    /// message to itself; from anywhere else that is a reflection.
+    pub fn set_addresses(&mut self, own: impl IntoIterator<Item = SocketAddr>) {
+        self.own = own.into_iter().collect();
     }
 
     /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.

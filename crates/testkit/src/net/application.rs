@@ -1,7 +1,7 @@
 //! The application of a simulated host: says what arrived, and checks that it is what was sent, each once and in order.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rdm_proto::wire::Record;
 use rdm_proto::{Driver, Flow, Lost, Sender, Stream};
@@ -55,10 +55,26 @@ impl Model {
 pub struct Application {
     /// By peer.
     pub peers: Vec<(SocketAddr, Model)>,
+    address: SocketAddr,
     pub(super) incarnation: u32,
     pub(super) random: Random,
     /// Stops commands, of 1,000.
     pub(super) stops: u32,
+}
+
+impl Application {
+    pub(super) fn new(address: SocketAddr, incarnation: u32, random: Random, stops: u32) -> Self {
+        Self { peers: Vec::new(), address, incarnation, random, stops }
+    }
+}
+
+/// From which host to which a record goes, as it says itself.
+pub(super) fn way(from: SocketAddr, to: SocketAddr) -> u16 {
+    let host = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(ip) => ip.octets()[15],
+    };
+    u16::from_be_bytes([host(from), host(to)])
 }
 
 /// Kinds of records: a whole one, and a part of a payload.
@@ -104,7 +120,7 @@ impl Driver for Application {
         if stream == Stream::Commands && self.random.chance(self.stops) {
             return Flow::Stop;
         }
-        let model = &mut self.peers[peer as usize].1;
+        let (from, model) = &mut self.peers[peer as usize];
         let word = |at: usize| u64::from_be_bytes(record.body[at..at + 8].try_into().expect("8 bytes"));
         match record.kind {
             RECORD => {
@@ -112,6 +128,11 @@ impl Driver for Application {
                 let sent =
                     Sent { incarnation: (who >> 32) as u32, session: who as u32, number: number as u32 };
                 check(who ^ number, 0, &record.body[16..], &sent);
+                assert_eq!(
+                    (number >> 32) as u16,
+                    way(*from, self.address),
+                    "{sent:?} is of {from}, to this host"
+                );
                 let before = model.received[stream as usize].last().copied();
                 match before {
                     Some(last) if (last.incarnation, last.session) == (sent.incarnation, sent.session) => {

@@ -52,6 +52,12 @@ pub struct Link {
     pub byte_time: u64,
     /// Bytes that wait for a receiver's link at most; what comes then is lost.
     pub queue: u64,
+    /// Sent back to their senders as well, as from where they were going, of 1,000.
+    pub reflect: u32,
+    /// Delivered to another host as well, from the same source, of 1,000.
+    pub redirect: u32,
+    /// Followed by any datagram of the past, however old, of 1,000.
+    pub replay: u32,
     /// What happens to the bytes of each datagram.
     pub damage: Option<fn(&mut [u8])>,
 }
@@ -70,6 +76,9 @@ impl Default for Link {
             refused: usize::MAX,
             byte_time: 0,
             queue: u64::MAX,
+            reflect: 0,
+            redirect: 0,
+            replay: 0,
             damage: None,
         }
     }

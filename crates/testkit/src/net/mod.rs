@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 pub use self::application::{Application, Model, Sent};
-use self::application::{PART, RECORD, fill};
+use self::application::{PART, RECORD, fill, way};
 pub use self::link::{Link, Random};
 use self::rival::{Rival, SEGMENT};
 use rdm_proto::congestion::Congestion;
@@ -71,7 +71,12 @@ pub struct Net {
     /// Datagrams put on the wire.
     pub datagrams: u64,
     rival: Option<(usize, Rival)>,
+    /// Of those who listen: what was on the wire.
+    heard: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
 }
+
+/// Datagrams that somebody who listens remembers, at most.
+const HEARD: usize = 4096;
 
 /// What all hosts of a network want, one network after another.
 const WISHES: [(u8, &[u8]); 4] = [
@@ -118,11 +123,11 @@ impl Net {
             buffer: Vec::new(),
             datagrams: 0,
             rival: None,
+            heard: Vec::new(),
         };
         for number in 0..hosts {
             let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8 + 1)), 7471);
-            let application =
-                Application { peers: Vec::new(), incarnation: 0, random: net.random.clone(), stops: 0 };
+            let application = Application::new(address, 0, net.random.clone(), 0);
             net.hosts.push(Host {
                 endpoint: None,
                 application,
@@ -153,15 +158,12 @@ impl Net {
         private.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
         endpoint.secure(&Security { suites, key: key.to_vec(), private });
         let here = &mut self.hosts[host];
+        endpoint.set_addresses([here.address]);
         here.incarnation += 1;
         here.endpoint = Some(endpoint);
         here.inbox.clear();
-        here.application = Application {
-            peers: Vec::new(),
-            incarnation: here.incarnation,
-            random: Random(self.random.bits()),
-            stops,
-        };
+        here.application =
+            Application::new(here.address, here.incarnation, Random(self.random.bits()), stops);
     }
 
     /// Gives two peers of a host each other's number.
@@ -244,9 +246,12 @@ impl Net {
         let model = &mut here.application.peers[peer as usize].1;
         let number = u64::from(model.sent[stream as usize]);
         model.sent[stream as usize] += 1;
+        let way = way(here.address, here.application.peers[peer as usize].0);
+        let model = &mut here.application.peers[peer as usize].1;
         let who = u64::from(incarnation) << 32 | u64::from(model.lost);
         let mark = number | (stream as u64) << 63;
         model.marked[stream as usize].push(mark);
+        let number = number | u64::from(way) << 32;
         let mut fields = [0u8; 16];
         fields[..8].copy_from_slice(&who.to_be_bytes());
         fields[8..].copy_from_slice(&number.to_be_bytes());
@@ -307,6 +312,7 @@ impl Net {
         if is_cut || self.burst > 0 || bytes.len() > self.link.longest {
             return;
         }
+        self.interfere(from, to, &bytes);
         let copies = 1 + u32::from(self.random.chance(self.link.duplicate));
         for copy in 0..copies {
             let mut delay = self.link.delay;
@@ -329,6 +335,35 @@ impl Net {
                 damage(&mut copied);
             }
             self.schedule(at, What::Datagram { from, to, bytes: copied });
+        }
+    }
+
+    /// What somebody does who sees all datagrams and can put others on the wire: sends them back, elsewhere, and once more.
+    fn interfere(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let soon = self.now + self.link.delay + self.link.delay;
+        if self.random.chance(self.link.reflect) {
+            self.schedule(soon, What::Datagram { from: to, to: from, bytes: bytes.to_vec() });
+        }
+        if self.random.chance(self.link.redirect) {
+            let other = SocketAddr::new(
+                self.hosts[self.random.below(self.hosts.len() as u64) as usize].address.ip(),
+                to.port(),
+            );
+            self.schedule(soon, What::Datagram { from, to: other, bytes: bytes.to_vec() });
+        }
+        if self.link.replay == 0 {
+            return;
+        }
+        let datagram = (from, to, bytes.to_vec());
+        if self.heard.len() < HEARD {
+            self.heard.push(datagram);
+        } else {
+            let place = self.random.below(HEARD as u64) as usize;
+            self.heard[place] = datagram;
+        }
+        if self.random.chance(self.link.replay) {
+            let (from, to, bytes) = self.heard[self.random.below(self.heard.len() as u64) as usize].clone();
+            self.schedule(soon, What::Datagram { from, to, bytes });
         }
     }
 
