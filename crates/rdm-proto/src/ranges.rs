@@ -44,6 +44,19 @@ impl RangeSet {
         self.0.get(at).is_some_and(|run| run.start <= number)
     }
 
+    /// Whether a run has numbers of the set, or is next to one: then adding it makes no run more.
+    pub fn touches(&self, run: &Range<u64>) -> bool {
+        let at = self.0.partition_point(|other| other.end < run.start);
+        self.0.get(at).is_some_and(|other| other.start <= run.end)
+    }
+
+    /// The runs that have numbers of `range`, lowest first.
+    pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = &Range<u64>> {
+        let from = self.0.partition_point(|run| run.end <= range.start);
+        let end = range.end;
+        self.0.range(from..).take_while(move |run| run.start < end)
+    }
+
     /// Adds a run.
     pub fn insert(&mut self, run: Range<u64>) {
         if run.is_empty() {
@@ -130,6 +143,13 @@ mod tests {
             for _ in 0..60 {
                 let start = random(64);
                 let run = start..start + random(9);
+                let near = model.range(run.start.saturating_sub(1)..=run.end).next().is_some();
+                assert_eq!(set.touches(&run), near);
+                let within: std::vec::Vec<u64> = set
+                    .within(&run)
+                    .flat_map(|found| found.start.max(run.start)..found.end.min(run.end))
+                    .collect();
+                assert!(within.iter().eq(model.range(run.clone())));
                 match random(4) {
                     0 => {
                         set.remove(run.clone());

@@ -694,6 +694,11 @@ impl Lanes<Udp> for State {
             "handshakes refused: another authorization key, or no suite in common",
         );
         add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
+        add(
+            "udp_crowded",
+            proto.crowded,
+            "datagrams dropped: too much before them is missing in too many places",
+        );
         add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
         add("udp_receive_buffer", lanes.socket.granted as u64, "bytes that the kernel lets the socket hold");
     }

@@ -3,7 +3,7 @@
 
 use super::{ACK_EVERY, Config, Connection, Lost};
 use crate::endpoint::Driver;
-use crate::stream::{Flow, Stream};
+use crate::stream::{Flow, Refused, Stream};
 use crate::time::Instant;
 use crate::wire::{Frame, Header, Record, header};
 
@@ -79,15 +79,20 @@ impl Connection {
                 && let Some(plain) = Plain::of(packet, local, next + taken as u64)
             {
                 // Part of a record, or one that is to wait: its bytes are kept.
-                receive
-                    .receive(plain.offset, plain.bytes, &mut |record| {
-                        driver.record(peer, sender, stream, record)
-                    })
-                    .map_err(|_| Lost::Broken)?;
-                urgent |= plain.urgent;
-                taken += 1;
+                let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
+                match receive.receive(plain.offset, plain.bytes, &mut take) {
+                    Ok(()) => {
+                        urgent |= plain.urgent;
+                        taken += 1;
+                    }
+                    Err(Refused::Crowded) => {} // the next: `on_data` counts it
+                    Err(Refused::Violation) => return Err(Lost::Broken),
+                }
             }
             (next, rest) = (next + taken as u64, &rest[taken * len..]);
+            if taken == 0 {
+                break;
+            }
         }
         let count = next - first;
         if count == 0 {

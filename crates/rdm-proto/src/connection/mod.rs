@@ -24,10 +24,10 @@ use crate::crypto::{Identity, Protection, Refusal, suites};
 use crate::endpoint::Driver;
 use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
-use crate::stream::{Flow, ReceiveStream, Senders, Stream};
+use crate::stream::{Flow, ReceiveStream, Refused, Senders, Stream};
 use crate::time::Instant;
 use crate::wire::handshake::param;
-use crate::wire::{Accept, Frame, Header, Init, Params, header};
+use crate::wire::{Accept, Frame, Header, Init, Params, Record, header};
 
 use pacing::Pacer;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
@@ -581,9 +581,12 @@ impl Connection {
                 Frame::Data { stream, offset, bytes } => {
                     let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
                     let sender = &mut self.sender;
-                    session.receive[stream as usize]
-                        .receive(offset, bytes, &mut |record| driver.record(peer, sender, stream, record))
-                        .map_err(|_| Lost::Broken)?;
+                    let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
+                    match session.receive[stream as usize].receive(offset, bytes, &mut take) {
+                        Ok(()) => {}
+                        Err(Refused::Crowded) => return Ok(Arrival::Crowded), // nor acknowledged
+                        Err(Refused::Violation) => return Err(Lost::Broken),
+                    }
                 }
                 Frame::Credit { stream, limit } => self.sender.stream(stream).set_limit(limit),
                 Frame::Close { .. } => return Err(Lost::Closed),
@@ -672,4 +675,6 @@ pub enum Arrival {
     Fresh,
     Duplicate,
     Malformed,
+    /// There is no room for it among what came too early.
+    Crowded,
 }

@@ -208,6 +208,24 @@ impl Connection {
         Some(at)
     }
 
+    /// Writes a packet with these frames, whatever they say: what a hostile peer may send, for tests.
+    pub fn forge(&mut self, config: &Config, frames: &[u8], buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        self.thaw();
+        let (checked, trailer) = (self.is_checked(config), self.trailer());
+        let session = self.session.as_deref_mut()?;
+        let number = session.next_number;
+        session.next_number += 1;
+        let packet = buf.get_mut(..header::LEN + frames.len() + trailer)?;
+        packet[header::LEN..][..frames.len()].copy_from_slice(frames);
+        let sealed = if trailer > 0 { flag::SEALED } else { 0 };
+        let flags = if checked { flag::CHECKED } else { sealed };
+        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
+        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+            protection.seal(number, packet);
+        }
+        Some((self.address, packet.len()))
+    }
+
     /// The system refused to send a packet of `size` bytes as too long.
     pub fn on_too_long(&mut self, size: u64) {
         let Some(session) = self.session.as_deref_mut() else { return };

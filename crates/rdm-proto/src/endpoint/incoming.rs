@@ -231,6 +231,7 @@ impl Endpoint {
         }
         match connection.on_data(now, &self.config, peer, head, body, driver) {
             Ok(Arrival::Malformed) => self.stats.malformed += 1,
+            Ok(Arrival::Crowded) => self.stats.crowded += 1,
             Ok(_) => {}
             // What the peer sent before it closed is still to be taken.
             Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,

@@ -127,6 +127,8 @@ pub struct EndpointStats {
     pub rejected: u64,
     /// Packets and answers that were not what the peer had sent.
     pub forged: u64,
+    /// Packets not taken, as too much before them was missing in too many places.
+    pub crowded: u64,
 }
 
 /// See the module. `now` never goes backwards from one call to the next.
@@ -484,6 +486,13 @@ impl Endpoint {
         self.set_timer(peer);
         let (to, len) = written?;
         Some(Transmit { to, len, count: 1 + more, peer: Some(peer) })
+    }
+
+    /// Writes a packet with any frames, for tests that play a hostile peer. `None` where there is no session, or no room.
+    #[doc(hidden)]
+    pub fn forge(&mut self, peer: u32, frames: &[u8], buf: &mut [u8]) -> Option<Transmit> {
+        let (to, len) = self.peers.get_mut(peer as usize)?.forge(&self.config, frames, buf)?;
+        Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 
     /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.

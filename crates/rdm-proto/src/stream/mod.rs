@@ -1,12 +1,13 @@
 //! A session's two streams of records in each direction.
 
+mod late;
 mod receive;
 mod resting;
 mod send;
 
 use crate::wire::Malformed;
 
-pub use receive::ReceiveStream;
+pub use receive::{ReceiveStream, Refused};
 pub(crate) use resting::Senders;
 pub use send::SendStream;
 pub(crate) use send::{PART_HEAD, Train};

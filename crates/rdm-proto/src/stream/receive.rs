@@ -1,16 +1,19 @@
 //! The receiving end of a stream: puts bytes in order, cuts them into records, and grants credit.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use super::Flow;
-use crate::ranges::RangeSet;
+use super::late::Late;
 use crate::wire::record::{self, Record};
 
-/// The peer breaks the protocol.
+/// Why bytes are not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation;
+pub enum Refused {
+    /// The peer breaks the protocol.
+    Violation,
+    /// So much is missing in so many places before them that they are not kept: they have to come again.
+    Crowded,
+}
 
 /// See the module. Bytes below `next` have all arrived; those in `taken..next` are held as their record is not whole, or
 /// was not wanted yet; those above are kept in `late`.
@@ -21,8 +24,7 @@ pub struct ReceiveStream {
     held: Vec<u8>,
     /// Bytes at the front of `held` that are taken already.
     skip: usize,
-    late: BTreeMap<u64, Vec<u8>>,
-    late_runs: RangeSet,
+    late: Late,
     window: u64,
     limit: u64,
     stopped: bool,
@@ -35,8 +37,7 @@ impl ReceiveStream {
             taken: 0,
             held: Vec::new(),
             skip: 0,
-            late: BTreeMap::new(),
-            late_runs: RangeSet::default(),
+            late: Late::default(),
             window,
             limit: window,
             stopped: false,
@@ -102,54 +103,48 @@ impl ReceiveStream {
     /// Takes bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Violation`] for bytes beyond the credit, and records that make no sense.
+    /// [`Refused::Violation`] for bytes beyond the credit, and records that make no sense.
     pub fn receive(
         &mut self,
         offset: u64,
         bytes: &[u8],
         take: &mut dyn FnMut(Record<'_>) -> Flow,
-    ) -> Result<(), Violation> {
-        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.limit).ok_or(Violation)?;
+    ) -> Result<(), Refused> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.limit);
+        let end = end.ok_or(Refused::Violation)?;
         if end <= self.next {
             return Ok(());
         }
         if offset > self.next {
-            self.keep(offset..end, bytes);
-            return Ok(());
+            return if self.late.keep(offset, bytes) { Ok(()) } else { Err(Refused::Crowded) };
         }
         self.advance(&bytes[(self.next - offset) as usize..], take)?;
-        while self.late_runs.first().is_some_and(|run| run.start <= self.next)
-            && let Some((start, bytes)) = self.late.pop_first()
-        {
-            let end = start + bytes.len() as u64;
-            self.late_runs.remove(start..end);
-            if end > self.next {
-                self.advance(&bytes[(self.next - start) as usize..], take)?;
-            }
+        while let Some(piece) = self.late.take(self.next) {
+            let taken = self.advance(piece.bytes(), take);
+            self.late.give_back(piece);
+            taken?;
         }
-        self.late_runs.remove(0..self.next);
         Ok(())
     }
 
-    /// Keeps what is not kept yet of bytes that came early.
-    fn keep(&mut self, mut run: Range<u64>, bytes: &[u8]) {
-        let start = run.start;
-        while !run.is_empty() {
-            let next =
-                self.late_runs.iter().find(|late| late.end > run.start && late.start < run.end).cloned();
-            let gap = run.start..next.as_ref().map_or(run.end, |late| late.start.max(run.start));
-            if !gap.is_empty() {
-                let part = &bytes[(gap.start - start) as usize..(gap.end - start) as usize];
-                self.late.insert(gap.start, part.to_vec());
-                self.late_runs.insert(gap.clone());
-            }
-            run.start = next.map_or(run.end, |late| late.end);
-        }
-    }
-
     /// Takes the next bytes.
-    fn advance(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+    fn advance(&mut self, mut bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         self.next += bytes.len() as u64;
+        // Of a record whose front is held the rest joins it; what follows is taken where it lies.
+        while self.held.len() > self.skip && !self.stopped {
+            let held = &self.held[self.skip..];
+            let missing = record::whole_len(held).saturating_sub(held.len());
+            if missing == 0 {
+                break;
+            }
+            let (front, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.hold(front);
+            bytes = rest;
+            if front.len() < missing {
+                return Ok(());
+            }
+            self.resume_held(take)?;
+        }
         if self.held.len() == self.skip {
             // The usual case: whole records in a packet, without a copy.
             let done = self.records(bytes, take)?;
@@ -158,16 +153,20 @@ impl ReceiveStream {
             self.held.extend_from_slice(&bytes[done..]);
             return Ok(());
         }
+        self.hold(bytes);
+        self.resume_held(take)
+    }
+
+    fn hold(&mut self, bytes: &[u8]) {
         if self.skip > self.held.len() / 2 {
             self.held.drain(..self.skip);
             self.skip = 0;
         }
         self.held.extend_from_slice(bytes);
-        self.resume_held(take)
     }
 
     /// Offers what is held.
-    fn resume_held(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+    fn resume_held(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         let held = core::mem::take(&mut self.held);
         let done = self.records(&held[self.skip..], take);
         self.held = held;
@@ -188,26 +187,24 @@ impl ReceiveStream {
     ///
     /// # Errors
     /// As [`ReceiveStream::receive`].
-    pub fn resume(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Violation> {
+    pub fn resume(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         self.stopped = false;
         self.resume_held(take)
     }
 
     /// Offers the whole records at the front of `bytes`; answers how many bytes were taken.
-    fn records(
-        &mut self,
-        bytes: &[u8],
-        take: &mut dyn FnMut(Record<'_>) -> Flow,
-    ) -> Result<usize, Violation> {
+    fn records(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<usize, Refused> {
         let (mut done, longest) = (0, self.longest());
         while !self.stopped {
-            let Some((record, len)) = record::parse(&bytes[done..], longest).map_err(|_| Violation)? else {
+            let Some((record, len)) =
+                record::parse(&bytes[done..], longest).map_err(|_| Refused::Violation)?
+            else {
                 break;
             };
             match take(record) {
                 Flow::Next => done += len,
                 Flow::Stop => self.stopped = true,
-                Flow::Broken => return Err(Violation),
+                Flow::Broken => return Err(Refused::Violation),
             }
         }
         Ok(done)
@@ -217,6 +214,8 @@ impl ReceiveStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranges::RangeSet;
+    use crate::stream::late::RUNS;
     use std::vec;
 
     fn stream_of(records: u8) -> Vec<u8> {
@@ -258,7 +257,7 @@ mod tests {
             }
             stream.resume(&mut |record| take(record, false)).unwrap();
             assert_eq!(seen, (0..40).map(|n| (n, usize::from(n))).collect::<Vec<_>>());
-            assert!(stream.late.is_empty() && stream.late_runs.is_empty() && stream.held.is_empty());
+            assert!(stream.late.is_empty() && stream.held.is_empty());
             assert!(stops > 0 || stream.taken == bytes.len() as u64);
         }
     }
@@ -267,7 +266,7 @@ mod tests {
     fn credit_is_kept_to_and_grows_with_what_is_taken() {
         let mut stream = ReceiveStream::new(65_536);
         let mut take = |_: Record<'_>| Flow::Next;
-        assert_eq!(stream.receive(65_530, &[0; 7], &mut take), Err(Violation));
+        assert_eq!(stream.receive(65_530, &[0; 7], &mut take), Err(Refused::Violation));
         assert_eq!(stream.new_limit(), None);
         let mut bytes = record::head(1, 0, 20_000).to_vec();
         bytes.resize(20_008, 0);
@@ -275,6 +274,29 @@ mod tests {
         assert_eq!(stream.new_limit(), Some(85_544));
         assert_eq!(stream.tell_limit(), 85_544);
         let huge = record::head(1, 0, 40_000);
-        assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Violation));
+        assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Refused::Violation));
+    }
+
+    /// Every second byte of a window, from its end on: whatever order a peer chooses, what is kept is bounded, and what is not
+    /// kept may come again.
+    #[test]
+    fn a_stream_in_shreds_takes_no_more_than_its_window_and_few_runs() {
+        let bytes = stream_of(200);
+        let mut stream = ReceiveStream::new(65_536);
+        let mut seen = 0;
+        let mut take = |_: Record<'_>| {
+            seen += 1;
+            Flow::Next
+        };
+        let places = (1..bytes.len()).rev().step_by(2);
+        let outcomes: Vec<_> =
+            places.map(|at| stream.receive(at as u64, &bytes[at..=at], &mut take)).collect();
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), RUNS);
+        assert!(outcomes[RUNS..].iter().all(|outcome| *outcome == Err(Refused::Crowded)));
+        let (front, back) = bytes.split_at(bytes.len() / 3);
+        stream.receive(front.len() as u64, back, &mut take).unwrap();
+        stream.receive(0, front, &mut take).unwrap();
+        assert_eq!((seen, stream.next), (200, bytes.len() as u64));
+        assert!(stream.late.is_empty() && stream.held.is_empty());
     }
 }

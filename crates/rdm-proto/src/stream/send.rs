@@ -488,7 +488,7 @@ impl SendStream {
             return;
         }
         self.lost.insert(bytes.clone());
-        for run in self.acked.iter().filter(|run| run.start < bytes.end && run.end > bytes.start) {
+        for run in self.acked.within(&bytes) {
             self.lost.remove(run.clone());
         }
     }

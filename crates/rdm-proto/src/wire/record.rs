@@ -25,6 +25,14 @@ pub fn head(kind: u8, flags: u8, len: usize) -> [u8; HEAD] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad;
 
+/// Bytes of the record that `input` begins with; of its head as long as that is not whole.
+pub fn whole_len(input: &[u8]) -> usize {
+    match input.first_chunk::<HEAD>() {
+        Some(&[_, _, _, _, a, b, c, d]) => HEAD.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize),
+        None => HEAD,
+    }
+}
+
 /// Takes one whole record off the front of `input`, and answers its length. `None`: more bytes are needed.
 ///
 /// # Errors

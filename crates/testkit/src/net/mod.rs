@@ -285,6 +285,18 @@ impl Net {
         token
     }
 
+    /// Puts a packet with any frames on the wire, in the session that a host has with another. Whether there is one.
+    pub fn forge(&mut self, host: usize, to: usize, frames: &[u8]) -> bool {
+        let Some(peer) = self.peer(host, to) else { return false };
+        let mut buf = vec![0u8; 65_536];
+        let endpoint = self.hosts[host].endpoint.as_mut();
+        let Some(packet) = endpoint.and_then(|endpoint| endpoint.forge(peer, frames, &mut buf)) else {
+            return false;
+        };
+        self.put(host, packet.to, buf[..packet.len].to_vec());
+        true
+    }
+
     fn schedule(&mut self, at: Instant, what: What) {
         self.sequence += 1;
         self.queue.push(Reverse((at.max(self.now), self.sequence, what)));
