@@ -18,6 +18,7 @@ mod step;
 mod stock;
 mod suite;
 mod trixie;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -109,6 +110,8 @@ enum Command {
     },
     /// Compiles for aarch64.
     Aarch64,
+    /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
+    Vm(vm::Options),
 }
 
 fn main() -> ExitCode {
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
+        Command::Vm(options) => return vm::run(&options),
     }
     report.finish()
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::StepResult;
 
 /// The exit code for "nothing failed, but something could not run", as in automake.
-const NOT_RUN: u8 = 77;
+pub const NOT_RUN: u8 = 77;
 
 /// What became of a step that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]

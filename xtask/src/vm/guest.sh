@@ -1,0 +1,59 @@
+# The first process in the host's files: makes the devices, runs the command, and tells how it ended.
+share=$1
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /dev/shm 2>/dev/null || { mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm; }
+mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
+ulimit -l unlimited
+
+fail() {
+    echo "the machine cannot be set up: $*"
+    sync
+    /tmp/ofi-vm/busybox poweroff -f
+}
+
+ip link set lo up
+# One device, on an interface that leads nowhere else.
+ip link add roce0 type dummy || fail "no interface"
+ip addr add 10.77.0.1/24 dev roce0
+ip -6 addr add fd77::1/64 dev roce0 nodad
+ip link set roce0 up
+rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
+
+# Two more devices, on the ends of one wire, whose packets do go over it: link down, loss and delay (netem) are for both alone.
+# Namespaces of their own they cannot have: until Linux 6.1 at least, soft-RoCE routes in the first one only. So the rules send
+# what is for the other end out, before they find that it is local.
+ip link add wire0 type veth peer name wire1 || fail "no wire"
+ip addr add 10.78.0.1/32 dev wire0
+ip addr add 10.78.0.2/32 dev wire1
+for end in wire0 wire1; do
+    ip link set $end up
+    for name in accept_local arp_ignore; do
+        echo 1 >/proc/sys/net/ipv4/conf/$end/$name
+    done
+    echo 0 >/proc/sys/net/ipv4/conf/$end/rp_filter
+done
+echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
+ip rule add pref 100 lookup local
+ip rule del pref 0
+ip rule add pref 10 iif lo to 10.78.0.2 lookup 202
+ip rule add pref 10 iif lo to 10.78.0.1 lookup 201
+ip route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
+ip route add 10.78.0.1 dev wire1 src 10.78.0.2 table 201
+for device in "wire0 rxe1" "wire1 rxe2"; do
+    rdma link add ${device#* } type rxe netdev ${device% *} || fail "no second soft-RoCE device"
+done
+
+# What the command prints, as it is, to the port that the host reads.
+port=$(ls /dev/vport*p1 | head -n 1)
+[ -n "$port" ] || fail "no port to the host"
+exec 3>"$port"
+{
+    sh "$share/command.sh"
+    echo $? >/run/ofi-status
+} </dev/null 2>&1 | cat >&3
+cp /run/ofi-status "$share/status"
+sync
+/tmp/ofi-vm/busybox poweroff -f

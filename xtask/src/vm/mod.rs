@@ -1,0 +1,92 @@
+//! `cargo xtask vm -- COMMAND ARGS`: runs a command on a kernel that has soft-RoCE, which the host's need not have.
+//!
+//! QEMU boots Debian's kernel in emulation, over the host's own files: absolute paths mean the same inside, the working
+//! directory is kept, and nothing that the command writes stays, but for what it writes to [`SHARE`]. What it prints comes back, and
+//! so does its exit status. Nothing is installed on the host, and no privileges are needed there; inside, the command is root.
+//!
+//! Emulated time says nothing about speed: no measurement belongs in here.
+
+mod cpio;
+mod kernel;
+mod machine;
+mod modules;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::step::{NOT_RUN, target_dir};
+
+/// The variable that tells the command where it may leave files for the host: a folder that has one path in both.
+pub const SHARE: &str = "OFI_VM_SHARE";
+
+/// What a run of the machine is.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The longest that it may take, the boot included, in seconds.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Memory of the machine, in MiB.
+    #[arg(long, default_value_t = 2048)]
+    memory: u64,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Where everything of the machine lies.
+fn folder() -> PathBuf {
+    target_dir("vm")
+}
+
+/// Runs the command, and ends as it did. What this host lacks for it is said by name.
+pub fn run(options: &Options) -> ExitCode {
+    let limit = Duration::from_secs(options.seconds);
+    let ended = match prepare() {
+        Ok(parts) => machine::run(&parts, &options.command, options.memory, limit),
+        Err(why) => {
+            println!("NOT RUN: {} in a virtual machine: {why}", options.command[0]);
+            return NOT_RUN.into();
+        }
+    };
+    match ended {
+        Ok(status) => u8::try_from(status).unwrap_or(1).into(),
+        Err(why) => {
+            println!("FAILED: {} in a virtual machine: {why}", options.command[0]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the machine is made of.
+struct Parts {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// Fetches and builds what is not there yet.
+///
+/// # Errors
+/// What is missing, and how to get it.
+fn prepare() -> Result<Parts, String> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(
+            "the machine is an x86_64, which runs programs of this host only if that is one too".into()
+        );
+    }
+    let busybox = machine::find_tools()?;
+    let folder = folder();
+    std::fs::create_dir_all(&folder).map_err(|error| told(&folder, &error))?;
+    let kernel = kernel::kernel(&folder)?;
+    let initramfs = kernel.folder.join("initramfs");
+    let image = machine::initramfs(&busybox, &kernel)?;
+    // Whole or not at all: another run may be reading it.
+    let fresh = initramfs.with_extension(std::process::id().to_string());
+    std::fs::write(&fresh, image).map_err(|error| told(&fresh, &error))?;
+    std::fs::rename(&fresh, &initramfs).map_err(|error| told(&initramfs, &error))?;
+    Ok(Parts { kernel: kernel.image, initramfs })
+}
+
+fn told(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
