@@ -192,7 +192,7 @@ impl ShmPort {
     /// # Errors
     /// `FI_EADDRINUSE`.
     pub fn open(info: &Info, wanted: Option<&Address>) -> Result<Self> {
-        let (address, socket) = name::bind(wanted, info.addr_format)?;
+        let (address, socket) = name::bind(wanted, false, info.addr_format)?;
         let name = name::socket_name(&address)?;
         Ok(Self { address, socket, format: info.addr_format, auth: AuthKey::of(info), name })
     }

@@ -77,6 +77,8 @@ pub struct Terms {
     pub strict: bool,
     pub connected: bool,
     pub auth: AuthKey,
+    /// The name in the info, which is the endpoint's unless another endpoint has it.
+    pub proposed: Option<Address>,
 }
 
 impl State {
@@ -88,6 +90,7 @@ impl State {
             strict: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
             connected: crate::connection::is_connected(info),
             auth: AuthKey::of(info),
+            proposed: info.src_addr.clone(),
         };
         Self::Closed { domain: Arc::clone(domain), terms }
     }

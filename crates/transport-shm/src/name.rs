@@ -1,5 +1,5 @@
-//! Addresses: a name (`fi_shm://…`, `FI_ADDR_STR`) or a port of this host (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and
-//! the abstract socket that each stands for.
+//! Addresses: a name (`fi_shm://…`, or `fi_ns://…` of a node and a service; `FI_ADDR_STR`) or a port of this host
+//! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and the abstract socket that each stands for.
 //!
 //! The kernel tells who sent a datagram by the name of the sender's socket, so an address cannot be forged.
 
@@ -11,8 +11,14 @@ use crate::sys::{self, ControlSocket};
 
 /// How a name begins, as in C libfabric.
 pub const SCHEME: &str = "fi_shm://";
+/// How a name begins that was made of a node and a service, as in C libfabric.
+const SERVICE_SCHEME: &str = "fi_ns://";
 /// First byte string of a socket that belongs to a name.
 const NAMED: &[u8] = b"ofi-shm/n/";
+/// And to the name of a service.
+const SERVICE: &[u8] = b"ofi-shm/s/";
+/// The schemes of names, and how the sockets of each begin.
+const SCHEMES: [(&str, &[u8]); 2] = [(SCHEME, NAMED), (SERVICE_SCHEME, SERVICE)];
 /// First byte string of a socket that belongs to a port.
 const PORT: &[u8] = b"ofi-shm/p/";
 /// Longest name, so that the socket's fits into `sun_path`.
@@ -22,10 +28,38 @@ fn invalid(found: impl Into<String>) -> Error {
     Error::wanted(
         Errno::EINVAL,
         "an address of provider shm",
-        format!("{SCHEME}NAME of at most {MAX_NAME} bytes, or an address and port of this host"),
+        format!(
+            "{SCHEME}NAME or {SERVICE_SCHEME}NAME of at most {MAX_NAME} bytes, or an address and port of this host"
+        ),
         found,
         "use fi_getname's answer of an endpoint on this host",
     )
+}
+
+/// The name in an address of a scheme, and how its socket begins.
+fn named(text: &str) -> Option<(&str, &'static [u8])> {
+    SCHEMES.iter().find_map(|&(scheme, prefix)| Some((text.strip_prefix(scheme)?, prefix)))
+}
+
+/// Whether `text` is an address of its own, and no host's name.
+pub fn has_scheme(text: &str) -> bool {
+    named(text).is_some()
+}
+
+/// The name that a node and a service make, whatever they are: that of C libfabric.
+///
+/// # Errors
+/// `FI_EINVAL` if it is too long.
+pub fn of_service(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+    let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    let text = match (given(node), given(service)) {
+        (Some(node), _) if has_scheme(&node) => node,
+        (Some(node), Some(service)) => format!("{SERVICE_SCHEME}{node}:{service}"),
+        (None, Some(service)) => format!("{SERVICE_SCHEME}{service}"),
+        (Some(node), None) => format!("{SCHEME}{node}"),
+        (None, None) => return Err(invalid("neither a node nor a service")),
+    };
+    normalize(&Address::from_text(&text))
 }
 
 /// Whether `ip` belongs to this host.
@@ -44,8 +78,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 /// See [`ofi_core::transport::Transport::normalize`].
 pub fn normalize(address: &Address) -> Result<Address> {
     if let Some(text) = address.text() {
-        return match text.strip_prefix(SCHEME) {
-            Some(name) if !name.is_empty() && name.len() <= MAX_NAME => Ok(Address::from_text(text)),
+        return match named(text) {
+            Some((name, _)) if !name.is_empty() && name.len() <= MAX_NAME => Ok(Address::from_text(text)),
             _ => Err(invalid(format!("{text:?}"))),
         };
     }
@@ -60,7 +94,7 @@ pub fn normalize(address: &Address) -> Result<Address> {
 pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let node = node.filter(|node| !node.is_empty());
     let service = service.filter(|service| !service.is_empty());
-    if let Some(name) = node.filter(|node| node.starts_with(SCHEME)) {
+    if let Some(name) = node.filter(|node| has_scheme(node)) {
         return normalize(&Address::from_text(name));
     }
     let port: u16 = match service {
@@ -77,8 +111,8 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
 
 /// The socket behind a normalised address.
 pub fn socket_name(address: &Address) -> Result<Vec<u8>> {
-    if let Some(name) = address.text().and_then(|text| text.strip_prefix(SCHEME)) {
-        return Ok([NAMED, name.as_bytes()].concat());
+    if let Some((name, prefix)) = address.text().and_then(named) {
+        return Ok([prefix, name.as_bytes()].concat());
     }
     let socket = address.to_socket_addr().ok_or_else(|| invalid(address.to_string()))?;
     Ok([PORT, socket.port().to_string().as_bytes()].concat())
@@ -86,9 +120,11 @@ pub fn socket_name(address: &Address) -> Result<Vec<u8>> {
 
 /// The address behind a socket, in the form that an endpoint with addresses of `format` uses.
 pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
-    if let Some(name) = socket.strip_prefix(NAMED) {
-        let name = std::str::from_utf8(name).ok()?;
-        return Some(Address::from_text(&format!("{SCHEME}{name}")));
+    for (scheme, prefix) in SCHEMES {
+        if let Some(name) = socket.strip_prefix(prefix) {
+            let name = std::str::from_utf8(name).ok()?;
+            return Some(Address::from_text(&format!("{scheme}{name}")));
+        }
     }
     let port = std::str::from_utf8(socket.strip_prefix(PORT)?).ok()?.parse().ok()?;
     let ip: IpAddr = match format {
@@ -121,11 +157,38 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
     })
 }
 
-/// Binds the socket of an endpoint that asked for `wanted`.
+/// Binds the socket of an endpoint that asked for `wanted`. A name that is only `proposed`, by the info that the endpoint was
+/// opened with, may be that of another already: the endpoint then gets one that begins so.
 ///
 /// # Errors
-/// `FI_EADDRINUSE` if somebody has the name.
-pub fn bind(wanted: Option<&Address>, format: AddrFormat) -> Result<(Address, ControlSocket)> {
+/// `FI_EADDRINUSE` if somebody has the name, and it is not only proposed.
+pub fn bind(
+    wanted: Option<&Address>,
+    proposed: bool,
+    format: AddrFormat,
+) -> Result<(Address, ControlSocket)> {
+    match bind_as(wanted, format) {
+        Err(error) if proposed && error.errno() == Errno::EADDRINUSE => {
+            let Some(name) = wanted.and_then(Address::text) else { return Err(error) };
+            bind_as(Some(&normalize(&beside(name))?), format)
+        }
+        other => other,
+    }
+}
+
+/// A name that begins as `name` does, which nobody has.
+fn beside(name: &str) -> Address {
+    let suffix = format!(":{:016x}", sys::random());
+    let scheme =
+        SCHEMES.iter().find(|(scheme, _)| name.starts_with(scheme)).map_or(0, |(scheme, _)| scheme.len());
+    let mut end = name.len().min(scheme + MAX_NAME - suffix.len());
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    Address::from_text(&format!("{}{suffix}", &name[..end]))
+}
+
+fn bind_as(wanted: Option<&Address>, format: AddrFormat) -> Result<(Address, ControlSocket)> {
     let mut bound = Err(Error::new(Errno::EADDRNOTAVAIL));
     for address in candidates(wanted, format) {
         match ControlSocket::bind(&socket_name(&address)?) {
@@ -142,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_name_and_a_port_come_back_from_their_sockets() {
-        for text in ["fi_shm://a", "fi_shm://123:45"] {
+        for text in ["fi_shm://a", "fi_shm://123:45", "fi_ns://a", "fi_ns://target:activation"] {
             let address = normalize(&Address::from_text(text)).unwrap();
             let socket = socket_name(&address).unwrap();
             assert_eq!(address_of(&socket, AddrFormat::Str), Some(address));
@@ -150,6 +213,33 @@ mod tests {
         let address = resolve(Some("127.0.0.1"), Some("5000")).unwrap();
         let socket = socket_name(&address).unwrap();
         assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address));
+    }
+
+    #[test]
+    fn a_node_and_a_service_make_a_name_whatever_they_are() {
+        for (node, service, name) in [
+            (Some("target"), Some("activation"), "fi_ns://target:activation"),
+            (Some("203.0.113.9"), Some("80"), "fi_ns://203.0.113.9:80"),
+            (None, Some("7471"), "fi_ns://7471"),
+            (Some("here"), None, "fi_shm://here"),
+            (Some("fi_shm://here"), Some("7471"), "fi_shm://here"),
+        ] {
+            assert_eq!(of_service(node, service).unwrap(), Address::from_text(name));
+        }
+        assert!(of_service(None, None).is_err() && of_service(Some(""), Some("")).is_err());
+        assert!(of_service(Some(&"x".repeat(97)), None).is_err());
+    }
+
+    #[test]
+    fn a_proposed_name_that_somebody_has_is_only_how_the_next_one_begins() {
+        let wanted = Address::from_text(&format!("fi_ns://{:016x}é{}", sys::random(), "x".repeat(70)));
+        let (first, _socket) = bind(Some(&wanted), true, AddrFormat::Str).unwrap();
+        assert_eq!(first, wanted);
+        assert_eq!(bind(Some(&wanted), false, AddrFormat::Str).err().unwrap().errno(), Errno::EADDRINUSE);
+        let (second, _beside) = bind(Some(&wanted), true, AddrFormat::Str).unwrap();
+        let (begins, text) = (&wanted.text().unwrap()[..20], second.text().unwrap());
+        assert!(second != wanted && text.starts_with(begins), "{text}");
+        assert_eq!(normalize(&second).unwrap(), second);
     }
 
     #[test]

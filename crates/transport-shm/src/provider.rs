@@ -64,7 +64,7 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
 /// The address that node and service name, and the format of all addresses.
 fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
-    let scheme = request.node.is_some_and(|node| node.starts_with(name::SCHEME));
+    let scheme = request.node.is_some_and(name::has_scheme);
     if request.node.is_none() && request.service.is_none() {
         let given =
             request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
@@ -87,7 +87,14 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
         return Err(refusal("node and service", wanted, offered));
     }
-    let address = name::resolve(request.node, request.service).map_err(|error| {
+    // A port is a number. Other services are names, as are all where names are asked for.
+    let port = request.service.is_none_or(|service| service.is_empty() || service.parse::<u16>().is_ok());
+    let resolve = match hinted {
+        AddrFormat::Str => name::of_service,
+        AddrFormat::Unspec if !port => name::of_service,
+        _ => name::resolve,
+    };
+    let address = resolve(request.node, request.service).map_err(|error| {
         refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string())
     })?;
     Ok((address.format(), Some(address)))

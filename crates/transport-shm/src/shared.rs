@@ -115,7 +115,8 @@ impl Shared {
         terms: &crate::lanes::Terms,
         barrier: Support,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
-        let (address, socket) = name::bind(wanted, terms.format)?;
+        let (address, socket) =
+            name::bind(wanted, wanted.is_some() && wanted == terms.proposed.as_ref(), terms.format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, true)?;

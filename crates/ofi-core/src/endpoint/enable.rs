@@ -67,10 +67,14 @@ impl<T: Transport> EpCore<T> {
         state.ends.tx.decide();
         state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
         let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
-        let mut lanes = match &key {
-            None => T::open_lanes(&core.domain.part, &core.info)?,
-            Some((key, _)) => T::open_lanes(&core.domain.part, &auth::with_key(&core.info, key))?,
-        };
+        let mut info = std::borrow::Cow::Borrowed(&core.info);
+        if let Some((key, _)) = &key {
+            info = std::borrow::Cow::Owned(auth::with_key(&info, key));
+        }
+        if state.named {
+            info.to_mut().src_addr = None; // fi_setname counts, and that alone
+        }
+        let mut lanes = T::open_lanes(&core.domain.part, &info)?;
         state.key_in_use = key.map(|(_, in_use)| in_use);
         lanes.permit_shared_memory(state.shared_memory);
         let name = lanes.enable(state.name.as_ref())?;
@@ -109,15 +113,38 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// Whether capabilities need a transmit queue and a receive queue.
+/// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have directions of their
+/// own, all of them where none is named; being the target of an access needs neither queue.
 fn directions(caps: Caps) -> (bool, bool) {
-    let messages = caps.intersects(Caps::MSG | Caps::TAGGED);
-    let one_sided = caps.intersects(Caps::RMA | Caps::ATOMIC);
+    let may = |what: Caps, all: Caps, direction: Caps| {
+        caps.intersects(what) && (!caps.intersects(all) || caps.intersects(direction))
+    };
+    let messages = |direction| may(Caps::MSG | Caps::TAGGED, Caps::MSG_DIRECTIONS, direction);
+    let accesses = may(Caps::RMA | Caps::ATOMIC, Caps::RMA_DIRECTIONS, Caps::READ | Caps::WRITE);
     let together = caps.contains(Caps::COLLECTIVE);
-    let named = caps.intersects(Caps::SEND | Caps::RECV | Caps::READ | Caps::WRITE);
-    let sends = (messages && (!named || caps.contains(Caps::SEND)))
-        || (one_sided && (!named || caps.intersects(Caps::READ | Caps::WRITE)))
-        || together;
-    let receives = messages && (!named || caps.contains(Caps::RECV));
-    (sends, receives)
+    (messages(Caps::SEND) || accesses || together, messages(Caps::RECV))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_accesses_name_their_directions_apart() {
+        for (caps, wanted) in [
+            (Caps::MSG, (true, true)),
+            (Caps::MSG | Caps::RECV, (false, true)),
+            (Caps::TAGGED | Caps::SEND, (true, false)),
+            (Caps::RMA, (true, false)),
+            (Caps::RMA | Caps::WRITE, (true, false)),
+            (Caps::RMA | Caps::REMOTE_WRITE, (false, false)),
+            (Caps::ATOMIC | Caps::REMOTE_READ | Caps::REMOTE_WRITE, (false, false)),
+            (Caps::MSG | Caps::RECV | Caps::RMA | Caps::REMOTE_WRITE, (false, true)),
+            (Caps::MSG | Caps::RECV | Caps::RMA, (true, true)),
+            (Caps::MSG | Caps::RMA | Caps::REMOTE_WRITE, (true, true)),
+            (Caps::COLLECTIVE, (true, false)),
+        ] {
+            assert_eq!(directions(caps), wanted, "{caps}");
+        }
+    }
 }

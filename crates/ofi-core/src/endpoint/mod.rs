@@ -75,6 +75,8 @@ struct State<T: Transport> {
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
+    /// fi_setname gave the name.
+    named: bool,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
     shared_memory: bool,
     /// Keeps the authorization key of the address vector there.
@@ -296,6 +298,7 @@ impl<T: Transport> Ep<T> {
             queues: [None, None],
             // The source address of a connection request is the passive endpoint's, which has it.
             name: if accepts { None } else { info.src_addr.clone() },
+            named: false,
             shared_memory: true,
             key_in_use: None,
             patience: Patience::default(),
@@ -421,7 +424,7 @@ impl<T: Transport> Endpoint for Ep<T> {
                 "name it first",
             ));
         }
-        guard.name = Some(T::normalize(address)?);
+        (guard.name, guard.named) = (Some(T::normalize(address)?), true);
         Ok(())
     }
 
