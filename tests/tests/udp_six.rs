@@ -38,7 +38,8 @@ cases! {
     av: one_vector_serves_many_endpoints, the_source_follows_removal_and_reuse;
     queue: the_source_is_told, an_unknown_source_is_an_error_with_its_address_on_request;
     connection: a_connection_carries_data_both_ways_and_then_messages, nobody_listening_refuses,
-        a_listener_that_closes_refuses_what_waits, connections_come_and_go;
+        a_listener_that_closes_refuses_what_waits,
+        a_listener_that_closes_after_an_acceptance_undoes_nothing, connections_come_and_go;
     datagram: datagrams_carry_messages_and_their_source, a_datagram_to_nobody_completes,
         a_group_s_members_receive_what_is_sent_to_it;
 }

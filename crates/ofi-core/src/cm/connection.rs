@@ -14,8 +14,8 @@ use crate::transport::{Peer, Reaction};
 enum Phase {
     /// Nothing was asked for.
     Idle,
-    /// A request is on its way.
-    Connecting { deadline: Instant },
+    /// A request is on its way. Once it is `granted`, the acceptance comes from elsewhere, and the passive endpoint may go.
+    Connecting { deadline: Instant, granted: bool },
     /// This end has accepted, and waits for the confirmation. While it is `awaited`, other requests wait for it too.
     Accepted { deadline: Instant, awaited: bool },
     /// It is there.
@@ -178,7 +178,7 @@ impl Connection {
         }
         self.cookie = cookie()?;
         (self.other, self.called) = (Some(to.clone()), Some(to));
-        self.phase = Phase::Connecting { deadline };
+        self.phase = Phase::Connecting { deadline, granted: false };
         self.requests += 1;
         Ok(Packet::new(Kind::Request, self.cookie, cut(data)).encode())
     }
@@ -200,6 +200,7 @@ impl Connection {
         if !request.answer() {
             return Err(Error::with(Errno::EALREADY, "the connection request was answered before"));
         }
+        request.grant();
         let to = request.from().clone();
         self.cookie = request.cookie();
         self.other = Some(to.clone());
@@ -263,6 +264,12 @@ impl Connection {
                 self.report(Event { conn_data, ..Event::new(EventKind::Connected, self.fid) });
                 (Reaction::Join(Packet::new(Kind::Confirm, self.cookie, &[]).encode()), Ended::No)
             }
+            (&Phase::Connecting { deadline, .. }, Kind::Granted) if of_other => {
+                self.phase = Phase::Connecting { deadline, granted: true };
+                NOTHING
+            }
+            // The acceptance was faster.
+            (Phase::Connected | Phase::Ended, Kind::Granted) if self.called.as_ref() == Some(from) => NOTHING,
             (Phase::Connecting { .. }, Kind::Reject) if of_other => {
                 (Reaction::Nothing, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
             }
@@ -314,7 +321,8 @@ impl Connection {
 
     /// A packet to `to` did not arrive, or `to` is gone.
     pub fn lost(&mut self, to: &Address, errno: Errno) -> Ended {
-        if self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
+        let granted = matches!(self.phase, Phase::Connecting { granted: true, .. });
+        if granted || self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
     }
 
     /// The peer, or whoever was asked for it, is gone.
@@ -333,7 +341,7 @@ impl Connection {
     /// When to call [`Connection::tick`].
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Connecting { deadline } | Phase::Accepted { deadline, .. } => Some(deadline),
+            Phase::Connecting { deadline, .. } | Phase::Accepted { deadline, .. } => Some(deadline),
             _ => None,
         }
     }

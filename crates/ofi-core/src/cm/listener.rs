@@ -56,6 +56,15 @@ impl Request {
         }
         true
     }
+
+    /// Tells whoever asks that an endpoint accepts, so that the end of the passive endpoint is not taken for a refusal.
+    pub fn grant(&self) {
+        if let Some(listener) = self.listener.upgrade()
+            && listener.born.is_here()
+        {
+            listener.answer(&self.from, Packet::new(Kind::Granted, self.cookie, &[]));
+        }
+    }
 }
 
 impl Drop for Request {
@@ -97,12 +106,16 @@ impl Listener {
             return; // a forked child drops what its parent still has
         }
         let errno = Errno::ECONNREFUSED.get() as u32;
-        let packet = Packet { kind: Kind::Reject, cookie, errno, data: cut(data) }.encode();
+        self.answer(to, Packet { kind: Kind::Reject, cookie, errno, data: cut(data) });
+    }
+
+    /// Sends an answer, now or as soon as there is room.
+    fn answer(&self, to: &Address, packet: Packet<'_>) {
         let mut state = self.state();
         if state.late.len() >= LATE {
             state.late.pop_front();
         }
-        state.late.push_back((to.clone(), packet));
+        state.late.push_back((to.clone(), packet.encode()));
         state.flush();
     }
 

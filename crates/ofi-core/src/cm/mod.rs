@@ -5,6 +5,7 @@
 //! connecting endpoint                passive endpoint            accepting endpoint
 //!   connect      ── Request ────────────▶ FI_CONNREQ
 //!                                         application opens ───────▶ accept
+//!                ◀── Granted ──────────── may close from here on
 //!   FI_CONNECTED ◀───────────────────────────────────── Accept ──
 //!   joins        ── Confirm ─────────────────────────────────────▶ FI_CONNECTED
 //!        or      ◀── Reject ───────────── reject, or backlog full

@@ -26,9 +26,12 @@ pub enum Kind {
     Reject,
     /// The sender has ended the connection.
     Shutdown,
+    /// An endpoint accepts, and its [`Kind::Accept`] comes from elsewhere: the sender may go.
+    Granted,
 }
 
-const KINDS: [Kind; 5] = [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Reject, Kind::Shutdown];
+const KINDS: [Kind; 6] =
+    [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Reject, Kind::Shutdown, Kind::Granted];
 
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,7 @@ mod tests {
     proptest! {
         #[test]
         fn parse_inverts_encode(
-            kind in 0usize..5, cookie: u64, errno in 1u32..200, data in prop::collection::vec(any::<u8>(), 0..=DATA_SIZE)
+            kind in 0usize..KINDS.len(), cookie: u64, errno in 1u32..200, data in prop::collection::vec(any::<u8>(), 0..=DATA_SIZE)
         ) {
             let kind = KINDS[kind];
             let errno = if kind == Kind::Reject { errno } else { 0 };

@@ -89,11 +89,26 @@ fn a_loss_of_the_peer_is_told_once() {
     assert_eq!(connection.shutdown().unwrap(), None);
 }
 
+#[test]
+fn a_passive_endpoint_that_goes_after_it_granted_does_not_undo_the_acceptance() {
+    let (mut connection, eq, cookie) = calling(LONG);
+    let granted = Packet::new(Kind::Granted, cookie, b"").encode();
+    assert_eq!(connection.packet(&address("other"), &granted), (Reaction::Nothing, Ended::No));
+    assert_eq!(connection.refused(), 1, "only whoever was asked can say so");
+    assert_eq!(connection.packet(&address("listener"), &granted), (Reaction::Nothing, Ended::No));
+    assert_eq!(connection.lost(&address("listener"), Errno::ECONNREFUSED), Ended::No);
+    assert!(connection.deadline().is_some(), "it still has an end");
+    let accept = Packet::new(Kind::Accept, cookie, b"").encode();
+    assert!(matches!(connection.packet(&address("peer"), &accept).0, Reaction::Join(_)));
+    assert_eq!(connection.packet(&address("listener"), &granted), (Reaction::Nothing, Ended::No));
+    assert_eq!((eq.read().unwrap().kind, connection.refused()), (EventKind::Connected, 1));
+}
+
 proptest! {
     /// Whatever comes, in whatever order: one outcome at most, at most one end, and no way back.
     #[test]
     fn packets_of_any_kind_and_origin_end_a_connection_once(
-        steps in prop::collection::vec((0u16..7, 0usize..3, any::<bool>()), 0..20)
+        steps in prop::collection::vec((0u16..8, 0usize..3, any::<bool>()), 0..20)
     ) {
         let (mut connection, eq, cookie) = calling(LONG);
         let names = ["listener", "peer", "other"].map(address);
@@ -101,10 +116,17 @@ proptest! {
         for (kind, from, right) in steps {
             let cookie = if right { cookie } else { !cookie };
             let (reaction, ended) = match kind {
-                5 => (Reaction::Nothing, connection.gone(Errno::ECONNRESET)),
-                6 => (Reaction::Nothing, connection.lost(&names[from], Errno::ECONNREFUSED)),
+                6 => (Reaction::Nothing, connection.gone(Errno::ECONNRESET)),
+                7 => (Reaction::Nothing, connection.lost(&names[from], Errno::ECONNREFUSED)),
                 kind => {
-                    let kinds = [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Reject, Kind::Shutdown];
+                    let kinds = [
+                        Kind::Request,
+                        Kind::Accept,
+                        Kind::Confirm,
+                        Kind::Reject,
+                        Kind::Shutdown,
+                        Kind::Granted,
+                    ];
                     let kind = kinds[usize::from(kind)];
                     let errno = if kind == Kind::Reject { 111 } else { 0 };
                     let bytes = Packet { kind, cookie, errno, data: &[] }.encode();
@@ -112,7 +134,7 @@ proptest! {
                 }
             };
             if !right {
-                prop_assert!(kind >= 5 || reaction == Reaction::Nothing);
+                prop_assert!(kind >= 6 || reaction == Reaction::Nothing);
             }
             ends += usize::from(ended == Ended::Now);
             prop_assert_eq!(connection.is_over(), ends == 1);

@@ -172,6 +172,22 @@ pub fn a_listener_that_closes_refuses_what_waits(kit: &dyn Kit) {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
+pub fn a_listener_that_closes_after_an_acceptance_undoes_nothing(kit: &dyn Kit) {
+    for _ in 0..10 {
+        let listener = listener(kit);
+        let caller = closed(kit);
+        caller.ep.connect(&listener.pep.name().expect("a name"), &[]).expect("connecting");
+        let request = listener.request(&[&caller]);
+        let accepting =
+            opening(kit).info(*request.info.expect("checked")).open_disabled().expect("an endpoint");
+        accepting.ep.enable().expect("enabling");
+        accepting.ep.accept(&[]).expect("accepting");
+        drop(listener);
+        event_of(&caller, EventKind::Connected, &[&accepting]);
+        event_of(&accepting, EventKind::Connected, &[&caller]);
+    }
+}
+
 pub fn nothing_is_sent_before_the_connection_but_receives_are_posted(kit: &dyn Kit) {
     let listener = listener(kit);
     let caller = closed(kit);
