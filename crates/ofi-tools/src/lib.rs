@@ -2,7 +2,8 @@
 //!
 //! Options, output and exit codes follow libfabric's programs of the same names, so that scripts written for those
 //! work; what is added has a long option (`--json`, `--explain`, `--rma`). The programs in `src/bin` only call
-//! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`.
+//! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`; [`topo::main`] is `mr-topo`, which
+//! shows what `multirail` sees of the machine.
 //!
 //! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/arena.rs`; system
 //! calls that the standard library lacks are in `pingpong/sys.rs`. There is no other `unsafe` code.
@@ -13,3 +14,4 @@ mod failure;
 pub mod info;
 mod output;
 pub mod pingpong;
+pub mod topo;

@@ -1,0 +1,122 @@
+//! How many rails the memory of one NUMA node can feed, and which.
+//!
+//! NICs below one switch share its uplink, so beyond a certain count another NIC adds nothing. The count and the choice are NIXL's: as
+//! many rails as the node's switch uplinks carry links of a NIC, spread over the switches, then more of that node, then other
+//! nodes by distance. Where links or NUMA nodes are not known, every NIC is as good as any other, and all are used.
+
+use std::collections::BTreeMap;
+
+use super::{Link, PciAddress, Rate, Topology};
+
+/// How much bandwidth a transfer of one NUMA node's memory should take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DramLimit {
+    /// What the switches of a NUMA node carry, on average.
+    #[default]
+    Measured,
+    /// So much, counted in port rates.
+    AtMost(Rate),
+}
+
+impl Topology {
+    /// What the uplinks of the switches of a NUMA node carry together, for each node that has such NICs.
+    pub fn numa_capacity(&self, nics: &[usize]) -> BTreeMap<u32, Rate> {
+        let mut uplinks: BTreeMap<PciAddress, (u32, Link)> = BTreeMap::new();
+        for nic in nics.iter().filter_map(|&nic| self.nics.get(nic)) {
+            if let (Some(numa), Some((switch, link))) = (nic.numa, self.uplink(nic)) {
+                uplinks.entry(switch).or_insert((numa, link));
+            }
+        }
+        let mut capacity = BTreeMap::new();
+        for (numa, link) in uplinks.into_values() {
+            capacity.entry(numa).or_insert(Rate(0)).0 += link.rate().0;
+        }
+        capacity
+    }
+
+    /// The NICs, of these, to move memory of NUMA node `numa` with. `turn` rotates among equals, so that successive buffers use
+    /// different ones.
+    pub fn dram_rails(&self, nics: &[usize], numa: Option<u32>, limit: DramLimit, turn: usize) -> Vec<usize> {
+        let Some((wanted, link)) = self.wanted(nics, limit) else { return nics.to_vec() };
+        let mut chosen = Vec::new();
+        for node in self.nodes_by_distance(nics, numa) {
+            let mut switches = self.switches_of(nics, node, link, turn);
+            // As many of each switch as its uplink carries; then the others, one of each switch by turns.
+            for switch in &mut switches {
+                let room = switch.fits.min(switch.nics.len()).min(wanted - chosen.len());
+                chosen.extend(switch.nics.drain(..room));
+            }
+            while chosen.len() < wanted && switches.iter().any(|switch| !switch.nics.is_empty()) {
+                for switch in switches.iter_mut().filter(|switch| !switch.nics.is_empty()) {
+                    if chosen.len() < wanted {
+                        chosen.push(switch.nics.remove(0));
+                    }
+                }
+            }
+        }
+        chosen
+    }
+
+    /// How many rails, and the average link of a NIC; `None` for all, as not enough is known.
+    fn wanted(&self, nics: &[usize], limit: DramLimit) -> Option<(usize, Rate)> {
+        let of = |rate: fn(&super::Nic) -> Option<Rate>| {
+            let rates: Option<Vec<u64>> =
+                nics.iter().map(|&nic| self.nics.get(nic).and_then(rate).map(|rate| rate.0)).collect();
+            average(&rates?)
+        };
+        let link = of(|nic| nic.link.map(Link::rate))?;
+        let capacity: Vec<u64> = self.numa_capacity(nics).into_values().map(|rate| rate.0).collect();
+        let capacity = average(&capacity)?;
+        let rails = match limit {
+            DramLimit::Measured => capacity / link,
+            DramLimit::AtMost(Rate(limit)) => limit / of(|nic| nic.speed)?,
+        };
+        Some(((rails.max(1) as usize).min(nics.len()), Rate(link)))
+    }
+
+    /// NUMA nodes that have NICs, the nearest to `numa` first.
+    fn nodes_by_distance(&self, nics: &[usize], numa: Option<u32>) -> Vec<Option<u32>> {
+        let mut nodes: Vec<Option<u32>> = nics.iter().map(|&nic| self.nics[nic].numa).collect();
+        let row = numa.and_then(|id| self.numa.iter().find(|node| node.id == id));
+        nodes.sort_by_key(|&node| {
+            let column = node.and_then(|id| self.numa.iter().position(|other| other.id == id));
+            let far = || column.and_then(|at| row?.distances.get(at)).copied().unwrap_or(u32::MAX);
+            (if node == numa { 0 } else { far() }, node)
+        });
+        nodes.dedup();
+        nodes
+    }
+
+    fn switches_of(&self, nics: &[usize], node: Option<u32>, link: Rate, turn: usize) -> Vec<Switch> {
+        let mut switches: BTreeMap<Option<PciAddress>, Switch> = BTreeMap::new();
+        for &nic in nics.iter().filter(|&&nic| self.nics[nic].numa == node) {
+            let uplink = self.uplink(&self.nics[nic]);
+            let fits = uplink.map_or(0, |(_, uplink)| (uplink.rate().0 / link.0.max(1)) as usize);
+            let switch = switches.entry(uplink.map(|(pci, _)| pci)).or_default();
+            switch.fits = fits;
+            switch.nics.push(nic);
+        }
+        let mut switches: Vec<Switch> = switches.into_values().collect();
+        for switch in &mut switches {
+            let by = turn % switch.nics.len().max(1);
+            switch.nics.rotate_left(by);
+        }
+        let by = turn % switches.len().max(1);
+        switches.rotate_left(by);
+        switches
+    }
+}
+
+/// NICs below one uplink.
+#[derive(Default)]
+struct Switch {
+    /// How many of their links the uplink carries.
+    fits: usize,
+    nics: Vec<usize>,
+}
+
+fn average(values: &[u64]) -> Option<u64> {
+    let sum: u128 = values.iter().map(|&value| u128::from(value)).sum();
+    let average = sum.checked_div(values.len() as u128)?;
+    u64::try_from(average).ok().filter(|&average| average > 0)
+}

@@ -1,0 +1,261 @@
+//! Where the NICs, accelerators and memory of this host are, and which of them belong together.
+//!
+//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. What sysfs does not say (inside containers it may
+//! say little) is absent from the answer, never guessed. [`Topology::add_infos`] joins what getinfo offers, so that
+//! interfaces without a PCI address have their place too.
+//!
+//! Invariants of a [`Topology`]: a node's parent has a smaller index; node 0 is the machine; NICs and accelerators are in the
+//! order of their PCI addresses, those without an address last, by name.
+
+mod bandwidth;
+mod group;
+mod link;
+mod render;
+mod svg;
+mod sysfs;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use bandwidth::DramLimit;
+pub use group::Grouping;
+pub use link::{Link, Rate};
+pub use sysfs::PciAddress;
+
+/// What hangs where in one machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Topology {
+    nodes: Vec<Node>,
+    nics: Vec<Nic>,
+    accelerators: Vec<Accelerator>,
+    numa: Vec<NumaNode>,
+}
+
+/// A place that others hang below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The place above; `None` for the machine.
+    pub parent: Option<usize>,
+    /// What it is.
+    pub kind: NodeKind,
+}
+
+/// What a [`Node`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// The machine.
+    Machine,
+    /// A NUMA node, by the operating system's number.
+    Numa(u32),
+    /// A PCI root complex: domain and first bus.
+    Host {
+        /// PCI domain.
+        domain: u16,
+        /// First bus.
+        bus: u8,
+    },
+    /// A PCI bridge or a port of a switch.
+    Bridge {
+        /// Its address.
+        pci: PciAddress,
+        /// Its upstream link; `None` where it is not known.
+        link: Option<Link>,
+    },
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NumaNode {
+    /// The operating system's number.
+    pub id: u32,
+    /// Distances to [`Topology::numa`], in its order; empty where they are not known.
+    pub distances: Vec<u32>,
+}
+
+/// How a NIC shows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NicKind {
+    /// An RDMA device (`/sys/class/infiniband`).
+    Rdma,
+    /// A network interface (`/sys/class/net`).
+    Net,
+    /// A device that only a provider knows.
+    Provider,
+}
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Nic {
+    /// The operating system's name, or the provider's name of the domain.
+    pub name: String,
+    /// How it shows itself.
+    pub kind: NicKind,
+    /// PCI address, if it is on PCI.
+    pub pci: Option<PciAddress>,
+    /// The NUMA node that it is nearest to.
+    pub numa: Option<u32>,
+    /// Rate of the port.
+    pub speed: Option<Rate>,
+    /// The PCI link that it hangs on.
+    pub link: Option<Link>,
+    /// The node that it hangs below.
+    pub parent: usize,
+    /// Providers that offer it, each with the name of its domain.
+    pub providers: Vec<Offer>,
+}
+
+/// A provider that reaches a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Offer {
+    /// Such as `udp`.
+    pub provider: String,
+    /// What to ask getinfo for.
+    pub domain: String,
+}
+
+/// Whose accelerator it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vendor {
+    /// An NVIDIA GPU.
+    Nvidia,
+    /// An AWS Inferentia or Trainium device.
+    Neuron,
+}
+
+/// A device that computes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Accelerator {
+    /// Whose.
+    pub vendor: Vendor,
+    /// The vendor's number of the product.
+    pub device: u16,
+    /// PCI address.
+    pub pci: PciAddress,
+    /// The NUMA node that it is nearest to.
+    pub numa: Option<u32>,
+    /// The PCI link that it hangs on. An idle GPU may have trained it down.
+    pub link: Option<Link>,
+    /// The node that it hangs below.
+    pub parent: usize,
+}
+
+impl Topology {
+    /// This host's, from `/sys`.
+    ///
+    /// # Errors
+    /// What the system answers when `/sys` cannot be read at all. Files below it that are missing or unreadable are skipped.
+    pub fn of_host() -> std::io::Result<Self> {
+        Self::read(Path::new("/sys"))
+    }
+
+    /// That of a directory laid out as `/sys`.
+    ///
+    /// # Errors
+    /// As [`Topology::of_host`].
+    pub fn read(sys: &Path) -> std::io::Result<Self> {
+        sysfs::read(sys)
+    }
+
+    /// The places, the machine first.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The NICs.
+    pub fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    /// The accelerators.
+    pub fn accelerators(&self) -> &[Accelerator] {
+        &self.accelerators
+    }
+
+    /// The NUMA nodes.
+    pub fn numa(&self) -> &[NumaNode] {
+        &self.numa
+    }
+
+    /// Indices of the NICs for which `wanted` holds.
+    pub fn nics_where(&self, wanted: impl Fn(&Nic) -> bool) -> Vec<usize> {
+        (0..self.nics.len()).filter(|&index| wanted(&self.nics[index])).collect()
+    }
+
+    /// The NICs that rails are made of where nobody says which: RDMA devices if there are any, otherwise those that a provider offers,
+    /// otherwise those on PCI.
+    pub fn usual_nics(&self) -> Vec<usize> {
+        let choices: [fn(&Nic) -> bool; 3] =
+            [|nic| nic.kind == NicKind::Rdma, |nic| !nic.providers.is_empty(), |nic| nic.pci.is_some()];
+        choices
+            .iter()
+            .map(|choice| self.nics_where(choice))
+            .find(|found| !found.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// Joins what getinfo offers: an info whose device, domain or PCI address is that of a NIC adds its provider there, and its
+    /// speed where sysfs gave none; any other becomes a NIC of its own, below the machine or its NUMA node.
+    pub fn add_infos(&mut self, infos: &[ofi::Info]) {
+        for info in infos {
+            let offer =
+                Offer { provider: info.fabric_attr.prov_name.clone(), domain: info.domain_attr.name.clone() };
+            let pci = info.nic.as_ref().and_then(|nic| PciAddress::of(nic.bus_attr));
+            let device = info.nic.as_ref().map_or("", |nic| nic.device_attr.name.as_str());
+            let speed = info.nic.as_ref().and_then(|nic| Rate::known(nic.link_attr.speed as u64));
+            let found = self.nics.iter_mut().find(|nic| {
+                (pci.is_some() && nic.pci == pci) || nic.name == device || nic.name == offer.domain
+            });
+            match found {
+                Some(nic) => {
+                    nic.speed = nic.speed.or(speed);
+                    if !nic.providers.contains(&offer) {
+                        nic.providers.push(offer);
+                    }
+                }
+                None => {
+                    let numa = info.nic.as_ref().and_then(|nic| nic.numa_node);
+                    let parent = numa.and_then(|id| self.numa_index(id)).unwrap_or(0);
+                    self.nics.push(Nic {
+                        name: offer.domain.clone(),
+                        kind: NicKind::Provider,
+                        pci,
+                        numa,
+                        speed,
+                        link: None,
+                        parent,
+                        providers: vec![offer],
+                    });
+                }
+            }
+        }
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.nics.sort_by(|a, b| (a.pci.is_none(), a.pci, &a.name).cmp(&(b.pci.is_none(), b.pci, &b.name)));
+        self.accelerators.sort_by_key(|accelerator| accelerator.pci);
+    }
+
+    /// The node of a NUMA node.
+    fn numa_index(&self, id: u32) -> Option<usize> {
+        self.nodes.iter().position(|node| node.kind == NodeKind::Numa(id))
+    }
+
+    /// A node and those above it, up to the machine.
+    fn climb(&self, from: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(from), |&at| self.nodes.get(at).and_then(|node| node.parent))
+    }
+
+    /// The switch uplink that a NIC shares with its neighbours: the topmost bridge above it whose link is known.
+    pub fn uplink(&self, nic: &Nic) -> Option<(PciAddress, Link)> {
+        let links = self.climb(nic.parent).filter_map(|at| match self.nodes[at].kind {
+            NodeKind::Bridge { pci, link: Some(link) } => Some((pci, link)),
+            _ => None,
+        });
+        links.last()
+    }
+}

@@ -1,0 +1,63 @@
+//! `mr-topo`: the machine as `multirail` sees it, as a tree, a picture or JSON.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use multirail::Topology;
+use ofi::raw::{GetinfoFlags, Version};
+use serde_json::json;
+
+use crate::failure::{self, Failure, Result};
+use crate::output;
+
+/// Shows where this machine's NICs, accelerators and NUMA nodes are, and which NICs serve which accelerator.
+#[derive(Debug, Parser)]
+#[command(name = "mr-topo", version)]
+struct Options {
+    /// Write the picture (SVG) to this file instead of a tree to standard output.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    svg: Option<PathBuf>,
+    /// Print everything that is known, for programs.
+    #[arg(long)]
+    json: bool,
+    /// Read this directory instead of /sys, and ask no provider.
+    #[arg(long, value_name = "DIR")]
+    sys: Option<PathBuf>,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    match Options::try_parse() {
+        Ok(options) => failure::end("mr-topo", run(&options)),
+        Err(error) => failure::usage(&error),
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    let topology = match &options.sys {
+        Some(dir) => {
+            let doing = || format!("reading {}", dir.display());
+            Topology::read(dir).map_err(|error| Failure::system(doing(), error))?
+        }
+        None => {
+            let mut topology = Topology::of_host().map_err(|error| Failure::system("reading /sys", error))?;
+            // No provider at all is no reason to show nothing.
+            let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), None);
+            topology.add_infos(&infos.unwrap_or_default());
+            topology
+        }
+    };
+    let grouping = topology.group(&topology.usual_nics());
+    if options.json {
+        let value = json!({ "topology": topology, "grouping": grouping });
+        return output::print_json(&value);
+    }
+    match &options.svg {
+        Some(file) => {
+            let doing = || format!("writing {}", file.display());
+            std::fs::write(file, topology.to_svg(&grouping)).map_err(|error| Failure::system(doing(), error))
+        }
+        None => output::print(&topology.to_text(&grouping)),
+    }
+}
