@@ -1,7 +1,7 @@
 //! Other names for providers (`FI_PROVIDER_ALIAS`), for programs that insist on one: with `tcp=udp`, a request for `tcp` is
-//! answered by `udp`, and its infos say `tcp`. A provider keeps its own name beside.
+//! answered by `udp`, and its infos say `tcp`, with what belongs to that name ([`crate::profile`]). A provider keeps its own
+//! name beside: without hints, its infos are listed under both.
 
-use ofi_api::{Hints, Info};
 use ofi_core::config::PROVIDER_ALIAS;
 
 /// The aliases of this process.
@@ -41,19 +41,6 @@ impl Aliases {
         let own = move |(_, name): &&(String, String)| name.eq_ignore_ascii_case(provider);
         self.0.iter().filter(own).map(|(alias, _)| alias.as_str())
     }
-}
-
-/// The hints of a program that asks for `alias`, as the provider itself takes them.
-pub(crate) fn translated(hints: &Hints, provider: &str) -> Hints {
-    let mut own = hints.clone();
-    own.info.fabric_attr.prov_name = provider.to_owned();
-    own
-}
-
-/// What a provider answered, under its other name.
-pub(crate) fn renamed(mut infos: Vec<Info>, alias: &str) -> Vec<Info> {
-    infos.iter_mut().for_each(|info| info.fabric_attr.prov_name = alias.to_owned());
-    infos
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod memory;
 mod multi_recv;
 mod node;
 mod operations;
+mod profile;
 mod registered;
 mod registry;
 mod remote;

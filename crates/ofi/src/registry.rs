@@ -8,7 +8,8 @@ use ofi_api::{
 use ofi_core::config::{self, PROVIDER};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
-use crate::alias::{self, Aliases};
+use crate::alias::Aliases;
+use crate::profile;
 
 /// The providers of this process, in the order in which getinfo asks them.
 fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
@@ -88,30 +89,50 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
             }
             continue;
         }
-        // Under another name for who asks for that, by hints or by the setting.
-        let alias = aliases.of(own).find(|alias| match wanted {
-            "" => !filter.may_ask(own) && filter.may_ask(alias),
-            wanted => wanted.eq_ignore_ascii_case(alias),
-        });
-        let name = alias.unwrap_or(own);
-        if !filter.may_ask(name) && !filter.may_ask(own) {
-            all.refusals.push(refused_by_setting(own));
-            continue;
-        }
-        let translated = alias.and(request.hints).map(|hints| alias::translated(hints, own));
-        let hints = translated.as_ref().or(request.hints);
-        let offers = ask(provider.as_ref(), &Request { hints, ..*request });
-        let may_return = |info: &Info| alias.is_some() || filter.may_return(&info.fabric_attr.prov_name);
-        let infos: Vec<Info> = offers.infos.into_iter().filter(may_return).collect();
-        for mut info in if alias.is_some() { alias::renamed(infos, name) } else { infos } {
-            match ofi_core::opened::complete(&mut info) {
-                Ok(()) => all.infos.push(info),
-                Err(refusal) => all.refusals.push(refusal),
+        let named = aliases.of(own).find(|alias| wanted.eq_ignore_ascii_case(alias));
+        if named.is_none() {
+            if filter.may_ask(own) {
+                let mut offers = ask(provider.as_ref(), request);
+                offers.infos.retain(|info| filter.may_return(&info.fabric_attr.prov_name));
+                take(offers, &mut all);
+            } else {
+                all.refusals.push(refused_by_setting(own));
             }
         }
-        all.refusals.extend(offers.refusals);
+        // Under its other names for whoever asks for one, and for whoever asks for none.
+        let may_be = |alias: &&str| match named {
+            Some(named) => *alias == named && (filter.may_ask(alias) || filter.may_ask(own)),
+            None => wanted.is_empty() && filter.may_ask(alias),
+        };
+        for alias in aliases.of(own).filter(may_be) {
+            take(offers_as(alias, provider.as_ref(), request, ask), &mut all);
+        }
     }
     Ok(all)
+}
+
+/// What a provider offers under another name.
+fn offers_as(alias: &str, provider: &dyn Provider, request: &Request<'_>, ask: Ask<'_>) -> ofi_api::Offers {
+    let translated = request.hints.map(|hints| profile::translated(hints, alias, provider.name()));
+    let mut offers = ask(provider, &Request { hints: translated.as_ref(), ..*request });
+    for info in std::mem::take(&mut offers.infos) {
+        match profile::dressed(info, alias, request.hints) {
+            Ok(info) => offers.infos.push(info),
+            Err(refusal) => offers.refusals.push(refusal),
+        }
+    }
+    offers
+}
+
+/// Adds offers to an answer, with the objects that are open under their names.
+fn take(offers: ofi_api::Offers, all: &mut ofi_api::Offers) {
+    for mut info in offers.infos {
+        match ofi_core::opened::complete(&mut info) {
+            Ok(()) => all.infos.push(info),
+            Err(refusal) => all.refusals.push(refusal),
+        }
+    }
+    all.refusals.extend(offers.refusals);
 }
 
 fn refused_by_setting(name: &str) -> Refusal {
@@ -194,8 +215,10 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
         let least = fewer.as_ref().map(|fewer| {
             // The name is this request's: it may be translated.
             let mut hints = fewer.clone();
-            hints.info.fabric_attr.prov_name =
-                request.hints.map_or_else(String::new, |own| own.info.fabric_attr.prov_name.clone());
+            if let Some(own) = request.hints {
+                hints.info.fabric_attr.prov_name.clone_from(&own.info.fabric_attr.prov_name);
+                hints.info.ep_attr.clone_from(&own.info.ep_attr);
+            }
             provider.offers(&Request { hints: Some(&hints), ..*request })
         });
         least.filter(|offers| !offers.infos.is_empty()).unwrap_or_else(|| provider.offers(request))

@@ -1,0 +1,135 @@
+//! What stands behind a provider's name in C libfabric, for a provider of ours that answers under it ([`crate::alias`]): the
+//! protocol of each type of endpoint, and the capabilities that an answer has unasked. Programs choose by both. What they ask
+//! for by name they get, though C's provider has it not.
+
+use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
+
+/// An endpoint type of a provider of C's.
+struct Kind {
+    ep_type: EpType,
+    protocol: Protocol,
+    version: u32,
+    /// Capabilities besides those to reach others.
+    caps: Caps,
+}
+
+/// A provider of C's.
+struct Profile {
+    name: &'static str,
+    kinds: &'static [Kind],
+}
+
+/// Messages and remote memory, which all of these have.
+const PLAIN: Caps =
+    Caps::MSG.union(Caps::RMA).union(Caps::MSG_DIRECTIONS).union(Caps::RMA_DIRECTIONS).union(Caps::RMA_EVENT);
+/// And what comes with tags.
+const TAGGED: Caps =
+    PLAIN.union(Caps::TAGGED).union(Caps::DIRECTED_RECV).union(Caps::SOURCE).union(Caps::MULTI_RECV);
+
+/// Those that programs choose by protocol: `prov/tcp/src/xnet_attr.c`.
+const PROFILES: &[Profile] = &[Profile {
+    name: "tcp",
+    kinds: &[
+        Kind { ep_type: EpType::Msg, protocol: Protocol::SOCK_TCP, version: 0, caps: PLAIN },
+        Kind { ep_type: EpType::Rdm, protocol: Protocol::XNET, version: 1, caps: TAGGED },
+    ],
+}];
+
+fn profile(name: &str) -> Option<&'static Profile> {
+    PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name))
+}
+
+/// The hints of a program that asks for `alias`, as `provider` itself takes them.
+pub(crate) fn translated(hints: &Hints, alias: &str, provider: &str) -> Hints {
+    let mut own = hints.clone();
+    own.info.fabric_attr.prov_name = provider.to_owned();
+    if profile(alias).is_some() {
+        (own.info.ep_attr.protocol, own.info.ep_attr.protocol_version) = (Protocol::UNSPEC, 0);
+    }
+    own
+}
+
+/// An info that a provider answered, as `alias` would: `asked` are the hints of the program.
+///
+/// # Errors
+/// The refusal, for a protocol that goes by another name, and a type of endpoint that nobody asked for and C's has not.
+pub(crate) fn dressed(mut info: Info, alias: &str, asked: Option<&Hints>) -> Result<Info, Refusal> {
+    let name = alias.to_owned();
+    info.fabric_attr.prov_name.clone_from(&name);
+    let Some(profile) = profile(alias) else { return Ok(info) };
+    let hints = asked.map(|hints| &hints.info);
+    let refuse = |field, wanted: String, offered: String| Refusal { provider: name, field, wanted, offered };
+    match profile.kinds.iter().find(|kind| kind.ep_type == info.ep_attr.ep_type) {
+        Some(kind) => {
+            let ep = &mut info.ep_attr;
+            (ep.protocol, ep.protocol_version) = (kind.protocol, kind.version);
+            if hints.is_none_or(|hints| hints.caps.is_empty()) {
+                let kept = kind.caps | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+                info.caps &= kept;
+                info.tx_attr.caps &= kept;
+                info.rx_attr.caps &= kept;
+            }
+        }
+        None if hints.is_none_or(|hints| hints.ep_attr.ep_type != info.ep_attr.ep_type) => {
+            let wanted = info.ep_attr.ep_type.to_string();
+            return Err(refuse("ep_attr.type", wanted, "endpoint types of that provider".into()));
+        }
+        None => {}
+    }
+    let wanted = hints.map_or(Protocol::UNSPEC, |hints| hints.ep_attr.protocol);
+    if wanted != Protocol::UNSPEC && wanted != info.ep_attr.protocol {
+        return Err(refuse("ep_attr.protocol", wanted.to_string(), info.ep_attr.protocol.to_string()));
+    }
+    Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(ep_type: EpType) -> Info {
+        let mut info =
+            Info { caps: TAGGED | Caps::ATOMIC | Caps::COLLECTIVE | Caps::REMOTE_COMM, ..Info::default() };
+        info.ep_attr.ep_type = ep_type;
+        info.ep_attr.protocol = Protocol::specific(7);
+        (info.tx_attr.caps, info.rx_attr.caps) = (info.caps, info.caps);
+        info
+    }
+
+    #[test]
+    fn an_alias_has_the_protocols_and_unasked_the_capabilities_of_its_name() {
+        let msg = dressed(offered(EpType::Msg), "TCP", None).unwrap();
+        assert_eq!((&*msg.fabric_attr.prov_name, msg.ep_attr.protocol), ("TCP", Protocol::SOCK_TCP));
+        assert_eq!(msg.caps, PLAIN | Caps::REMOTE_COMM);
+        let rdm = dressed(offered(EpType::Rdm), "tcp", None).unwrap();
+        assert_eq!((rdm.ep_attr.protocol, rdm.ep_attr.protocol_version), (Protocol::XNET, 1));
+        assert_eq!(rdm.caps, TAGGED | Caps::REMOTE_COMM);
+        assert!(!rdm.tx_attr.caps.contains(Caps::ATOMIC));
+        assert_eq!(dressed(offered(EpType::Dgram), "tcp", None).unwrap_err().field, "ep_attr.type");
+    }
+
+    #[test]
+    fn what_is_asked_for_by_name_stays() {
+        let hints = Hints::new().caps(Caps::MSG | Caps::TAGGED | Caps::ATOMIC).ep_type(EpType::Msg);
+        let info = dressed(offered(EpType::Msg), "tcp", Some(&hints)).unwrap();
+        assert_eq!(info.caps, offered(EpType::Msg).caps);
+        let hints = Hints::new().ep_type(EpType::Dgram);
+        assert!(dressed(offered(EpType::Dgram), "tcp", Some(&hints)).is_ok());
+    }
+
+    #[test]
+    fn hints_of_the_name_s_protocol_are_met_and_others_refused() {
+        let hints = Hints::new().protocol(Protocol::SOCK_TCP);
+        assert_eq!(translated(&hints, "tcp", "udp").info.ep_attr.protocol, Protocol::UNSPEC);
+        assert!(dressed(offered(EpType::Msg), "tcp", Some(&hints)).is_ok());
+        assert_eq!(dressed(offered(EpType::Rdm), "tcp", Some(&hints)).unwrap_err().field, "ep_attr.protocol");
+    }
+
+    #[test]
+    fn a_name_without_a_profile_is_a_name_only() {
+        let info = dressed(offered(EpType::Rdm), "mine", None).unwrap();
+        assert_eq!((info.ep_attr.protocol, info.caps), (Protocol::specific(7), offered(EpType::Rdm).caps));
+        let hints = Hints::new().protocol(Protocol::specific(7));
+        assert_eq!(translated(&hints, "mine", "udp").info.ep_attr.protocol, Protocol::specific(7));
+    }
+}
