@@ -379,10 +379,20 @@ impl Helper {
                         // Before the endpoint knows, so that nothing it posts goes out earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
-                            self.send(endpoint, peer, Outgoing::Introduce { own, welcome: true, since });
+                            let welcome = Outgoing::Introduce { own, welcome: true, since };
+                            self.send(endpoint, peer.clone(), welcome);
                         }
                         if let Some(event) = event {
                             endpoint.tell(event);
+                        }
+                        // Its goodbye came before its welcome, and was a stranger's. An idle connection is not polled
+                        // for the word.
+                        if endpoint.connection.is_some() && endpoint.is_closed_by(&peer) {
+                            return Some(Farewell::new(
+                                endpoint,
+                                peer,
+                                End::Goodbye { incarnation: who.incarnation },
+                            ));
                         }
                     }
                     Err(error) if error.errno() == Errno::EKEYREJECTED => {

@@ -100,7 +100,9 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((address.format(), Some(address)))
 }
 
-impl Provider for ShmProvider {
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an operation
+// when they are done with its memory.
+unsafe impl Provider for ShmProvider {
     fn name(&self) -> &str {
         NAME
     }

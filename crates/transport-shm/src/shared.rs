@@ -310,6 +310,15 @@ impl Shared {
         self.pairs().get(peer).and_then(|entry| entry.peer)
     }
 
+    /// Whether a met peer says in its memory that it has closed.
+    pub fn is_closed_by(&self, peer: &[u8]) -> bool {
+        self.pairs().get(peer).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
+            // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
+            let wish: &AtomicU32 = unsafe { &*memory.word(crate::layout::pair::WISH) };
+            wish.load(Ordering::Acquire) == crate::layout::wish::CLOSED
+        })
+    }
+
     /// Whether the endpoint lets peers do accesses of this kind (`RMA` or `ATOMIC`) that need these rights.
     pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
         let directions = self.caps & Caps::RMA_DIRECTIONS;

@@ -27,9 +27,9 @@ fn a_connection_sends_both_ways_and_ends() {
     for (from, to) in [(&client, &server), (&server, &client)] {
         to.recv(vec![0; 1000]).unwrap();
         from.send(pattern(1000), from.peer()).unwrap();
-        let done = super::support::next(to, &**from);
-        assert_eq!(done.ok().unwrap().bytes(), pattern(1000));
-        super::support::next(from, &**to).ok().unwrap();
+        let (sent, received) = super::support::both(&**from, &**to);
+        assert!(sent.ok().is_ok());
+        assert_eq!(received.ok().unwrap().bytes(), pattern(1000));
     }
     let waits = server.recv(vec![0; 8]).unwrap();
     assert!(!server.wait_shutdown(Duration::from_millis(10)).unwrap());

@@ -35,18 +35,7 @@ pub fn pair_with(hints: &Hints) -> Pair {
 impl Pair {
     /// The next completion of each: of `a`, then of `b`.
     pub fn both(&self) -> (Completion, Completion) {
-        let (mut a, mut b) = (None, None);
-        let until = Instant::now() + LONG;
-        while a.is_none() || b.is_none() {
-            for (node, found) in [(&self.a, &mut a), (&self.b, &mut b)] {
-                match found {
-                    None => *found = node.poll().unwrap(),
-                    Some(_) => assert_eq!(node.poll_many(&mut Vec::new(), 0).unwrap(), 0), // only drives progress
-                }
-            }
-            assert!(Instant::now() < until, "a: {a:?}, b: {b:?}");
-        }
-        (a.unwrap(), b.unwrap())
+        both(&self.a, &self.b)
     }
 
     /// The next completion of `a`, while `b` makes progress too.
@@ -58,6 +47,22 @@ impl Pair {
     pub fn of_b(&self) -> Completion {
         next(&self.b, &self.a)
     }
+}
+
+/// The next completion of each, in whichever order they come.
+pub fn both<L: Level>(first: &Node<L>, second: &Node<L>) -> (Completion, Completion) {
+    let (mut a, mut b) = (None, None);
+    let until = Instant::now() + LONG;
+    while a.is_none() || b.is_none() {
+        for (node, found) in [(first, &mut a), (second, &mut b)] {
+            match found {
+                None => *found = node.poll().unwrap(),
+                Some(_) => assert_eq!(node.poll_many(&mut Vec::new(), 0).unwrap(), 0), // only drives progress
+            }
+        }
+        assert!(Instant::now() < until, "first: {a:?}, second: {b:?}");
+    }
+    (a.unwrap(), b.unwrap())
 }
 
 /// The next completion of `node`, while `other`, which must have none, makes progress too.
