@@ -79,7 +79,8 @@ impl<D: Division> Pairing for Two<D> {
 /// Offers what provider `shm` does, under its own name.
 struct TwoProvider<D>(PhantomData<D>);
 
-impl<D: Division> Provider for TwoProvider<D> {
+// SAFETY: as for the two providers that it joins.
+unsafe impl<D: Division> Provider for TwoProvider<D> {
     fn name(&self) -> &str {
         D::NAME
     }

@@ -29,7 +29,15 @@ pub struct Offers {
 }
 
 /// One way of moving messages: shared memory, sockets, an adapter.
-pub trait Provider: Send + Sync {
+///
+/// # Safety
+/// Programs without `unsafe` rely on every object that comes from a provider, so each keeps what its trait promises:
+/// * A completion is reported when the operation no longer uses the lent memory, and not before.
+/// * [`MemoryRegion::close`](crate::MemoryRegion::close) answers `Ok` only when no peer can reach the memory any more.
+/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and nobody else's while it lives.
+/// * A descriptor that a wait object names is open as long as the object lives.
+#[allow(unsafe_code)] // the promise of the trait, not a call
+pub unsafe trait Provider: Send + Sync {
     /// Name as written in `FI_PROVIDER`, such as `"shm"`.
     fn name(&self) -> &str;
 

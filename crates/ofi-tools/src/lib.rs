@@ -5,7 +5,7 @@
 //! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`; [`topo::main`] is `mr-topo`, which
 //! shows what `multirail` sees of the machine.
 //!
-//! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/arena.rs`; system
+//! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/lent.rs`; system
 //! calls that the standard library lacks are in `pingpong/sys.rs`. There is no other `unsafe` code.
 #![deny(unsafe_code)] // allowed in the two files above, and where threading is promised
 

@@ -74,14 +74,13 @@ pub unsafe trait Buffer: Send + Sized + 'static {
     unsafe fn from_raw(raw: RawBuffer) -> Self;
 
     /// Takes memory back that peers could write until now: as `from_raw`, unless a peer that breaks the protocol might
-    /// still write it.
+    /// still write it. A buffer that wraps another one hands this call on to it.
     ///
     /// # Errors
     /// What it takes to replace such memory; the buffer is gone then.
     ///
     /// # Safety
     /// As `from_raw`.
-    #[doc(hidden)]
     unsafe fn from_raw_written(raw: RawBuffer) -> ofi_api::Result<Self> {
         // SAFETY: the caller's promise.
         Ok(unsafe { Self::from_raw(raw) })

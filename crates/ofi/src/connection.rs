@@ -51,9 +51,9 @@ pub(crate) fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
     fabric.open_eq(&EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() })
 }
 
-/// The next event until `deadline`; `None` if there is none.
-fn next(eq: &Arc<dyn EventQueue>, deadline: Instant) -> Result<Option<Event>, Refused> {
-    outcome(eq, eq.read_wait(Some(deadline.saturating_duration_since(Instant::now())))).transpose()
+/// The next event; `None` if there is none within `limit`, or ever so late if there is no limit.
+fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Event>, Refused> {
+    outcome(eq, eq.read_wait(limit)).transpose()
 }
 
 /// What a read says; `None` if it found nothing.
@@ -144,12 +144,12 @@ impl Listener {
         self.pep.set_backlog(requests)
     }
 
-    /// The next request; `None` if none comes in time.
+    /// The next request; `None` if none comes in time. Without a limit this waits until one comes.
     ///
     /// # Errors
     /// What reading the event queue answers.
-    pub fn wait(&self, limit: Duration) -> Result<Option<Incoming>> {
-        let event = next(&self.eq, Instant::now() + limit)?;
+    pub fn wait(&self, limit: impl Into<Option<Duration>>) -> Result<Option<Incoming>> {
+        let event = next(&self.eq, limit.into())?;
         Ok(event.and_then(|event| self.incoming(event)))
     }
 
@@ -242,11 +242,13 @@ impl Connection {
         limit: Duration,
         begin: impl FnOnce(&Node<Safe>) -> Result<()>,
     ) -> Result<Self, Refused> {
-        let deadline = Instant::now() + limit;
+        // Too late for the clock is no limit.
+        let deadline = Instant::now().checked_add(limit);
         let eq = open_eq(domain.opened().fabric())?;
         let node = NodeBuilder::in_domain(domain).open_connected(info, &eq)?;
         begin(&node)?;
-        match next(&eq, deadline)? {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match next(&eq, left)? {
             Some(event) if event.kind == EventKind::Connected => {
                 Ok(Self { node, eq: Events(eq), greeting: event.conn_data })
             }
@@ -281,12 +283,13 @@ impl Connection {
         self.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over.
+    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over. Without a
+    /// limit this waits until it is gone.
     ///
     /// # Errors
     /// What reading the event queue answers.
-    pub fn wait_shutdown(&self, limit: Duration) -> Result<bool> {
-        Ok(next(&self.eq.0, Instant::now() + limit)?.is_some_and(|event| event.kind == EventKind::Shutdown))
+    pub fn wait_shutdown(&self, limit: impl Into<Option<Duration>>) -> Result<bool> {
+        Ok(next(&self.eq.0, limit.into())?.is_some_and(|event| event.kind == EventKind::Shutdown))
     }
 }
 

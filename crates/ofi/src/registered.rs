@@ -82,6 +82,17 @@ unsafe impl<B: Buffer> Buffer for Registered<B> {
         // SAFETY: from `Box::into_raw`, and put together once (the caller's promise).
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
+
+    /// What peers could write is replaced by the inner buffer's rule, and registered anew.
+    unsafe fn from_raw_written(raw: RawBuffer) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let Self(parts) = unsafe { Self::from_raw(raw) };
+        let Parts { region, opened } = *parts;
+        let inner = region.end()?;
+        // SAFETY: taken apart by `Region::new`, and the registration is closed.
+        let buffer = unsafe { B::from_raw_written(inner) }?;
+        Ok(Self::new(&opened, buffer)?)
+    }
 }
 // SAFETY: the region has the buffer alone.
 unsafe impl<B: BufferMut> BufferMut for Registered<B> {}

@@ -132,7 +132,9 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((format, address))
 }
 
-impl Provider for UdpProvider {
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an operation
+// when they are done with its memory.
+unsafe impl Provider for UdpProvider {
     fn name(&self) -> &str {
         NAME
     }

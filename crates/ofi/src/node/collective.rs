@@ -200,7 +200,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::barrier`].
     pub fn allgather<T: Element>(&self, group: &Group, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Allgather, numbers.len());
-        let outcome = count * group.ranks();
+        let outcome = count.saturating_mul(group.ranks());
         self.together(Together { kind, group, op: FiOp::Noop, root: 0, count, input: numbers, outcome })
     }
 
@@ -210,7 +210,7 @@ impl<L: Level> Node<L> {
     /// As there; `FI_EINVAL` for a root that is no rank.
     pub fn gather<T: Element>(&self, group: &Group, root: usize, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Gather, numbers.len());
-        let outcome = if group.rank() == root { count * group.ranks() } else { 0 };
+        let outcome = if group.rank() == root { count.saturating_mul(group.ranks()) } else { 0 };
         self.together(Together { kind, group, op: FiOp::Noop, root, count, input: numbers, outcome })
     }
 
@@ -237,10 +237,9 @@ impl<L: Level> Node<L> {
 
     fn together<T: Element>(&self, what: Together<'_, T>) -> Result<Op> {
         let Together { kind, group, op, root, count, input, outcome } = what;
-        let outcome = outcome * size_of::<T>();
         let input = bytes_of(input);
-        // One buffer for both: the outcome in front, which the completion shows, and the numbers behind.
-        let mut buffer = vec![0; outcome];
+        let (mut buffer, outcome) = room::<T>(outcome, input.len())?;
+        buffer.resize(outcome, 0);
         buffer.extend_from_slice(input);
         let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
         let post = |endpoint: &dyn ofi_api::Endpoint, lent: Lent<'_>, context: Context| {
@@ -257,6 +256,23 @@ impl<L: Level> Node<L> {
         let posted = unsafe { self.desk().transfer(buffer, Part::new(&(..outcome)), post) };
         Ok(posted?)
     }
+}
+
+/// One buffer for both: the outcome in front, which the completion shows, and the numbers behind. Answers the bytes of
+/// the outcome too.
+fn room<T>(outcome: usize, input: usize) -> Result<(Vec<u8>, usize)> {
+    let bytes = outcome.saturating_mul(size_of::<T>());
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes.saturating_add(input)).map_err(|_| {
+        Error::wanted(
+            Errno::EMSGSIZE,
+            "the outcome of a collective",
+            "numbers that fit into memory",
+            format!("{outcome} of {} bytes", size_of::<T>()),
+            "ask for fewer numbers at a time",
+        )
+    })?;
+    Ok((buffer, bytes))
 }
 
 /// How many numbers are each rank's.

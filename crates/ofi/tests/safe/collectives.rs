@@ -62,6 +62,9 @@ fn wrong_arguments_give_the_buffer_back() {
         assert_eq!(node.alltoall(group, &[1u8, 2, 3]).unwrap_err(), Errno::EINVAL);
         assert_eq!(node.allreduce(group, FiOp::Bor, &[1.0f32]).unwrap_err(), Errno::EOPNOTSUPP);
         assert_eq!(node.reduce(group, 9, FiOp::Sum, &[1u8]).unwrap_err(), Errno::EINVAL);
+        for count in [usize::MAX / 16, usize::MAX] {
+            assert_eq!(node.scatter(group, 0, count, &[1u64]).unwrap_err(), Errno::EMSGSIZE);
+        }
         assert_eq!((group.ranks(), group.member(2)), (2, None));
     });
 }

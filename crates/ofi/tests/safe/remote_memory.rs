@@ -52,6 +52,21 @@ fn windows_of_both_kinds_are_written_read_and_withdrawn() {
     assert_eq!(window.withdraw().unwrap().as_ptr(), address, "nobody could write it");
 }
 
+/// A peer that breaks the protocol may keep its mapping of memory that it could write.
+#[test]
+fn registered_memory_that_peers_could_write_comes_back_as_a_copy() {
+    let pair = pair();
+    let domain = pair.b.domain();
+    let memory = domain.alloc(4_096, Placement::default()).unwrap();
+    let before = memory.as_ptr();
+    let window = domain.window(domain.register(memory).unwrap(), BOTH).unwrap();
+    window.write_from(10, b"kept").unwrap();
+    let back = window.withdraw().unwrap();
+    assert_ne!(back.as_ptr(), before);
+    assert_eq!(&back[10..14], b"kept");
+    pair.b.send(back, pair.b.insert(&pair.a.name().unwrap()).unwrap()).expect("it is registered again");
+}
+
 #[test]
 fn remote_cq_data_tells_the_owner() {
     let pair = pair();
