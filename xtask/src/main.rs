@@ -112,6 +112,8 @@ enum Command {
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
     Vm(vm::Options),
+    /// What needs an RDMA device: tests in that machine.
+    Rdma,
 }
 
 fn main() -> ExitCode {
@@ -132,6 +134,7 @@ fn main() -> ExitCode {
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
+        Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),
     }
     report.finish()

@@ -10,6 +10,7 @@ mod cpio;
 mod kernel;
 mod machine;
 mod modules;
+pub mod suite;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,0 +1,243 @@
+//! Devices and their ports.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::zeroed;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use crate::abi::*;
+use crate::error::{Error, Result};
+use crate::library::{cm, verbs};
+
+/// An open device. librdmacm opens each one once in a process, and keeps it open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Context(NonNull<ibv_context>);
+
+// SAFETY: functions of libibverbs may be called from any thread (ibv_open_device(3) and others), and the context stays open.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Context").field(&self.name()).finish()
+    }
+}
+
+/// What a device is and can.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its firmware's version.
+    pub firmware: String,
+    /// Who made it, and as what.
+    pub vendor: u32,
+    /// The vendor's number of the product.
+    pub part: u32,
+    /// The product's version.
+    pub version: u32,
+    /// Ports, numbered from 1.
+    pub ports: u8,
+    /// Work requests that a queue holds at most.
+    pub max_queue: usize,
+    /// Entries of a completion queue.
+    pub max_completions: usize,
+    /// Work requests that a shared receive queue holds at most.
+    pub max_shared: usize,
+    /// Pieces of memory of one work request.
+    pub max_pieces: usize,
+    /// Remote reads that a queue pair may have outstanding, or serve, at a time.
+    pub max_reads: u8,
+}
+
+/// What a port is connected to.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// Whether it is up.
+    pub active: bool,
+    /// Bytes of one packet's payload.
+    pub mtu: usize,
+    /// The longest message, in bytes.
+    pub max_message: usize,
+    /// Bits per second.
+    pub speed: u64,
+    /// Whether it is Ethernet (RoCE), and not InfiniBand.
+    pub ethernet: bool,
+    /// The table of its GIDs has so many places.
+    pub gids: usize,
+}
+
+/// A port's global identifier: an IPv6 address, or an IPv4 address mapped into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IP address behind it. On RoCE every address of the interface has a GID.
+    pub fn ip(self) -> IpAddr {
+        let ip = Ipv6Addr::from(self.0);
+        ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+    }
+}
+
+/// The devices of this host.
+///
+/// # Errors
+/// What is missing: a library, a kernel module, a device.
+pub fn contexts() -> Result<&'static [Context]> {
+    static CONTEXTS: OnceLock<Vec<Context>> = OnceLock::new();
+    if let Some(found) = CONTEXTS.get() {
+        return Ok(found);
+    }
+    let (cm, _) = (cm()?, verbs()?);
+    let mut count: c_int = 0;
+    // SAFETY: writes the number of devices.
+    let list = unsafe { (cm.rdma_get_devices)(&mut count) };
+    if list.is_null() {
+        return Err(Error::last("rdma_get_devices"));
+    }
+    // Never given back: the contexts stay open as long as the list is there.
+    let all = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
+        // SAFETY: the list has `count` entries.
+        NonNull::new(unsafe { list.wrapping_add(index).read() }).map(Context)
+    });
+    let all: Vec<Context> = all.collect();
+    if all.is_empty() {
+        let advice = "this host has no RDMA device, or its kernel module is not loaded (`rdma link`)";
+        return Err(Error::with("rdma_get_devices", libc::ENODEV, advice));
+    }
+    Ok(CONTEXTS.get_or_init(|| all))
+}
+
+impl Context {
+    pub(crate) fn as_ptr(self) -> *mut ibv_context {
+        self.0.as_ptr()
+    }
+
+    /// One that librdmacm has opened.
+    pub(crate) fn from_ptr(context: *mut ibv_context) -> Option<Self> {
+        NonNull::new(context).map(Self)
+    }
+
+    /// What a driver does itself.
+    pub(crate) fn ops(self) -> &'static ibv_context_ops {
+        // SAFETY: the context stays open, and its table does not change once it is.
+        unsafe { &(*self.0.as_ptr()).ops }
+    }
+
+    fn device(self) -> &'static ibv_device {
+        // SAFETY: an open context, whose device does not change.
+        let device = unsafe { (*self.0.as_ptr()).device };
+        // SAFETY: it stays as long as the context.
+        unsafe { &*device }
+    }
+
+    /// Its name, such as `mlx5_0`.
+    pub fn name(self) -> String {
+        text(&self.device().name)
+    }
+
+    /// Where it is in sysfs.
+    pub fn path(self) -> String {
+        text(&self.device().ibdev_path)
+    }
+
+    /// What it is and can.
+    ///
+    /// # Errors
+    /// Those of ibv_query_device(3).
+    pub fn query(self) -> Result<DeviceInfo> {
+        // SAFETY: all zeros are valid numbers.
+        let mut attr: ibv_device_attr = unsafe { zeroed() };
+        // SAFETY: an open context; the structure is as the interface has it.
+        let errno = unsafe { (verbs()?.ibv_query_device)(self.as_ptr(), &mut attr) };
+        if errno != 0 {
+            return Err(Error::of("ibv_query_device", errno));
+        }
+        let count = |value: c_int| usize::try_from(value).unwrap_or(0);
+        Ok(DeviceInfo {
+            firmware: text(&attr.fw_ver),
+            vendor: attr.vendor_id,
+            part: attr.vendor_part_id,
+            version: attr.hw_ver,
+            ports: attr.phys_port_cnt,
+            max_queue: count(attr.max_qp_wr),
+            max_completions: count(attr.max_cqe),
+            max_shared: count(attr.max_srq_wr),
+            max_pieces: count(attr.max_sge.min(attr.max_sge_rd.max(1))),
+            max_reads: attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(0, 255) as u8,
+        })
+    }
+
+    /// What a port is connected to.
+    ///
+    /// # Errors
+    /// Those of ibv_query_port(3).
+    pub fn port(self, port: u8) -> Result<PortInfo> {
+        // SAFETY: all zeros are valid numbers.
+        let mut attr: ibv_port_attr = unsafe { zeroed() };
+        // SAFETY: an open context; the function writes at most as much as the structure has.
+        let errno = unsafe { (verbs()?.ibv_query_port)(self.as_ptr(), port, &mut attr) };
+        if errno != 0 {
+            return Err(Error::of("ibv_query_port", errno));
+        }
+        Ok(PortInfo {
+            active: attr.state == IBV_PORT_ACTIVE,
+            // IBV_MTU_256 is 1, IBV_MTU_4096 is 5.
+            mtu: 128 << attr.active_mtu.clamp(1, 5),
+            max_message: attr.max_msg_sz as usize,
+            speed: lanes(attr.active_width) * rate(attr.active_speed),
+            ethernet: attr.link_layer == IBV_LINK_LAYER_ETHERNET,
+            gids: usize::try_from(attr.gid_tbl_len).unwrap_or(0),
+        })
+    }
+
+    /// The GIDs of a port that are set.
+    ///
+    /// # Errors
+    /// Those of ibv_query_port(3).
+    pub fn gids(self, port: u8) -> Result<Vec<Gid>> {
+        let count = self.port(port)?.gids.min(1024);
+        let verbs = verbs()?;
+        let read = |index: usize| {
+            let mut gid = [0u8; 16];
+            // SAFETY: an open context; a GID has 16 bytes.
+            let failed = unsafe { (verbs.ibv_query_gid)(self.as_ptr(), port, index as c_int, &mut gid) };
+            (failed == 0 && gid != [0; 16]).then_some(Gid(gid))
+        };
+        Ok((0..count).filter_map(read).collect())
+    }
+}
+
+/// How many lanes a width means (`ibv_port_attr.active_width`).
+fn lanes(width: u8) -> u64 {
+    match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    }
+}
+
+/// Bits per second of one lane (`ibv_port_attr.active_speed`).
+fn rate(speed: u8) -> u64 {
+    const GIGA: u64 = 1_000_000_000;
+    match speed {
+        1 => 5 * GIGA / 2,
+        2 => 5 * GIGA,
+        4 | 8 => 10 * GIGA,
+        16 => 14 * GIGA,
+        32 => 25 * GIGA,
+        64 => 50 * GIGA,
+        128 => 100 * GIGA,
+        _ => 0,
+    }
+}
+
+/// A string in a field of fixed size.
+fn text(field: &[c_char]) -> String {
+    let bytes: Vec<u8> = field.iter().map(|&byte| byte as u8).collect();
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+}

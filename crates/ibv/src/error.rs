@@ -1,0 +1,53 @@
+//! What failed, why, and what to do about it.
+
+/// What calls answer.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A call of rdma-core that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {} ({advice})", std::io::Error::from_raw_os_error(*errno))]
+pub struct Error {
+    /// The call.
+    pub call: &'static str,
+    /// Its error number.
+    pub errno: i32,
+    /// What to do.
+    pub advice: String,
+}
+
+impl Error {
+    /// From `errno`, after a call that sets it.
+    pub(crate) fn last(call: &'static str) -> Self {
+        Self::of(call, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// From an error number.
+    pub(crate) fn of(call: &'static str, errno: i32) -> Self {
+        Self { call, errno, advice: advice(call, errno).into() }
+    }
+
+    /// With advice of its own.
+    pub(crate) fn with(call: &'static str, errno: i32, advice: impl Into<String>) -> Self {
+        Self { call, errno, advice: advice.into() }
+    }
+}
+
+/// What to do about an error number of a call.
+fn advice(call: &str, errno: i32) -> &'static str {
+    match errno {
+        libc::ENOMEM if call == "ibv_reg_mr" => {
+            "too little memory may be locked: raise `ulimit -l`, or memlock in /etc/security/limits.conf"
+        }
+        libc::ENOMEM => "too little memory, or the device has no more of these",
+        libc::EACCES | libc::EPERM => "the user needs access to /dev/infiniband/uverbs* and rdma_cm",
+        libc::ENODEV if call.starts_with("rdma_") => {
+            "no RDMA device has this address: `rdma link` shows which interfaces have one"
+        }
+        libc::ENODEV => "load the device's kernel module and ib_uverbs",
+        libc::ENOENT if call == "rdma_create_event_channel" => "load the kernel module rdma_ucm",
+        libc::EADDRINUSE => "choose another port, or 0 for any",
+        libc::EADDRNOTAVAIL => "choose an address that an interface of this host has",
+        libc::EINVAL if call == "ibv_reg_mr" => "the memory must be there, and writable if peers write to it",
+        _ => "see the kernel's log (dmesg)",
+    }
+}

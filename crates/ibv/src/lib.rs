@@ -1,0 +1,29 @@
+//! Safe handles over libibverbs and librdmacm: devices, protection domains, registrations, queues, and connections.
+//!
+//! The only crate with calls into rdma-core. The libraries are opened at run time (`library.rs`), so that a binary runs on
+//! hosts that lack them, and building needs neither them nor their headers: `abi.rs` has the part of their interface that is used.
+//!
+//! Invariants:
+//! - An object holds what it was made from, so parents outlive children however they are dropped.
+//! - Memory of a posted work request belongs to whoever posted it: the functions that post are `unsafe`, and say how long it is lent.
+//! - An error names the call, the error number, and what to do about it.
+
+pub mod abi;
+mod cm;
+mod cq;
+mod device;
+mod error;
+mod library;
+mod name;
+mod pd;
+mod qp;
+mod srq;
+
+pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
+pub use cq::{CompletionChannel, CompletionQueue, Opcode, Status, WorkCompletion};
+pub use device::{Context, DeviceInfo, Gid, PortInfo, contexts};
+pub use error::{Error, Result};
+pub use library::available;
+pub use pd::{Access, MemoryRegion, ProtectionDomain};
+pub use qp::{QueuePair, QueuePairAttr, Remote, Segment};
+pub use srq::SharedReceiveQueue;

@@ -1,0 +1,114 @@
+//! Opens libibverbs and librdmacm, once in a process. They stay open: their drivers have threads and handlers.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use crate::abi::*;
+use crate::error::{Error, Result};
+
+/// Declares the functions of a library, and how they are found.
+macro_rules! functions {
+    ($table:ident: $library:literal { $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
+        pub struct $table {
+            $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+        }
+
+        impl $table {
+            fn open() -> Result<Self> {
+                let library = open($library)?;
+                Ok(Self {
+                    $($name: {
+                        let symbol = find(library, concat!(stringify!($name), "\0"), $library)?;
+                        type Function = unsafe extern "C" fn($($arg),*) $(-> $ret)?;
+                        // SAFETY: the library's interface gives this function this type (`abi.rs`).
+                        unsafe { std::mem::transmute::<*mut c_void, Function>(symbol) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions!(Verbs: c"libibverbs.so.1" {
+    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut [u8; 16]) -> c_int;
+    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+    ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
+    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(*mut ibv_cq, c_uint);
+    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_wc_status_str: fn(c_uint) -> *const c_char;
+});
+
+functions!(Cm: c"librdmacm.so.1" {
+    rdma_create_event_channel: fn() -> *mut rdma_event_channel;
+    rdma_destroy_event_channel: fn(*mut rdma_event_channel);
+    rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_int) -> c_int;
+    rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
+    rdma_bind_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+    rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_resolve_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+    rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_create_qp: fn(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+    rdma_destroy_qp: fn(*mut rdma_cm_id);
+    rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
+    rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
+    rdma_get_devices: fn(*mut c_int) -> *mut *mut ibv_context;
+    rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
+});
+
+fn open(name: &'static CStr) -> Result<*mut c_void> {
+    // SAFETY: a name that ends with a zero. The library's constructors are rdma-core's.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        let name = name.to_string_lossy();
+        let advice = format!(
+            "{name} is not installed: install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)"
+        );
+        return Err(Error::with("dlopen", libc::ENOENT, advice));
+    }
+    Ok(library)
+}
+
+fn find(library: *mut c_void, name: &'static str, of: &CStr) -> Result<*mut c_void> {
+    // SAFETY: an open library, and a name that ends with a zero.
+    let symbol = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+    if symbol.is_null() {
+        let name = name.trim_end_matches('\0');
+        let advice = format!("{} has no {name}: install rdma-core 17 or newer", of.to_string_lossy());
+        return Err(Error::with("dlsym", libc::ENOSYS, advice));
+    }
+    Ok(symbol)
+}
+
+/// libibverbs.
+pub fn verbs() -> Result<&'static Verbs> {
+    static VERBS: OnceLock<Result<Verbs>> = OnceLock::new();
+    VERBS.get_or_init(Verbs::open).as_ref().map_err(Clone::clone)
+}
+
+/// librdmacm.
+pub fn cm() -> Result<&'static Cm> {
+    static CM: OnceLock<Result<Cm>> = OnceLock::new();
+    CM.get_or_init(Cm::open).as_ref().map_err(Clone::clone)
+}
+
+/// Whether this host has both libraries.
+///
+/// # Errors
+/// Which one is missing, and what to install.
+pub fn available() -> Result<()> {
+    verbs().and_then(|_| cm()).map(|_| ())
+}

@@ -1,0 +1,70 @@
+//! Shared receive queues.
+
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::error::{Error, Result};
+use crate::library::verbs;
+use crate::pd::ProtectionDomain;
+use crate::qp::Segment;
+
+/// Receives for whatever comes to any of its queue pairs.
+pub struct SharedReceiveQueue {
+    srq: NonNull<ibv_srq>,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: functions of libibverbs may be called from any thread.
+unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: as above.
+unsafe impl Sync for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    /// Makes one for `size` receives of one piece.
+    ///
+    /// # Errors
+    /// Those of ibv_create_srq(3).
+    pub fn new(pd: &Arc<ProtectionDomain>, size: usize) -> Result<Arc<Self>> {
+        let max_wr = u32::try_from(size).unwrap_or(u32::MAX);
+        let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr, max_sge: 1, srq_limit: 0 };
+        // SAFETY: the domain is there, and the structure is as the interface has it.
+        let srq = unsafe { (verbs()?.ibv_create_srq)(pd.as_ptr(), &mut attr) };
+        let srq = NonNull::new(srq).ok_or_else(|| Error::last("ibv_create_srq"))?;
+        Ok(Arc::new(Self { srq, pd: Arc::clone(pd) }))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_srq {
+        self.srq.as_ptr()
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full.
+    ///
+    /// # Safety
+    /// The memory is registered for local access, and nobody else's until the receive ends or the queue is gone.
+    pub unsafe fn post(&self, id: u64, to: Segment) -> Result<()> {
+        let Some(post) = self.pd.context().ops().post_srq_recv else {
+            return Err(Error::of("ibv_post_srq_recv", libc::ENOSYS));
+        };
+        let mut sge = to.into_sge();
+        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = null_mut();
+        // SAFETY: a queue of this driver, and a request that the driver copies.
+        match unsafe { post(self.srq.as_ptr(), &mut request, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_post_srq_recv", errno)),
+        }
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        if let Ok(verbs) = verbs() {
+            // SAFETY: made above; queue pairs on it are gone, as they would hold this.
+            unsafe { (verbs.ibv_destroy_srq)(self.srq.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Both ends of connections in one process, on a real device: `cargo xtask vm` has one.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibv::{
+    Access, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, EventChannel,
+    MemoryRegion, Opcode, ProtectionDomain, QueuePairAttr, Remote, Segment, SharedReceiveQueue, Status,
+    WorkCompletion,
+};
+
+const LONG: Duration = Duration::from_secs(20);
+const SLOT: usize = 4096;
+
+/// A device with an address, if this host has one.
+fn device() -> Option<(Context, SocketAddr)> {
+    let found = ibv::contexts().map_err(|error| println!("skipped: no RDMA device: {error}")).ok()?;
+    for &context in found {
+        for gid in context.gids(1).unwrap_or_default() {
+            if gid.ip().is_ipv4() {
+                return Some((context, SocketAddr::new(gid.ip(), 0)));
+            }
+        }
+    }
+    println!("skipped: no RDMA device has an IPv4 address");
+    None
+}
+
+/// A domain with queues, and registered memory of four slots.
+struct Setup {
+    attr: QueuePairAttr,
+    channel: Arc<EventChannel>,
+    region: MemoryRegion,
+    memory: *mut u8,
+    address: SocketAddr,
+    found: RefCell<VecDeque<WorkCompletion>>,
+}
+
+impl Setup {
+    fn new() -> Option<Self> {
+        let (context, address) = device()?;
+        let pd = ProtectionDomain::new(context).unwrap();
+        let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
+        let srq = SharedReceiveQueue::new(&pd, 16).unwrap();
+        // Never freed: it is the device's as long as the process lives.
+        let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
+        // SAFETY: leaked memory, which only raw pointers lead to.
+        let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, Access::RemoteWrite) }.unwrap();
+        let attr = QueuePairAttr { pd, cq, srq, size: 8, pieces: 2 };
+        Some(Self {
+            attr,
+            channel: EventChannel::new().unwrap(),
+            region,
+            memory,
+            address,
+            found: RefCell::default(),
+        })
+    }
+
+    fn slot(&self, index: usize, len: usize) -> Segment {
+        Segment { addr: self.memory.wrapping_add(index * SLOT), len: len as u32, lkey: self.region.lkey() }
+    }
+
+    fn fill(&self, index: usize, byte: u8) {
+        // SAFETY: a slot of the memory, which no request uses now.
+        unsafe { self.memory.wrapping_add(index * SLOT).write_bytes(byte, SLOT) };
+    }
+
+    fn byte(&self, index: usize, at: usize) -> u8 {
+        // SAFETY: as above.
+        unsafe { self.memory.wrapping_add(index * SLOT + at).read() }
+    }
+
+    fn event(&self, kind: CmEventKind) -> CmEvent {
+        let end = Instant::now() + LONG;
+        while Instant::now() < end {
+            if let Some(event) = self.channel.next().unwrap() {
+                assert_eq!(event.kind, kind, "status {}", event.status);
+                return event;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no {kind:?}");
+    }
+
+    fn completion(&self) -> WorkCompletion {
+        let end = Instant::now() + LONG;
+        let mut found = self.found.borrow_mut();
+        while Instant::now() < end && found.is_empty() {
+            self.attr.cq.poll(|entry| found.push_back(entry)).unwrap();
+        }
+        found.pop_front().expect("a completion")
+    }
+
+    /// A listening identifier, and a connection through it: the end that asked, and the one that accepted.
+    fn connect(&self) -> (CmId, CmId, CmId) {
+        let listener = CmId::new(&self.channel).unwrap();
+        listener.bind(self.address).unwrap();
+        listener.listen(4).unwrap();
+        let to = listener.local_address().unwrap();
+        let mut client = CmId::new(&self.channel).unwrap();
+        client.resolve_address(None, to, LONG).unwrap();
+        assert_eq!(self.event(CmEventKind::AddressResolved).id, client.number());
+        client.resolve_route(LONG).unwrap();
+        self.event(CmEventKind::RouteResolved);
+        client.create_qp(&self.attr).unwrap();
+        let param = ConnParam { private_data: b"may I", reads: 4, retries: 7, rnr_retries: 7 };
+        client.connect(param).unwrap();
+        let request = self.event(CmEventKind::Request);
+        assert_eq!((request.id, &request.private_data[..5]), (listener.number(), &b"may I"[..]));
+        let mut server = request.request.unwrap();
+        server.create_qp(&self.attr).unwrap();
+        server.accept(ConnParam { private_data: b"yes", ..param }).unwrap();
+        for _ in 0..2 {
+            let event = self.event(CmEventKind::Established);
+            if event.id == client.number() {
+                assert_eq!(&event.private_data[..3], b"yes");
+            }
+        }
+        (listener, client, server)
+    }
+}
+
+#[test]
+fn messages_and_remote_memory_go_over_a_connection() {
+    let Some(setup) = Setup::new() else { return };
+    let (_listener, client, server) = setup.connect();
+    // SAFETY: slot 1 is used by nothing else until the receive has ended.
+    unsafe { setup.attr.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    setup.fill(0, 0xA5);
+    // SAFETY: slot 0 stays as it is until the send has ended.
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)]) }.unwrap();
+    let mut both = [setup.completion(), setup.completion()];
+    both.sort_by_key(|entry| entry.id);
+    assert_eq!(both.map(|entry| (entry.id, entry.status)), [(7, Status::SUCCESS), (8, Status::SUCCESS)]);
+    assert_eq!(
+        (both[0].opcode, both[0].len, both[0].qp),
+        (Opcode::Receive, 1000, server.qp().unwrap().number())
+    );
+    assert_eq!((setup.byte(1, 0), setup.byte(1, 999), setup.byte(1, 1000)), (0xA5, 0xA5, 0));
+    let from = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
+    // SAFETY: slots 2 and 3 are used by nothing else until it has ended.
+    unsafe {
+        server.qp().unwrap().write(
+            9,
+            &[setup.slot(1, 500)],
+            Remote { addr: from.addr + 2 * SLOT as u64, ..from },
+        )
+    }
+    .unwrap();
+    assert_eq!(
+        (setup.completion().status, setup.byte(2, 499), setup.byte(2, 500)),
+        (Status::SUCCESS, 0xA5, 0)
+    );
+    client.disconnect().unwrap();
+    setup.event(CmEventKind::Disconnected);
+}
+
+/// Soft-RoCE lets a region without remote reads be read by nobody, and says so to who tried.
+#[test]
+fn a_read_that_is_not_allowed_fails_with_the_reason() {
+    let Some(setup) = Setup::new() else { return };
+    let (_listener, client, _server) = setup.connect();
+    let from = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
+    // SAFETY: slot 3 is used by nothing else until it has ended.
+    unsafe { client.qp().unwrap().read(1, &[setup.slot(3, 64)], from) }.unwrap();
+    assert_eq!(setup.completion().status, Status::REMOTE_ACCESS);
+}
+
+#[test]
+fn an_armed_queue_makes_its_channel_readable() {
+    let Some(setup) = Setup::new() else { return };
+    let (_listener, client, _server) = setup.connect();
+    // SAFETY: slot 1 is used by nothing else until the receive has ended.
+    unsafe { setup.attr.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    let channel = CompletionChannel::new(setup.attr.pd.context()).unwrap();
+    let cq = CompletionQueue::new(&channel, 8).unwrap();
+    cq.arm().unwrap();
+    cq.quiet(); // nothing is there, and this does not wait
+    setup.attr.cq.arm().unwrap();
+    // SAFETY: slot 0 stays as it is until the send has ended.
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)]) }.unwrap();
+    let both = [setup.completion(), setup.completion()];
+    assert!(both.iter().all(|entry| entry.status == Status::SUCCESS));
+    setup.attr.cq.quiet();
+}
+
+#[test]
+fn an_address_without_a_device_is_an_error_with_advice() {
+    let Some(setup) = Setup::new() else { return };
+    let id = CmId::new(&setup.channel).unwrap();
+    let error = id.bind("192.0.2.1:0".parse().unwrap()).unwrap_err();
+    assert!(error.to_string().starts_with("rdma_bind_addr: "), "{error}");
+    let nobody = CmId::new(&setup.channel).unwrap();
+    let mut to = setup.address;
+    to.set_port(1);
+    nobody.resolve_address(None, to, LONG).unwrap();
+    setup.event(CmEventKind::AddressResolved);
+}
+
+#[test]
+fn a_device_says_what_it_is() {
+    let Some((context, address)) = device() else { return };
+    let (info, port) = (context.query().unwrap(), context.port(1).unwrap());
+    assert!(info.ports >= 1 && info.max_queue > 0 && info.max_shared > 0 && info.max_pieces > 0, "{info:?}");
+    assert!(port.active && port.max_message > 0 && port.mtu >= 256, "{port:?}");
+    assert!(context.gids(1).unwrap().iter().any(|gid| gid.ip() == address.ip()));
+    assert!(context.port(200).is_err());
+    println!("{}: {info:?}, {port:?}", context.name());
+}
