@@ -101,6 +101,27 @@ fn processes_work_on_while_another_scribbles_over_all_that_it_may_write() {
     mesh.end();
 }
 
+/// "Close until it succeeds, then free" must not free memory under a writer.
+#[test]
+fn a_registration_stays_busy_until_the_last_copy_has_ended() {
+    let side = open(Naming::Names);
+    let memory = Memory::library(&side.domain, 65_536);
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    let key = region.key();
+    let mut hostile = Hostile::new(&side.name()).unwrap();
+    hostile.greet().unwrap();
+    assert!(hostile.seize(key).unwrap());
+    hostile.claim(Some(key));
+    for attempt in 0..2 {
+        let error = region.close().expect_err("somebody copies");
+        assert_eq!(error.errno(), Errno::EBUSY, "attempt {attempt}: {error}");
+    }
+    assert!(!hostile.seize(key).unwrap_or(false), "the key is gone");
+    hostile.claim(None);
+    region.close().unwrap();
+    region.close().unwrap();
+}
+
 #[test]
 fn memory_granted_to_a_vandal_is_all_that_it_changes() {
     let pair = Pair::of(open(Naming::Names), open(Naming::Names));

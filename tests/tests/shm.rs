@@ -1,6 +1,6 @@
 //! What only shared memory does: when it offers itself, and what its addresses are.
 
-use ofi_tests::{Naming, hints, open};
+use ofi_tests::{Naming, hints, open, opening};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
 
@@ -24,6 +24,28 @@ fn it_claims_local_communication_only() {
     let error =
         getinfo(None, None, GetinfoFlags::empty(), &hints(Naming::Names).caps(Caps::MSG | Caps::REMOTE_COMM));
     assert_eq!(error.unwrap_err().errno(), Errno::ENODATA);
+}
+
+/// A sleeper is told once that there is room again where a post found none, and may sleep then.
+#[test]
+fn a_ring_that_was_full_once_keeps_nobody_awake() {
+    let pair = Pair::of(opening(Naming::Names).wait_obj(WaitObj::Fd).open(), open(Naming::Names));
+    pair.warm_up();
+    let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
+    let region = pair.b.register(&into, MrAccess::REMOTE_WRITE).unwrap();
+    let there = [remote(&region)];
+    let mut posted = 0;
+    while pair.a.out(pair.to_b, &from).context(1).write(&there).is_ok() {
+        posted += 1;
+        assert!(posted < 100_000, "the ring never filled");
+    }
+    assert!(pair.a.statistic("shm_ring_full") > 0, "credits ran out before the ring: {}", pair.a.report());
+    pair.all_done(&pair.a, 1, posted);
+    let tries = (0..).take_while(|_| {
+        pair.poll();
+        pair.a.tx.trywait().is_err()
+    });
+    assert!(tries.take(10).count() < 10, "it never sleeps");
 }
 
 #[test]

@@ -202,11 +202,12 @@ pub trait MemoryRegion: Send + Sync {
     /// `FI_EINVAL` if it is closed, or a piece lies outside.
     fn refresh(&self, pieces: &[Piece]) -> Result<()>;
 
-    /// Withdraws all rights. When it returns, no peer that follows the protocol touches the memory, and none will:
-    /// a later access with its key fails at the peer.
+    /// Withdraws all rights. When it returns successfully, no peer that follows the protocol touches the memory, and none
+    /// will: a later access with its key fails at the peer.
     ///
     /// # Errors
-    /// `FI_EBUSY` if a live peer did not stop within the bound (one second); the rights are withdrawn all the same.
+    /// `FI_EBUSY` if an access that had begun has not ended within a second. The rights are withdrawn, but the memory is
+    /// still in use: call again until it succeeds before the memory is given back.
     fn close(&self) -> Result<()>;
 }
 

@@ -223,8 +223,16 @@ fn attr_size(version: ofi_api::Version) -> usize {
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
-        let body = unsafe { object::close::<fid_mr>(handle)? };
-        body.region.close()
+        let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
+        // Before the handle goes: it stays, to be closed again, while somebody is at the memory.
+        match mr.region.close() {
+            Err(error) if error.errno() == Errno::EBUSY => Err(error),
+            closed => {
+                // SAFETY: as above.
+                drop(unsafe { object::close::<fid_mr>(handle)? });
+                closed
+            }
+        }
     })
 }
 

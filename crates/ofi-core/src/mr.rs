@@ -1,7 +1,6 @@
 //! Registrations, as applications hold them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ofi_api::{
@@ -13,11 +12,21 @@ use crate::auth::{self, AuthKey};
 use crate::cntr::Cntr;
 use crate::domain::{DomainCore, RegionData};
 use crate::endpoint::Ep;
-use crate::keys::{KeyChoice, Region, Registration};
+use crate::keys::{Closing, KeyChoice, Region, Registration};
 use crate::transport::Transport;
 
 /// How long a closing registration waits for accesses under way.
 const BOUND: Duration = Duration::from_secs(1);
+
+/// How far a registration is.
+enum Life {
+    /// Its key opens it.
+    Open,
+    /// The key is gone; accesses that began before may still run.
+    Closing(Closing<RegionData>),
+    /// Nobody is at the memory any more.
+    Closed,
+}
 
 /// The core's registration.
 pub struct Mr<T: Transport> {
@@ -26,7 +35,7 @@ pub struct Mr<T: Transport> {
     desc: Desc,
     base: u64,
     len: usize,
-    closed: AtomicBool,
+    life: Mutex<Life>,
 }
 
 impl<T: Transport> Mr<T> {
@@ -52,8 +61,8 @@ impl<T: Transport> Mr<T> {
         let (base, len) = (region.base_address(), region.len());
         drop(granted);
         let fid = Fid::next();
-        let closed = AtomicBool::new(false);
-        let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, closed });
+        let life = Mutex::new(Life::Open);
+        let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, life });
         domain.events.registered(fid, attr.context);
         Ok(region)
     }
@@ -190,22 +199,31 @@ impl<T: Transport> MemoryRegion for Mr<T> {
         if !self.domain.born.is_here() {
             return Ok(()); // it is the parent's
         }
-        if self.closed.load(Ordering::Acquire) {
-            return Ok(());
+        let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let closing = match std::mem::replace(&mut *life, Life::Closed) {
+            Life::Open => match self.domain.regions.close(self.desc) {
+                Ok(closing) => closing,
+                Err(error) => {
+                    *life = Life::Open;
+                    return Err(error);
+                }
+            },
+            Life::Closing(closing) => closing,
+            Life::Closed => return Ok(()),
+        };
+        if let Err(error) = self.withdraw(closing.region()) {
+            *life = Life::Closing(closing);
+            return Err(error);
         }
-        let closing = self.domain.regions.close(self.desc)?;
-        self.closed.store(true, Ordering::Release);
-        let stopped = self.withdraw(closing.region());
-        match closing.wait(BOUND) {
-            Ok(_) => stopped,
-            Err(_) => Err(Error::wanted(
-                Errno::EBUSY,
-                "fi_close of a registration",
-                "all accesses to it to end within a second",
-                "one that is still running",
-                "keep the memory mapped until the endpoint that runs it is closed",
-            )),
-        }
+        let Err(closing) = closing.wait(BOUND) else { return Ok(()) };
+        *life = Life::Closing(closing);
+        Err(Error::wanted(
+            Errno::EBUSY,
+            "fi_close of a registration",
+            "all accesses to it to end within a second",
+            "one that is still running",
+            "keep the memory and close the registration again, or close the endpoint that runs it",
+        ))
     }
 }
 

@@ -16,7 +16,8 @@ use crate::atomic::Executor;
 use crate::domain::{DomainPart, Regions, Registered};
 use crate::slots::SlotId;
 
-/// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`], never reused while it lives.
+/// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`]. A number is used again only
+/// once nothing refers to its peer any more ([`Host::retire`]).
 pub type Peer = u32;
 
 /// Which receive context of a peer something is for (scalable endpoints; `fi_rx_addr`).
@@ -134,6 +135,12 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// Most bytes that one atomic operation changes; 0 where the transport has no atomics.
     fn atomic_size() -> usize {
         0
+    }
+
+    /// Bytes of messages that a peer may have under way when it is told to keep its payloads. One that sends more all the
+    /// same is stopped.
+    fn in_flight() -> usize {
+        16 << 20
     }
 
     /// Whether it has nothing but shared memory.

@@ -195,7 +195,7 @@ impl Lane {
         if !executor.is_lock_free(target.addr() as u64) {
             return false;
         }
-        let changed = self.while_granted(common, granted, || {
+        let changed = self.while_granted(granted, || {
             // SAFETY: `resolve` checked that the piece's bytes at `target` are granted for reading and writing, and the grant
             // holds now; they are lock-free, so whoever shares them changes them at once. The core checked that operands,
             // comparands and results are as long, where the executor wants them, and they are lent.
@@ -236,8 +236,8 @@ impl Lane {
     fn change_directly(&mut self, common: &mut Common, atomic: &Atomic<'_>) -> Result<bool, Errno> {
         let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
         for (target, piece) in targets.iter_mut().zip(atomic.remote) {
-            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
-            *target = (granted.resolve(piece.addr, piece.len, true)?, piece.len);
+            let Some(resolved) = self.resolve(piece, true)? else { return Ok(false) };
+            *target = (resolved, piece.len);
         }
         let (mut operands, mut comparands, mut results) = (Scratch::new(), Scratch::new(), Scratch::new());
         let executor = &atomic.executor;
@@ -253,7 +253,7 @@ impl Lane {
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(atomic.remote) {
             let holds = match self.grants.get(&piece.key) {
-                Some(Grant::Given(granted)) => self.while_granted(common, granted, || {
+                Some(Grant::Given(granted)) => self.while_granted(granted, || {
                     let old = if old.is_null() { old } else { old.wrapping_add(done) };
                     let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and
@@ -288,7 +288,7 @@ impl Lane {
         let mut slot = match link.commands.reserve(words * 8 + operands + comparands) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starved = true;
+                self.starve(words * 8 + operands + comparands);
                 return Err(full(common, error));
             }
         };

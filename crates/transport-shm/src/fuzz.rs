@@ -12,7 +12,7 @@ use crate::cma::TokenPage;
 use crate::command::kind;
 use crate::control::{self, Introduction, Message};
 use crate::layout::{LINE, doorbell, endpoint, pair};
-use crate::sys::{self, ControlSocket, Mapping};
+use crate::sys::{self, ControlSocket, Mapping, Writers};
 
 /// Lines of the rings for commands and for large payloads.
 const LINES: usize = 256;
@@ -42,7 +42,7 @@ pub fn control_datagram(bytes: &[u8]) -> bool {
 }
 
 /// Every kind of record that there is.
-pub const KINDS: [u32; 16] = [
+pub const KINDS: [u32; 18] = [
     kind::MESSAGE,
     kind::ANNOUNCE,
     kind::WRITE,
@@ -59,6 +59,8 @@ pub const KINDS: [u32; 16] = [
     kind::ATOMIC,
     kind::SHARE,
     kind::OFFER,
+    kind::NOTE,
+    kind::TAGGED_MESSAGE,
 ];
 
 /// Which of its rings a hostile peer writes to.
@@ -117,10 +119,10 @@ struct Rings {
     incarnation: u64,
 }
 
-fn memory(len: usize) -> Result<(OwnedFd, Mapping)> {
+fn memory(len: usize, writers: Writers) -> Result<(OwnedFd, Mapping)> {
     let fd = sys::memfd(c"ofi-shm fuzz", len)?;
     let mapping = Mapping::new(fd.as_fd(), len, true)?;
-    sys::seal(&fd, false)?;
+    sys::seal(&fd, writers)?;
     Ok((fd, mapping))
 }
 
@@ -152,10 +154,10 @@ impl Hostile {
     /// What system calls answer; `FI_EAGAIN` if the victim is silent for a second.
     pub fn greet(&mut self) -> Result<()> {
         let incarnation = sys::random();
-        let (pair_fd, pair) = memory(pair::size(LINES))?;
-        let (endpoint_fd, endpoint) = memory(endpoint::SIZE)?;
-        let (doorbell_fd, _doorbell) = memory(doorbell::SIZE)?;
-        let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE)?;
+        let (pair_fd, pair) = memory(pair::size(LINES), Writers::Present)?;
+        let (endpoint_fd, endpoint) = memory(endpoint::SIZE, Writers::Present)?;
+        let (doorbell_fd, _doorbell) = memory(doorbell::SIZE, Writers::Any)?;
+        let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE, Writers::Present)?;
         let who = Introduction {
             incarnation,
             command_lines: LINES as u32,
@@ -218,6 +220,12 @@ impl Hostile {
         let Some(rings) = &mut self.rings else { return Ok(false) };
         rings.granted = granted;
         Ok(rings.granted.is_some())
+    }
+
+    /// Says for ever that it copies through the grant of `key`; or, with `None`, that it does not.
+    pub fn claim(&mut self, key: Option<u64>) {
+        let word = key.map_or(0, |key| key % endpoint::GRANT_SLOTS as u64 + 1);
+        self.deface(Place::Pair, pair::COPYING, &word.to_ne_bytes());
     }
 
     /// Waits for the answer to a request: granted memory, and the victim's doorbell memory if it came on the way.

@@ -1,25 +1,25 @@
 //! Direct access: a peer that has a key may map the memory behind it, if the library allocated that memory.
 //!
 //! Mapping is the grant. A registration is granted only if it covers its allocation to the last byte, since a mapping
-//! shows whole pages; for all other memory the owner executes the access (`rma.rs`). A peer that copies says so in its
+//! shows whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer that copies says so in its
 //! pair memory (`COPYING`) and then looks whether the grant still holds; who closes the registration voids the grant,
 //! and then waits until nobody says so any more. The barrier between the two is on the closing side.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
+use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, RemotePiece, Result};
 use ofi_ring::{crash_point, membarrier};
 
 use crate::control::{Message, Terms};
-use crate::lane::{Common, Lane, Link};
+use crate::lane::{Common, Lane, Link, Up};
 use crate::layout::{endpoint, pair};
 use crate::memory::Allocated;
 use crate::shared::Shared;
 use crate::single::Openings;
-use crate::sys::Mapping;
+use crate::sys::{Mapping, Writers};
 
 /// How long closing waits for a peer that copies.
 const BOUND: Duration = Duration::from_secs(1);
@@ -34,8 +34,10 @@ const MANY: usize = 4096;
 pub struct ShmRegion {
     /// The allocation that it covers.
     allocated: Option<Arc<Allocated>>,
-    /// Where it was granted: endpoint, slot and generation.
-    given: Mutex<Vec<(Weak<Shared>, u32, u32)>>,
+    /// It keeps the allocation for peers that write.
+    shares: bool,
+    /// Where it was granted: endpoint and slot, once each.
+    given: Mutex<Vec<(Weak<Shared>, u32)>>,
     /// What of it peers copy by themselves (`single/`).
     pub openings: Arc<Openings>,
 }
@@ -50,7 +52,24 @@ impl ShmRegion {
                 .filter(|found| found.base() == one.addr as usize && one.len >= found.asked()),
             _ => None,
         };
-        Self { allocated: whole, given: Mutex::default(), openings: Arc::default() }
+        let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let shares = whole.is_some() && attr.access().contains(both);
+        if let Some(allocated) = whole.as_ref().filter(|_| shares) {
+            allocated.share();
+        }
+        Self { allocated: whole, shares, given: Mutex::default(), openings: Arc::default() }
+    }
+
+    fn given(&self) -> MutexGuard<'_, Vec<(Weak<Shared>, u32)>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ShmRegion {
+    fn drop(&mut self) {
+        if let Some(allocated) = self.allocated.as_ref().filter(|_| self.shares) {
+            allocated.unshare();
+        }
     }
 }
 
@@ -78,6 +97,11 @@ impl Granted {
             .then(|| self.memory.base().as_ptr().wrapping_add(offset as usize))
     }
 
+    /// Whether the peer has not withdrawn it: what it says is true then.
+    pub fn holds(&self, up: &Up) -> bool {
+        self.terms.slot == u32::MAX || holds(&up.parts.endpoint, &self.terms)
+    }
+
     /// Where the peer's address `addr` lies, if the access is granted.
     pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<*mut u8, Errno> {
         if write && !self.terms.write {
@@ -94,9 +118,9 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let refused = (Terms::default(), None);
     if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
         let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
-        return match allocated.descriptor(false) {
-            Ok(fd) => (terms, Some(Arc::new(fd))),
-            Err(_) => refused,
+        return match allocated.descriptor(Writers::Present) {
+            Some(fd) => (terms, Some(Arc::new(fd))),
+            None => refused,
         };
     }
     let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
@@ -127,15 +151,20 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     }
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
-    let mut given = data.given.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = data.given();
     // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is seen
-    // here.
-    let closes = shared.domain.regions.remote(key).is_none();
-    if region.is_counted() || shared.counts() || closes {
+    // here. The key may be another region's by now.
+    let is_there =
+        shared.domain.regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region));
+    if region.is_counted() || shared.counts() || !is_there {
         return refused; // the owner has to see each access
     }
-    let Ok(fd) = allocated.descriptor(writable) else { return refused };
-    given.push((Arc::downgrade(shared), slot, generation));
+    let writers = if writable { Writers::Any } else { Writers::Present };
+    let Some(fd) = allocated.descriptor(writers) else { return refused };
+    if !given.iter().any(|(to, its)| *its == slot && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))) {
+        given.retain(|(to, _)| to.strong_count() > 0);
+        given.push((Arc::downgrade(shared), slot));
+    }
     let terms =
         Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
     (terms, Some(Arc::new(fd)))
@@ -154,8 +183,16 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
 pub fn withdraw(region: &ShmRegion) -> Result<()> {
     let deadline = Instant::now() + BOUND;
     let written = !region.openings.void(deadline);
-    let given = std::mem::take(&mut *region.given.lock().unwrap_or_else(PoisonError::into_inner));
-    if written || !(given.is_empty() || void(given, deadline)) {
+    // The list stays until nobody copies: who asks again waits again.
+    let given = region.given().clone();
+    let copied = !given.is_empty() && !void(&given, deadline);
+    if !copied {
+        let is_old = |entry: &(Weak<Shared>, u32)| {
+            given.iter().any(|(to, slot)| *slot == entry.1 && to.ptr_eq(&entry.0))
+        };
+        region.given().retain(|entry| !is_old(entry));
+    }
+    if written || copied {
         return Err(Error::wanted(
             Errno::EBUSY,
             "fi_close of a registration",
@@ -168,19 +205,22 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
 }
 
 /// Voids grants, and waits until nobody copies through them, at the latest until `deadline`. Whether that is so.
-fn void(given: Vec<(Weak<Shared>, u32, u32)>, deadline: Instant) -> bool {
+fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
     let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
-    for (shared, slot, _) in given {
-        if let Some(shared) = shared.upgrade()
-            && !endpoints.iter().any(|(known, known_slot)| Arc::ptr_eq(known, &shared) && *known_slot == slot)
-        {
+    for (shared, slot) in given {
+        if let Some(shared) = shared.upgrade() {
             crash_point!("withdraw.void");
-            generation(&shared, slot).fetch_add(1, Ordering::SeqCst);
-            endpoints.push((shared, slot));
+            generation(&shared, *slot).fetch_add(1, Ordering::SeqCst);
+            endpoints.push((shared, *slot));
         }
     }
-    // Where the barrier is missing, every copying peer fences by itself.
-    let _ = membarrier::heavy();
+    // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that is
+    // refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
+    std::sync::atomic::fence(Ordering::SeqCst);
+    let relies = endpoints.iter().any(|(shared, _)| shared.barrier == membarrier::Support::Expedited);
+    if relies && membarrier::heavy().is_err() {
+        return false;
+    }
     crash_point!("withdraw.wait");
     while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
         if Instant::now() >= deadline {
@@ -193,7 +233,8 @@ fn void(given: Vec<(Weak<Shared>, u32, u32)>, deadline: Instant) -> bool {
 
 /// The allocation that `len` bytes at `addr` lie in, as a key and an offset for a peer.
 pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)> {
-    let allocated = shared.domain.transport.allocations.find(addr as usize, len)?;
+    let found = shared.domain.transport.allocations.find(addr as usize, len);
+    let allocated = found.filter(|allocated| allocated.is_for_messages())?;
     Some((allocated.key, (addr as usize - allocated.base()) as u64))
 }
 
@@ -214,6 +255,23 @@ impl Lane {
             crash_point!("grant.ask");
             Grant::Asked
         })
+    }
+
+    /// Where a remote piece is mapped; `None` if there is no grant, or none that holds any more.
+    ///
+    /// # Errors
+    /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be another
+    /// region's by now.
+    pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
+        let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(None) };
+        match granted.resolve(piece.addr, piece.len, write) {
+            Ok(target) => Ok(Some(target)),
+            Err(_) if self.up().is_none_or(|up| !granted.holds(up)) => {
+                self.grants.remove(&piece.key);
+                Ok(None)
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Takes the peer's answer.
@@ -250,7 +308,7 @@ impl Lane {
     }
 
     /// Runs `copy` if the grant still holds, in a way that its owner can wait for.
-    pub fn while_granted(&self, common: &Common, granted: &Granted, copy: impl FnOnce()) -> bool {
+    pub fn while_granted(&self, granted: &Granted, copy: impl FnOnce()) -> bool {
         let Some(link) = &self.link else { return false };
         let Some(up) = &link.up else { return false };
         if granted.terms.slot == u32::MAX {
@@ -259,7 +317,7 @@ impl Lane {
         }
         let copying: &AtomicU64 = link.own.word64(pair::COPYING);
         copying.store(u64::from(granted.terms.slot) + 1, Ordering::Relaxed);
-        if common.shared.barrier == membarrier::Support::Missing {
+        if up.fences {
             std::sync::atomic::fence(Ordering::SeqCst);
         } else {
             membarrier::light();

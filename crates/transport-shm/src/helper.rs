@@ -17,9 +17,10 @@ use tracing::{debug, warn};
 use crate::control::{self, Message};
 use crate::farewell::{self, End, Farewell};
 use crate::grants;
+use crate::name;
 use crate::pair::OwnPair;
 use crate::shared::{Event, Shared};
-use crate::sys::{self, Datagram, Mapping};
+use crate::sys::{self, Datagram};
 
 /// How long a greeting is repeated to a name that nobody has, so that two programs may start in any order.
 const GREETING: Duration = Duration::from_millis(500);
@@ -336,6 +337,7 @@ impl Helper {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
             && (user == sys::user() || user == 0)
+            && name::is_endpoint(&datagram.from)
             && let Some((packet, ours)) = endpoint.unwrap(&datagram.from, bytes)
         {
             if !ours {
@@ -349,8 +351,9 @@ impl Helper {
             endpoint.take_packet(datagram.from, packet);
             return None;
         }
+        let named = name::is_endpoint(&datagram.from);
         let message = match Message::parse(bytes) {
-            Some(message) if user == sys::user() || user == 0 => message,
+            Some(message) if named && (user == sys::user() || user == 0) => message,
             other => {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 let from = String::from_utf8_lossy(&datagram.from);
@@ -426,7 +429,7 @@ impl Helper {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
                 let fd = datagram.fds.pop()?;
                 crash_point!("bulk.taken");
-                match sys::check_sealed(fd.as_fd(), len).and_then(|()| Mapping::new(fd.as_fd(), len, false)) {
+                match sys::map_foreign(fd.as_fd(), len, false) {
                     Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -448,8 +451,7 @@ impl Helper {
             Message::Grant { incarnation, key, grant } if known(incarnation) => {
                 let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {
                     let len = usize::try_from(grant.len).ok()?;
-                    sys::check_sealed(fd.as_fd(), len).ok()?;
-                    Mapping::new(fd.as_fd(), len, grant.write).ok()
+                    sys::map_foreign(fd.as_fd(), len, grant.write).ok()
                 });
                 crash_point!("grant.mapped");
                 endpoint.tell(Event::Grant { peer, incarnation, key, terms: grant, memory });

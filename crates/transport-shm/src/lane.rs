@@ -12,6 +12,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Bell, Wake};
+use ofi_ring::membarrier::Support;
 use ofi_ring::record::{Consumer, Corrupt, Producer, ReserveError};
 use rustc_hash::FxHashMap;
 
@@ -85,6 +86,8 @@ pub struct Up {
     pub commands: Consumer,
     pub replies: Consumer,
     pub bell: Bell,
+    /// A copy through a grant is announced with a fence: one of both processes lacks the barrier.
+    pub fences: bool,
     wish: *const AtomicU32,
 }
 
@@ -127,8 +130,8 @@ pub struct Lane {
     pub gone: bool,
     /// The helper's round in which its end was seen in its memory, of a connected endpoint.
     pub closed_at: Option<u64>,
-    /// A post found the ring of commands full.
-    pub starved: bool,
+    /// One more than the bytes for which a post found no room in the ring of commands; 0 once a sleeper was told of room.
+    pub starved: u32,
     /// Something is under way: set when it begins, reset by the poll that finds nothing left.
     pub busy: bool,
     /// Operations of this lane that have not ended.
@@ -163,7 +166,7 @@ pub struct Lane {
     pub is_cold: bool,
     /// It is in the list of those that were lost, and whose number another peer may take.
     pub is_spare: bool,
-    /// Polls since a command came; the endpoint's `cold.rs` uses it.
+    /// Polls since a command came; `ShmLanes::cool_down` uses it.
     pub idle: u32,
 }
 
@@ -192,7 +195,7 @@ impl Lane {
             link: None,
             gone: false,
             closed_at: None,
-            starved: false,
+            starved: 0,
             busy: false,
             outstanding: 0,
             serving: 0,
@@ -263,7 +266,11 @@ impl Lane {
         let commands = pairs::lines(&parts.pair, pair::COMMANDS, parts.command_lines)?;
         let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         let hint = parts.hint as usize % doorbell::HINTS;
+        // SAFETY: `word` checks place and alignment; mapped while `parts` lives and accessed atomically.
+        let fence: &AtomicU32 = unsafe { &*parts.endpoint.word(endpoint::FENCE) };
+        let missing = common.shared.barrier == Support::Missing || fence.load(Ordering::Relaxed) != 0;
         link.up = Some(Up {
+            fences: missing,
             // SAFETY: the lines lie in `parts.pair` and the word in `own`, both kept by the link; this is the only
             // consumer, and only it stores the word.
             commands: unsafe { Consumer::new(commands, own.memory.word(pair::COMMANDS_READ)) },
@@ -314,6 +321,18 @@ impl Lane {
         crash_point!("wake.signalled");
     }
 
+    /// A post found no room for `len` bytes: see [`Lane::has_room_again`].
+    #[cold]
+    pub fn starve(&mut self, len: usize) {
+        self.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
+    }
+
+    /// Whether there is room now for what found none.
+    pub fn has_room_again(&mut self) -> bool {
+        let (wanted, link) = (self.starved, self.link_mut());
+        wanted > 0 && link.is_some_and(|link| link.commands.reserve(wanted as usize - 1).is_ok())
+    }
+
     /// Appends a command of words.
     ///
     /// # Errors
@@ -323,11 +342,10 @@ impl Lane {
         let mut slot = match link.commands.reserve(words.len() * 8) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starved = true;
+                self.starve(words.len() * 8);
                 return Err(full(common, error));
             }
         };
-        self.starved = false;
         // SAFETY: as many words were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         words.iter().for_each(|&word| body.word(word));

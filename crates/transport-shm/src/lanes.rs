@@ -23,6 +23,7 @@ use rustc_hash::FxHashMap;
 use crate::Shm;
 use crate::control::Message;
 use crate::helper::Helper;
+use crate::hints::{HintTable, Hinted};
 use crate::lane::{Common, Counts, Lane};
 use crate::layout::{LINE, doorbell, endpoint, pair, wish};
 use crate::message::Token;
@@ -51,8 +52,7 @@ pub struct ShmLanes {
     spare: VecDeque<Peer>,
     hot: Vec<Peer>,
     cold: Vec<Peer>,
-    /// Peers by their hint bytes here.
-    hinted: Vec<Peer>,
+    hinted: HintTable,
     next_cold: usize,
     next_line: usize,
     sleeper: Sleeper,
@@ -133,7 +133,7 @@ impl ShmLanes {
             spare: VecDeque::new(),
             hot: Vec::new(),
             cold: Vec::new(),
-            hinted: Vec::new(),
+            hinted: HintTable::default(),
             next_cold: 0,
             next_line: 0,
             sleeper,
@@ -226,10 +226,9 @@ impl ShmLanes {
                     lane.confirm(host);
                     crash_point!("attach.confirmed");
                     lane.move_parked(&mut self.common, host);
-                    if self.hinted.len() <= hint {
-                        self.hinted.resize(hint + 1, Peer::MAX);
-                    }
-                    self.hinted[hint] = peer;
+                    let mut hinted = std::mem::take(&mut self.hinted);
+                    hinted.assign(hint, peer, |other| self.is_hinted(other, hint));
+                    self.hinted = hinted;
                     self.hot.push(peer);
                 }
                 Event::Refused { peer, errno } => {
@@ -359,6 +358,25 @@ impl ShmLanes {
         }
     }
 
+    /// Whether a lane in use has this hint byte.
+    fn is_hinted(&self, peer: Peer, hint: usize) -> bool {
+        let link = self.lanes.get(peer as usize).and_then(|lane| lane.link.as_ref());
+        link.is_some_and(|link| link.up.is_some() && link.own.hint as usize == hint)
+    }
+
+    /// A hint was set: its sender has something, or one of its senders.
+    fn follow_hint(&mut self, hint: usize) {
+        match self.hinted.of(hint) {
+            Hinted::Nobody => {}
+            Hinted::One(peer) => self.warm_up(peer),
+            Hinted::Several => {
+                let its: Vec<Peer> =
+                    self.cold.iter().copied().filter(|&peer| self.is_hinted(peer, hint)).collect();
+                its.into_iter().for_each(|peer| self.warm_up(peer));
+            }
+        }
+    }
+
     fn hint(&self, index: usize) -> &AtomicU8 {
         // SAFETY: inside the doorbell memory, which `shared` keeps; accessed atomically.
         unsafe { &*self.common.shared.doorbell.word(index % doorbell::HINTS) }
@@ -370,7 +388,7 @@ impl ShmLanes {
         let first = self.next_line * LINE;
         for index in first..(first + LINE).min(self.hinted.len()) {
             if self.hint(index).load(Ordering::Relaxed) != 0 && take_hint(self.hint(index)) {
-                self.warm_up(self.hinted[index]);
+                self.follow_hint(index);
             }
         }
         self.next_line += 1;
@@ -449,9 +467,17 @@ impl ShmLanes {
             || self.hot.len() > HOT;
     }
 
-    /// Whether a peer whose lane is hot has sent something.
+    /// Whether a peer whose lane is hot has sent something, or made room for what found none. Of room a sleeper is told
+    /// once: the application may not want it any more, and then nothing would ever use it up.
     fn has_input(&mut self) -> bool {
-        (0..self.hot.len()).any(|index| self.lanes[self.hot[index] as usize].has_input())
+        (0..self.hot.len()).any(|index| {
+            let lane = &mut self.lanes[self.hot[index] as usize];
+            let has_input = lane.has_input();
+            if has_input && lane.has_room_again() {
+                lane.starved = 0;
+            }
+            has_input
+        })
     }
 
     fn arm(&mut self) -> Arm {
@@ -475,7 +501,7 @@ impl ShmLanes {
         if !self.cold.is_empty() {
             for index in 0..self.hinted.len() {
                 if take_hint(self.hint(index)) {
-                    self.warm_up(self.hinted[index]);
+                    self.follow_hint(index);
                 }
             }
             if self.has_input() {

@@ -14,6 +14,8 @@ pub const LINE: usize = 64;
 pub mod endpoint {
     /// Whether the owner may be asleep (`u32`): see `ofi_ring::doorbell`.
     pub const SLEEPING: usize = 64;
+    /// Not 0: the owner lacks the barrier that makes a fence of its peers needless (`u32`).
+    pub const FENCE: usize = 128;
     /// Generation of each grant slot (`u32` each): a grant of another generation is void.
     pub const GRANTS: usize = 1024;
     /// Number of grant slots.

@@ -18,6 +18,7 @@ mod farewell;
 pub mod fuzz;
 mod grants;
 mod helper;
+mod hints;
 mod lane;
 mod lanes;
 mod layout;
@@ -93,6 +94,11 @@ impl Transport for Shm {
 
     fn needs_shared_memory() -> bool {
         true
+    }
+
+    fn in_flight() -> usize {
+        // A ring's worth, and what is sent while it is taken and before the wish is seen. The peer's may be longer.
+        (4 * layout::LINE * settings::COMMAND_LINES.get().next_power_of_two()).max(256 << 10)
     }
 
     fn atomic_size() -> usize {

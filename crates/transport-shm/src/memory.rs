@@ -1,13 +1,33 @@
 //! Memory that the library allocates: a memfd each, so that a peer can be let in by handing it a descriptor.
+//!
+//! A descriptor for reading alone does not exist: whoever has one opens it again for writing (`/proc/self/fd`). What the
+//! kernel does enforce is a seal on the memory, and only for all descriptors at once. So each allocation is either shown or
+//! shared, as the first descriptor that leaves the process decides, and stays so:
+//!
+//! - *shown*: sealed against new writers; this process's mapping was there before. Peers read, and map it for nothing else.
+//! - *shared*: peers with a key for reading and writing map it for both. It goes to nobody else: other accesses are
+//!   executed here, and messages from it are sent as from memory of the application.
+//!
+//! An allocation that is registered for both is kept for sharing. One in reserved huge pages is never shared, as a peer
+//! that may write may punch holes, and a huge page that has gone may not come back (`SIGBUS`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ofi_api::{LibraryMemory, Placement, Result};
 use rustc_hash::FxHashMap;
 
-use crate::sys::{self, Mapping};
+use crate::sys::{self, Mapping, Writers};
+
+/// To whom descriptors of an allocation have gone. See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Open,
+    Shown,
+    Shared,
+}
 
 /// One allocation.
 pub struct Allocated {
@@ -16,6 +36,10 @@ pub struct Allocated {
     /// Names it to peers that it sends messages from.
     pub key: u64,
     fd: OwnedFd,
+    fate: Mutex<Fate>,
+    /// Registrations that peers may want to map for writing.
+    sharers: AtomicUsize,
+    is_huge: bool,
 }
 
 impl Allocated {
@@ -34,12 +58,47 @@ impl Allocated {
         self.len
     }
 
-    /// A descriptor for a peer.
-    ///
-    /// # Errors
-    /// `FI_EMFILE`; without `/proc` there are no read-only ones.
-    pub fn descriptor(&self, write: bool) -> Result<OwnedFd> {
-        if write { self.fd.try_clone().map_err(|_| sys::os_error("dup")) } else { sys::read_only(&self.fd) }
+    /// A descriptor for a peer that is to read, or to read and write; `None` if the allocation is not for that.
+    pub fn descriptor(&self, writers: Writers) -> Option<OwnedFd> {
+        let wanted = match writers {
+            Writers::Present => Fate::Shown,
+            Writers::Any => Fate::Shared,
+        };
+        let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        if *fate == Fate::Open && self.may_be(wanted) {
+            sys::seal(&self.fd, writers).ok()?;
+            *fate = wanted;
+        }
+        if *fate == wanted { self.fd.try_clone().ok() } else { None }
+    }
+
+    fn may_be(&self, fate: Fate) -> bool {
+        match fate {
+            Fate::Shared => !self.is_huge,
+            _ => self.sharers.load(Ordering::Relaxed) == 0,
+        }
+    }
+
+    /// Whether a peer that gets a message may be shown the memory.
+    pub fn is_for_messages(&self) -> bool {
+        match *self.fate.lock().unwrap_or_else(PoisonError::into_inner) {
+            Fate::Open => self.may_be(Fate::Shown),
+            fate => fate == Fate::Shown,
+        }
+    }
+
+    /// Counts a registration that peers may want to map for writing, until [`Allocated::unshare`].
+    pub fn share(&self) {
+        if !self.is_huge {
+            self.sharers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// See [`Allocated::share`].
+    pub fn unshare(&self) {
+        if !self.is_huge {
+            self.sharers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -112,12 +171,22 @@ pub fn alloc(
 ) -> Result<Arc<dyn LibraryMemory>> {
     let pages = len.checked_next_multiple_of(if placement.huge { sys::HUGE_PAGE } else { 4096 });
     let size = pages.ok_or_else(|| ofi_api::Error::new(ofi_api::Errno::ENOMEM))?;
-    let (fd, mapping) = match huge_pages(size, placement) {
+    let reserved = huge_pages(size, placement);
+    let is_huge = reserved.is_some();
+    let (fd, mapping) = match reserved {
         Some(memory) => memory,
         None => pages_of(size, placement)?,
     };
-    sys::seal(&fd, false)?;
-    let allocated = Arc::new(Allocated { mapping, len, key: sys::random().max(1), fd });
+    sys::seal_size(&fd)?;
+    let allocated = Arc::new(Allocated {
+        mapping,
+        len,
+        key: sys::random().max(1),
+        fd,
+        fate: Mutex::new(Fate::Open),
+        sharers: AtomicUsize::new(0),
+        is_huge,
+    });
     let live = &domain.allocations;
     live.by_base
         .write()
@@ -140,5 +209,105 @@ impl LibraryMemory for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.domain.allocations.remove(&self.allocated);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn allocated(domain: &Arc<crate::ShmDomain>) -> Arc<Allocated> {
+        let memory = alloc(domain, 8192, Placement::default()).unwrap();
+        domain.allocations.find(memory.as_ptr() as usize, 8192).unwrap()
+    }
+
+    /// As a receiver of the descriptor would open it again.
+    fn open_again(fd: &OwnedFd) -> OwnedFd {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap().into()
+    }
+
+    fn punch(fd: &OwnedFd) -> bool {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: takes no pointers.
+        unsafe { libc::fallocate(fd.as_raw_fd(), mode, 0, 4096) == 0 }
+    }
+
+    #[test]
+    fn what_is_shown_cannot_be_mapped_for_writing() {
+        let domain = Arc::default();
+        let own = allocated(&domain);
+        let shown = own.descriptor(Writers::Present).unwrap();
+        for fd in [&shown, &open_again(&shown)] {
+            assert!(Mapping::new(fd.as_fd(), 8192, true).is_err(), "mapped for writing");
+            assert!(!punch(fd), "punched a hole");
+            let file = std::fs::File::from(fd.try_clone().unwrap());
+            assert!(std::os::unix::fs::FileExt::write_at(&file, b"x", 0).is_err(), "written");
+            assert!(sys::map_foreign(fd.as_fd(), 8192, false).is_ok());
+        }
+        // SAFETY: the allocation's own mapping, of which nothing else knows.
+        unsafe { own.mapping.base().write(7) };
+        let seen = sys::map_foreign(shown.as_fd(), 8192, false).unwrap();
+        // SAFETY: just mapped.
+        assert_eq!(unsafe { seen.base().read() }, 7, "the owner goes on writing");
+        assert!(own.descriptor(Writers::Any).is_none(), "shown memory is not shared");
+        assert!(own.is_for_messages());
+    }
+
+    #[test]
+    fn what_is_shared_is_shown_to_nobody_else() {
+        let domain = Arc::default();
+        let own = allocated(&domain);
+        own.share();
+        assert!(!own.is_for_messages() && own.descriptor(Writers::Present).is_none(), "kept for sharing");
+        let shared = own.descriptor(Writers::Any).unwrap();
+        assert!(sys::map_foreign(shared.as_fd(), 8192, true).is_ok());
+        own.unshare();
+        assert!(
+            !own.is_for_messages() && own.descriptor(Writers::Present).is_none(),
+            "a writer is there for good"
+        );
+    }
+
+    #[test]
+    fn a_registration_that_nobody_asked_for_leaves_the_memory_to_messages() {
+        let domain = Arc::default();
+        let own = allocated(&domain);
+        own.share();
+        own.unshare();
+        assert!(own.is_for_messages() && own.descriptor(Writers::Present).is_some());
+    }
+
+    #[test]
+    fn memory_that_its_owner_may_punch_is_not_mapped_for_reading() {
+        let fd = sys::memfd(c"test", 8192).unwrap();
+        assert!(sys::map_foreign(fd.as_fd(), 8192, false).is_err(), "not sealed");
+        sys::seal(&fd, Writers::Any).unwrap();
+        assert!(sys::map_foreign(fd.as_fd(), 8192, false).is_err(), "holes could be punched");
+        assert!(sys::map_foreign(fd.as_fd(), 8192, true).is_ok(), "ordinary pages read as zeroes then");
+        assert!(sys::map_foreign(fd.as_fd(), 8193, true).is_err(), "longer than it is");
+    }
+
+    #[test]
+    fn only_an_eventfd_is_taken_for_one() {
+        use std::os::fd::FromRawFd;
+        let event = ofi_core::sys::eventfd().unwrap();
+        assert!(sys::check_eventfd(event.as_fd()).is_ok());
+        let (_reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        writer.set_nonblocking(true).unwrap();
+        assert!(sys::check_eventfd(writer.as_fd()).is_err(), "a socket");
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) }, 0);
+        // SAFETY: the call made them for us.
+        let ends = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        assert!(sys::check_eventfd(ends[1].as_fd()).is_err(), "a pipe raises SIGPIPE");
+        // SAFETY: takes no pointers.
+        let blocking = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        // SAFETY: the call made it for us.
+        let blocking = unsafe { OwnedFd::from_raw_fd(blocking) };
+        assert!(sys::check_eventfd(blocking.as_fd()).is_err(), "one that blocks");
     }
 }

@@ -188,7 +188,6 @@ impl Lane {
         unsafe { copy::bytes(from, body.rest(), len) };
         slot.publish(if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
         common.counts.eager += 1;
-        self.starved = false;
         if up.bell.ring() == Wake::Needed {
             self.ring(common);
         }
@@ -230,7 +229,7 @@ impl Lane {
         let mut slot = match link.commands.reserve(words * 8 + out.len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starved = true;
+                self.starve(words * 8 + out.len);
                 return Err(full(common, error));
             }
         };
@@ -256,7 +255,6 @@ impl Lane {
         }
         slot.publish(high);
         crash_point!("message.sent");
-        self.starved = false;
         common.counts.eager += 1;
         self.ring(common);
         Ok(())

@@ -1,7 +1,9 @@
 //! Addresses: a name (`fi_shm://…`, or `fi_ns://…` of a node and a service; `FI_ADDR_STR`) or a port of this host
 //! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and the abstract socket that each stands for.
 //!
-//! The kernel tells who sent a datagram by the name of the sender's socket, so an address cannot be forged.
+//! The kernel tells who sent a datagram by the name of the sender's socket. An address stands for one socket and a socket for
+//! one address: a name that spells an address differently (`05000`, or a name that goes on behind a zero byte) is nobody's. So
+//! an address cannot be forged while its owner lives.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
@@ -118,11 +120,23 @@ pub fn socket_name(address: &Address) -> Result<Vec<u8>> {
     Ok([PORT, socket.port().to_string().as_bytes()].concat())
 }
 
-/// The address behind a socket, in the form that an endpoint with addresses of `format` uses.
+/// Whether a socket of this name is an endpoint's.
+pub fn is_endpoint(socket: &[u8]) -> bool {
+    address_of(socket, AddrFormat::Unspec).is_some()
+}
+
+/// The address behind a socket, in the form that an endpoint with addresses of `format` uses; `None` for a socket whose name
+/// no address gives.
 pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
+    let address = spelt(socket, format)?;
+    (socket_name(&address).ok()? == socket).then_some(address)
+}
+
+/// The address that the name of a socket spells, in one of several spellings.
+fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
     for (scheme, prefix) in SCHEMES {
         if let Some(name) = socket.strip_prefix(prefix) {
-            let name = std::str::from_utf8(name).ok()?;
+            let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
             return Some(Address::from_text(&format!("{scheme}{name}")));
         }
     }
@@ -213,6 +227,24 @@ mod tests {
         let address = resolve(Some("127.0.0.1"), Some("5000")).unwrap();
         let socket = socket_name(&address).unwrap();
         assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address));
+    }
+
+    /// Each of these sockets can be bound beside the one that it pretends to be.
+    #[test]
+    fn an_address_has_one_spelling() {
+        for (socket, format) in [
+            (&b"ofi-shm/n/foo\0bar"[..], AddrFormat::Str),
+            (b"ofi-shm/n/foo\0", AddrFormat::Str),
+            (b"ofi-shm/n/", AddrFormat::Str),
+            (b"ofi-shm/s/x\0", AddrFormat::Str),
+            (b"ofi-shm/p/05000", AddrFormat::SockaddrIn),
+            (b"ofi-shm/p/+5000", AddrFormat::SockaddrIn6),
+            (b"", AddrFormat::Str),
+        ] {
+            assert_eq!(address_of(socket, format), None, "{:?}", String::from_utf8_lossy(socket));
+            assert!(!is_endpoint(socket));
+        }
+        assert!(is_endpoint(b"ofi-shm/p/5000") && is_endpoint(b"ofi-shm/n/foo"));
     }
 
     #[test]

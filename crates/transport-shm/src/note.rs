@@ -36,7 +36,7 @@ impl Lane {
         let mut slot = match link.commands.reserve(WORDS + out.len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starved = true;
+                self.starve(WORDS + out.len);
                 return Err(full(common, error));
             }
         };
@@ -46,7 +46,6 @@ impl Lane {
         // SAFETY: the pieces are lent during the call, and `len` bytes were reserved behind the words.
         unsafe { copy::gather(out.pieces, out.skip, body.rest(), out.len) };
         slot.publish(kind::NOTE);
-        self.starved = false;
         self.ring(common);
         Ok(())
     }

@@ -9,7 +9,7 @@ use ofi_ring::memory::Lines;
 
 use crate::cma::Remote;
 use crate::layout::{LINE, doorbell, endpoint, pair};
-use crate::sys::{self, Mapping};
+use crate::sys::{self, Mapping, Writers};
 
 /// Descriptors that this process holds for peers: of its own pair memories that a peer does not have yet, and of peers'
 /// eventfds. Both are bounded, so that thousands of peers fit under the usual limit.
@@ -67,7 +67,7 @@ impl OwnPair {
         let size = pair::size(command_lines);
         let fd = sys::memfd(c"ofi-shm pair", size)?;
         let memory = Mapping::new(fd.as_fd(), size, true)?;
-        sys::seal(&fd, true)?;
+        sys::seal(&fd, Writers::Present)?;
         UNDELIVERED.fetch_add(1, Ordering::Relaxed);
         let own = Self { memory, command_lines, hint, fd: Mutex::new(Some(Arc::new(fd))) };
         own.word32(pair::ATTENTION).store(attention.into(), Ordering::Relaxed);
@@ -171,12 +171,9 @@ impl PeerParts {
             ));
         }
         if let Some(event) = fds.get(3) {
-            sys::check_nonblocking(event.as_fd())?;
+            sys::check_eventfd(event.as_fd())?;
         }
-        let map = |fd: BorrowedFd<'_>, len, writable| {
-            sys::check_sealed(fd, len)?;
-            Mapping::new(fd, len, writable)
-        };
+        let map = |fd: BorrowedFd<'_>, len, writable| sys::map_foreign(fd, len, writable);
         Ok(Self {
             incarnation: who.incarnation,
             pair: Arc::new(map(fds[0].as_fd(), pair::size(who.command_lines as usize), false)?),

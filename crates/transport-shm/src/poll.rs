@@ -19,6 +19,10 @@ use crate::lane::{Broken, Common, Flow, Lane, Link};
 use crate::layout::{pair, wish};
 use crate::message;
 
+/// Commands, and replies, that one poll takes of a peer at most. One that sends as fast as they are taken would keep
+/// the caller, and the other peers, for ever.
+const TURN: usize = 256;
+
 /// Why the plain messages ended.
 enum Then {
     /// There are no more, or no more are taken now.
@@ -42,17 +46,19 @@ impl Lane {
     /// [`Broken`] if the peer breaks the protocol.
     #[inline(always)]
     pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+        let mut left = TURN;
         loop {
             // Most commands are plain messages, and those concern nothing else of the lane.
-            let then = match self.next_kind() {
-                kind::MESSAGE => self.take_messages::<false, _>(common, host)?,
-                kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host)?,
-                _ => Then::Others,
+            let (then, rest) = match self.next_kind() {
+                kind::MESSAGE => self.take_messages::<false, _>(common, host, left)?,
+                kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host, left)?,
+                _ => (Then::Others, left),
             };
+            left = rest;
             match then {
                 Then::Done => break,
                 Then::Kept => self.after_delivery(common, host, Delivery::Kept),
-                Then::Others => break self.take_others(common, host)?,
+                Then::Others => break self.take_others(common, host, left)?,
             }
         }
         if self.busy {
@@ -70,16 +76,17 @@ impl Lane {
         }
     }
 
-    /// Takes plain messages, as many as there are and as the core takes.
+    /// Takes plain messages, as many as there are and as the core takes, `left` at most. Answers how many more may be taken.
     #[inline(never)]
     fn take_messages<const TAGGED: bool, H: Host<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-    ) -> Result<Then, Broken> {
-        let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(Then::Done) };
+        mut left: usize,
+    ) -> Result<(Then, usize), Broken> {
+        let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok((Then::Done, left)) };
         let mut then = Then::Done;
-        while host.hungry() {
+        while left > 0 && host.hungry() {
             let Some(record) = up.commands.peek()? else { break };
             if record.high != if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE } {
                 then = Then::Others;
@@ -93,6 +100,7 @@ impl Lane {
             }
             crash_point!("message.delivered");
             up.commands.advance(&record);
+            left -= 1;
             if delivery == Delivery::Kept {
                 then = Then::Kept;
                 break;
@@ -103,15 +111,21 @@ impl Lane {
         if up.bell.ring() == Wake::Needed {
             self.ring(common); // it sleeps until there is room
         }
-        Ok(then)
+        Ok((then, left))
     }
 
-    /// Takes commands of all kinds, as many as there are and as the core and their order allow.
+    /// Takes commands of all kinds, as many as there are and as the core and their order allow, `left` at most.
     #[inline(never)]
-    fn take_others<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    fn take_others<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut left: usize,
+    ) -> Result<(), Broken> {
         let mut taken = false;
         self.gather_dones(common, true);
-        while host.hungry() {
+        while left > 0 && host.hungry() {
+            left -= 1;
             let Some(Link { up: Some(up), .. }) = &mut self.link else { break };
             let Some(record) = up.commands.peek()? else { break };
             if !self.may_serve(record.high & kind::MASK) {
@@ -162,8 +176,9 @@ impl Lane {
         let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
         let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
         let copies = self.has_copies_to_move();
-        let (starved, backlog) = (self.starved, !self.backlog.is_empty());
-        let Some(Link { up: Some(up), commands, replies, .. }) = &mut self.link else { return false };
+        let room = room || self.has_room_again();
+        let backlog = !self.backlog.is_empty();
+        let Some(Link { up: Some(up), replies, .. }) = &mut self.link else { return false };
         let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
         bulk || room
             || copies
@@ -171,7 +186,6 @@ impl Lane {
             || some(&mut up.replies)
             || up.wish() == wish::CLOSED
             || self.gone
-            || (starved && commands.reserve(0).is_ok())
             || (backlog && replies.reserve(24).is_ok())
     }
 
@@ -254,7 +268,7 @@ impl Lane {
 
     fn take_replies<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
-        loop {
+        for _ in 0..TURN {
             let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };
             let Some(record) = up.replies.peek()? else { break };
             taken = true;

@@ -20,7 +20,7 @@ use crate::layout::{doorbell, endpoint};
 use crate::name;
 use crate::pair::{OwnPair, PeerParts};
 use crate::settings::SingleCopy;
-use crate::sys::{self, ControlSocket, Mapping};
+use crate::sys::{self, ControlSocket, Mapping, Writers};
 
 /// What the helper tells an endpoint. Peers go by the names of their sockets.
 pub enum Event {
@@ -119,10 +119,13 @@ impl Shared {
             name::bind(wanted, wanted.is_some() && wanted == terms.proposed.as_ref(), terms.format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
-        sys::seal(&memory_fd, true)?;
+        sys::seal(&memory_fd, Writers::Present)?;
         let doorbell_fd = sys::memfd(c"ofi-shm doorbell", doorbell::SIZE)?;
         let doorbell = Mapping::new(doorbell_fd.as_fd(), doorbell::SIZE, true)?;
-        sys::seal(&doorbell_fd, false)?;
+        sys::seal(&doorbell_fd, Writers::Any)?;
+        // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
+        let fence: &AtomicU32 = unsafe { &*memory.word(endpoint::FENCE) };
+        fence.store((barrier == Support::Missing).into(), Ordering::Relaxed);
         let (inbox, events) = mpsc::queue(1024);
         let shared = Self {
             name: name::socket_name(&address)?,

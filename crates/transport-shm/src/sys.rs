@@ -79,12 +79,34 @@ pub fn allocate(fd: &OwnedFd, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Forbids changes of size for ever, and with `read_only` new writable mappings too.
+/// Who may write to a memory from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the punching
+    /// of holes through every descriptor, also one that a receiver opens again by `/proc`.
+    Present,
+    /// Whoever has a descriptor.
+    Any,
+}
+
+/// Forbids changes of size for ever, and says for ever who may write.
 ///
 /// # Errors
 /// What fcntl(2) answers.
-pub fn seal(fd: &OwnedFd, read_only: bool) -> Result<()> {
-    let seals = SIZE_SEALS | if read_only { libc::F_SEAL_FUTURE_WRITE } else { 0 } | libc::F_SEAL_SEAL;
+pub fn seal(fd: &OwnedFd, writers: Writers) -> Result<()> {
+    let write = if writers == Writers::Present { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+    add_seals(fd, SIZE_SEALS | write | libc::F_SEAL_SEAL)
+}
+
+/// Forbids changes of size for ever. [`seal`] may follow.
+///
+/// # Errors
+/// What fcntl(2) answers.
+pub fn seal_size(fd: &OwnedFd) -> Result<()> {
+    add_seals(fd, SIZE_SEALS)
+}
+
+fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> Result<()> {
     // SAFETY: takes no pointers.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
         return Err(os_error("fcntl(F_ADD_SEALS)"));
@@ -92,16 +114,32 @@ pub fn seal(fd: &OwnedFd, read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks a memory that came from another process: sealed in size, and its `len` bytes allocated, so that no access to
-/// its mapping can fault.
+/// Whether a memory consists of reserved huge pages.
+fn is_huge(fd: BorrowedFd<'_>) -> Result<bool> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: room for the structure.
+    if unsafe { libc::fstatfs(fd.as_raw_fd(), stat.as_mut_ptr()) } < 0 {
+        return Err(os_error("fstatfs"));
+    }
+    // SAFETY: a plain structure, which was zero before the call.
+    Ok(unsafe { stat.assume_init() }.f_type == libc::HUGETLBFS_MAGIC)
+}
+
+/// Maps the first `len` bytes of a memory that came from another process, so that no access to the mapping can fault: it is
+/// sealed in size and allocated, and nobody can punch holes into what is only read here, nor into huge pages, which may
+/// have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
 ///
 /// # Errors
-/// `FI_EINVAL` if not.
-pub fn check_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
+/// `FI_EINVAL` if it is not so; what [`Mapping::new`] answers.
+pub fn map_foreign(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping> {
     // SAFETY: takes no pointers.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & SIZE_SEALS != SIZE_SEALS {
         return Err(Error::with(Errno::EINVAL, "a peer's memory is not sealed in size"));
+    }
+    let huge = is_huge(fd)?;
+    if seals & libc::F_SEAL_FUTURE_WRITE == 0 && (huge || !writable) {
+        return Err(Error::with(Errno::EINVAL, "a peer's memory is not sealed against new writers"));
     }
     // SAFETY: all zeroes is a valid `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -112,30 +150,41 @@ pub fn check_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
     if (stat.st_size as u64) < len as u64 || (stat.st_blocks as u64) * 512 < len as u64 {
         return Err(Error::with(Errno::EINVAL, "a peer's memory is smaller than it said, or not allocated"));
     }
-    Ok(())
+    // Huge pages are unmapped whole or not at all.
+    let mapped = if huge { len.checked_next_multiple_of(stat.st_blksize as usize) } else { Some(len) };
+    match mapped {
+        Some(mapped) if mapped <= stat.st_size as usize || !huge => Mapping::new(fd, mapped, writable),
+        _ => Err(Error::with(Errno::EINVAL, "a peer's memory ends within a huge page")),
+    }
 }
 
-/// Checks that writing to a descriptor of another process cannot block.
+/// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else might do
+/// worse: a pipe or a socket raises `SIGPIPE`, and a file may be served by a program of the peer's.
 ///
 /// # Errors
-/// `FI_EINVAL` if it can.
-pub fn check_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+/// `FI_EINVAL` if it is not.
+pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
+    let invalid = |what| Err(Error::with(Errno::EINVAL, what));
+    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+        Ok(name) if name.as_os_str() == "anon_inode:[eventfd]" => {}
+        Ok(_) => return invalid("what a peer wants to be woken by is no eventfd"),
+        Err(_) => {
+            // Without `/proc` at least no pipe, socket, device or file: those have a type.
+            // SAFETY: all zeroes is a valid `stat`.
+            let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+            // SAFETY: `stat` may be written.
+            let rc = unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) };
+            if rc < 0 || stat.st_mode & libc::S_IFMT != 0 {
+                return invalid("what a peer wants to be woken by is no eventfd");
+            }
+        }
+    }
     // SAFETY: takes no pointers.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     if flags < 0 || flags & libc::O_NONBLOCK == 0 {
-        return Err(Error::with(Errno::EINVAL, "a peer's eventfd blocks its writers"));
+        return invalid("a peer's eventfd blocks its writers");
     }
     Ok(())
-}
-
-/// A descriptor for the same memory that can only be mapped for reading.
-///
-/// # Errors
-/// What open(2) answers; it needs `/proc`.
-pub fn read_only(fd: &OwnedFd) -> Result<OwnedFd> {
-    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-    // SAFETY: `path` is a C string.
-    owned(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }, "open(/proc/self/fd)")
 }
 
 /// Shared memory in this process. Not inherited by a forked child.
@@ -237,7 +286,7 @@ pub struct Credentials {
 pub struct Datagram {
     /// Bytes of it in the buffer.
     pub len: usize,
-    /// The abstract name of the socket it was sent from.
+    /// The abstract name of the socket it was sent from; empty for one that has none.
     pub from: Vec<u8>,
     /// The sender.
     pub credentials: Credentials,
@@ -388,8 +437,11 @@ impl ControlSocket {
             return None;
         }
         let path = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+        // Only an abstract name begins with a zero byte. A path, which anybody may choose, names no endpoint.
+        let is_abstract = message.msg_namelen as usize > path && address.sun_path[0] == 0;
         let name_len =
             (message.msg_namelen as usize).saturating_sub(path + 1).min(address.sun_path.len() - 1);
+        let name_len = if is_abstract { name_len } else { 0 };
         let from = address.sun_path[1..1 + name_len].iter().map(|&byte| byte as u8).collect();
         let mut datagram = Datagram {
             len: len as usize,

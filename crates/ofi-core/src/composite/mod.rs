@@ -138,6 +138,10 @@ impl<P: Pairing> Transport for Both<P> {
         P::Far::needs_shared_memory()
     }
 
+    fn in_flight() -> usize {
+        P::Near::in_flight().max(P::Far::in_flight())
+    }
+
     fn atomic_size() -> usize {
         P::Near::atomic_size().min(P::Far::atomic_size())
     }

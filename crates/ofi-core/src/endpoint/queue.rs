@@ -274,7 +274,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
-    /// payload that is here already may exceed the budget: at most a ring's worth from each peer.
+    /// payload that is here already may exceed the budget: by as much as a peer has under way ([`Transport::in_flight`]).
     ///
     /// # Safety
     /// A [`Incoming::Body`] may be read for `arrived.len` bytes during the call.
@@ -311,7 +311,7 @@ impl<T: Transport> RxQueue<T> {
         };
         let content = if refused.limit == Limit::Bytes && beyond {
             // The transport tells the sender to keep the next ones.
-            match self.matcher.store(envelope, refused.content, 0) {
+            match self.matcher.store_beyond(envelope, refused.content, bytes, T::in_flight()) {
                 Ok(_) => return Arrival::Kept { over: true },
                 Err(refused) => refused.content,
             }

@@ -11,6 +11,9 @@
 //! come last could still find nothing; so each may always hold `FLOOR` envelopes, even beyond the limit: at
 //! most 16 for each peer, whose own state takes as much.
 //!
+//! A payload may arrive that its sender could not know to keep: it had sent before it was told. Such payloads go beyond the
+//! budget, by as much for each sender as it can have under way, and count: until they have left, it is not told to go on.
+//!
 //! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it
 //! does not stop and resume with every message.
 //!
@@ -25,6 +28,8 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Default)]
 struct Share {
     bytes: usize,
+    /// Of which beyond what it might hold.
+    beyond: usize,
     envelopes: u32,
     stopped: bool,
 }
@@ -56,7 +61,7 @@ impl Budget {
 
     #[inline]
     pub(super) fn may_hold_bytes(&self, peer: Peer, len: usize) -> bool {
-        let free = self.byte_limit - self.bytes;
+        let free = self.byte_limit.saturating_sub(self.bytes);
         len == 0 || (len <= free && self.share(peer).bytes.saturating_add(len) <= free.saturating_mul(ALPHA))
     }
 
@@ -76,6 +81,24 @@ impl Budget {
         if !self.may_hold_bytes(peer, bytes) {
             return Err(Limit::Bytes);
         }
+        self.add(peer, bytes);
+        Ok(())
+    }
+
+    /// As `hold`, for a payload that its sender could not know to keep. It may have `most` bytes of such here.
+    #[cold]
+    pub(super) fn hold_beyond(&mut self, peer: Peer, bytes: usize, most: usize) -> Result<(), Limit> {
+        match self.hold(peer, bytes) {
+            Err(Limit::Bytes) if self.share(peer).beyond.saturating_add(bytes) <= most => {}
+            other => return other,
+        }
+        self.add(peer, bytes);
+        self.change(peer, |share| share.beyond += bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn add(&mut self, peer: Peer, bytes: usize) {
         self.bytes += bytes;
         self.envelopes += 1;
         self.change(peer, |share| {
@@ -83,7 +106,6 @@ impl Budget {
             share.envelopes += 1;
         });
         self.forget(peer);
-        Ok(())
     }
 
     /// Undoes one `hold`.
@@ -93,6 +115,7 @@ impl Budget {
         self.envelopes -= 1;
         self.change(peer, |share| {
             share.bytes -= bytes;
+            share.beyond = share.beyond.saturating_sub(bytes); // whichever of them left: as much room came back
             share.envelopes -= 1;
         });
     }
@@ -182,6 +205,7 @@ impl Budget {
     pub(super) fn check(&self) {
         assert_eq!(self.bytes, self.shares.iter().map(|share| share.bytes).sum());
         assert_eq!(self.envelopes, self.shares.iter().map(|share| share.envelopes as usize).sum());
+        assert!(self.shares.iter().all(|share| share.beyond <= share.bytes));
         let marked = (0..).zip(&self.shares).filter(|(_, share)| share.stopped);
         assert_eq!(self.stopped, marked.map(|(peer, share)| (share.envelopes, peer)).collect());
     }
@@ -277,6 +301,28 @@ mod tests {
         budget.forget(Peer(3));
         (0..held).for_each(|_| budget.release(Peer(3), 0));
         assert_eq!((budget.stopped(), budget.resume()), (0, None));
+    }
+
+    /// A sender that does not care what it was told, and takes a message off the queue now and then.
+    #[test]
+    fn what_goes_beyond_the_budget_is_bounded_and_counted() {
+        let mut budget = budget(100, 10_000);
+        let mut held = 0;
+        for round in 0..1_000 {
+            while budget.hold_beyond(Peer(0), 10, 50) == Ok(()) {
+                held += 10;
+                assert!(held <= 70 + 50, "round {round}: {held} bytes");
+            }
+            assert_eq!(budget.hold_beyond(Peer(0), 10, 50), Err(Limit::Bytes));
+            assert_eq!(budget.bytes(), held);
+            assert!(!budget.may_hold_bytes(Peer(0), 1), "it is not told to go on");
+            budget.release(Peer(0), 10);
+            held -= 10;
+            budget.check();
+        }
+        (0..held / 10).for_each(|_| budget.release(Peer(0), 10));
+        assert_eq!((budget.bytes(), budget.may_hold_bytes(Peer(0), 60)), (0, true));
+        budget.check();
     }
 
     #[test]

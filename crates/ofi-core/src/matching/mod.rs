@@ -356,8 +356,37 @@ impl<R, U> Matcher<R, U> {
         content: U,
         bytes_held: usize,
     ) -> Result<UnexpectedId, Refused<U>> {
+        let held = self.budget.hold(envelope.peer, bytes_held);
+        self.keep(held, envelope, content, bytes_held)
+    }
+
+    /// As [`store`](Self::store), for a payload whose sender could not know that there is no room for it. It may have `most`
+    /// bytes of such messages here; more break what it was told.
+    ///
+    /// # Errors
+    /// The message.
+    #[cold]
+    pub fn store_beyond(
+        &mut self,
+        envelope: &Envelope,
+        content: U,
+        bytes_held: usize,
+        most: usize,
+    ) -> Result<UnexpectedId, Refused<U>> {
+        let held = self.budget.hold_beyond(envelope.peer, bytes_held, most);
+        self.keep(held, envelope, content, bytes_held)
+    }
+
+    #[inline]
+    fn keep(
+        &mut self,
+        held: Result<(), Limit>,
+        envelope: &Envelope,
+        content: U,
+        bytes_held: usize,
+    ) -> Result<UnexpectedId, Refused<U>> {
         debug_assert!(self.posted.find(envelope).is_none(), "a posted receive matches");
-        match self.budget.hold(envelope.peer, bytes_held) {
+        match held {
             Ok(()) => {
                 self.tell(UnexpectedEvent::Received);
                 Ok(self.unexpected.push(Unexpected { envelope: *envelope, bytes_held, content }))

@@ -303,6 +303,7 @@ macro_rules! for_each_case {
             regions {
                 a_region_tells_its_length_base_and_key
                 requested_keys_are_used
+                a_key_that_is_used_again_opens_the_new_region
                 a_requested_key_that_is_taken_is_no_key
                 provider_keys_are_all_different_and_the_request_is_ignored
                 offsets_start_at_zero_or_where_asked

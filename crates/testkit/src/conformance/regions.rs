@@ -45,6 +45,28 @@ pub fn requested_keys_are_used(kit: &dyn Kit) {
     }
 }
 
+pub fn a_key_that_is_used_again_opens_the_new_region(kit: &dyn Kit) {
+    for mode in [MrMode::empty(), MrMode::VIRT_ADDR] {
+        let Some(pair) = pair_in(kit, mode) else { continue };
+        // What a peer knew of the key before says nothing of the next region: it is longer, elsewhere, and has more rights.
+        for (len, rights) in [(64, MrAccess::REMOTE_READ), (4_096, RIGHTS), (70_000, RIGHTS)] {
+            let memory = Memory::library(&pair.b.domain, len);
+            let region = pair.b.register_with(&memory, rights, 9, 0).unwrap();
+            let byte = Memory::patterned(1, 77);
+            let there = [remote_at(&region, len - 1, 1)];
+            if rights.contains(MrAccess::REMOTE_WRITE) {
+                pair.post(|| pair.a.out(pair.to_b, &byte).context(1).write(&there));
+                pair.done(&pair.a);
+                memory.slice(len - 1..len).check(77);
+            } else {
+                pair.post(|| pair.a.out(pair.to_b, &byte).context(1).read(&there));
+                pair.done(&pair.a);
+            }
+            region.close().unwrap();
+        }
+    }
+}
+
 pub fn a_requested_key_that_is_taken_is_no_key(kit: &dyn Kit) {
     let Some(pair) = pair_in(kit, MrMode::empty()) else { return };
     let memory = Memory::new(64);

@@ -209,8 +209,8 @@ impl Lane {
         let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
         let mut len = 0;
         for (target, piece) in targets.iter_mut().zip(remote) {
-            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
-            *target = (granted.resolve(piece.addr, piece.len, write)?, piece.len);
+            let Some(resolved) = self.resolve(piece, write)? else { return Ok(false) };
+            *target = (resolved, piece.len);
             len += piece.len;
         }
         if data.is_some() {
@@ -221,7 +221,7 @@ impl Lane {
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
             let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
-            let holds = self.while_granted(common, granted, || {
+            let holds = self.while_granted(granted, || {
                 let mut skip = 0;
                 for (local, part) in copy::runs(pieces, done, run) {
                     let (from, to) = if write {
@@ -265,7 +265,7 @@ impl Lane {
         let mut slot = match link.commands.reserve(words * 8 + payload) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starved = true;
+                self.starve(words * 8 + payload);
                 return Err(full(common, error));
             }
         };

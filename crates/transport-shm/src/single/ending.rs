@@ -1,6 +1,6 @@
 //! What is taken away when an operation ends, and the wait until nobody writes there (S1).
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use ofi_core::transport::Host;
@@ -17,9 +17,21 @@ use crate::sys;
 /// from running in the middle of one.
 const BOUND: Duration = Duration::from_secs(5);
 
+/// As [`BOUND`], once a peer of this process has overrun that.
+const LESS: Duration = Duration::from_secs(1);
+
+/// A peer has said for as long as [`BOUND`] that it writes. Waits hold the endpoint up, and a peer that lies could make every
+/// other of its peers wait: so nothing is opened to writers in this process any more, and receivers copy alone.
+static OVERRUN: AtomicBool = AtomicBool::new(false);
+
+/// Whether peers may be let write here.
+pub(super) fn trusts_writers() -> bool {
+    !OVERRUN.load(Ordering::Relaxed)
+}
+
 /// How long closing waits; see [`BOUND`].
 pub fn deadline() -> Instant {
-    Instant::now() + BOUND
+    Instant::now() + if trusts_writers() { BOUND } else { LESS }
 }
 
 impl Lane {
@@ -39,6 +51,7 @@ impl Lane {
                 return;
             }
             if Instant::now() >= deadline {
+                OVERRUN.store(true, Ordering::Relaxed);
                 tracing::error!(
                     target: "ofi::shm::ep_data",
                     peer = self.peer,

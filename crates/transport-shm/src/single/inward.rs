@@ -11,6 +11,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 
+use super::ending::trusts_writers;
 use super::opening::{Opening, Registered};
 use super::{BYTES, Inward, Sink, TURN, Waiting, chunk, deadline, pack, unpack};
 use crate::Shm;
@@ -91,7 +92,7 @@ impl Lane {
                 Way::Ring => self.ask(common, host, token, sink, len, true),
                 Way::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
-                    let shared = token.high & flag::WRITES != 0;
+                    let shared = token.high & flag::WRITES != 0 && trusts_writers();
                     single.inward =
                         Some(Inward { token, sink, len, ticket: 0, front: 0, reads, shared, opened: None });
                     crash_point!("single.begin");

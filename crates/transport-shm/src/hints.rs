@@ -1,0 +1,69 @@
+//! Whom the hint bytes of an endpoint's doorbell memory mean.
+//!
+//! Each peer is given a byte, in turn. When more peers have come than there are bytes, several have the same: then it means
+//! all of them. (A byte that once meant several does so for good. It costs a look at lanes that have nothing.)
+
+use ofi_core::transport::Peer;
+
+/// Whom a byte means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hinted {
+    /// Nobody has it.
+    #[default]
+    Nobody,
+    /// This peer.
+    One(Peer),
+    /// All that have it.
+    Several,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct HintTable(Vec<Hinted>);
+
+impl HintTable {
+    /// `peer` has this byte. `has_it` answers whether the peer that had it until now still does.
+    pub fn assign(&mut self, hint: usize, peer: Peer, has_it: impl FnOnce(Peer) -> bool) {
+        if self.0.len() <= hint {
+            self.0.resize(hint + 1, Hinted::Nobody);
+        }
+        self.0[hint] = match self.0[hint] {
+            Hinted::One(other) if other != peer && has_it(other) => Hinted::Several,
+            Hinted::Several => Hinted::Several,
+            _ => Hinted::One(peer),
+        };
+    }
+
+    /// Whom a byte means.
+    pub fn of(&self, hint: usize) -> Hinted {
+        self.0.get(hint).copied().unwrap_or_default()
+    }
+
+    /// Bytes that may be set.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_comes_round_means_all_that_have_it() {
+        let mut table = HintTable::default();
+        table.assign(5, 1, |_| unreachable!("nobody had it"));
+        assert_eq!(
+            (table.of(5), table.of(4), table.of(99), table.len()),
+            (Hinted::One(1), Hinted::Nobody, Hinted::Nobody, 6)
+        );
+        table.assign(5, 1, |_| true);
+        assert_eq!(table.of(5), Hinted::One(1), "the same peer again");
+        table.assign(5, 2, |peer| peer != 1);
+        assert_eq!(table.of(5), Hinted::One(2), "the first has gone");
+        table.assign(5, 3, |peer| peer == 2);
+        assert_eq!(table.of(5), Hinted::Several);
+        table.assign(5, 4, |_| false);
+        assert_eq!(table.of(5), Hinted::Several, "a third may have it");
+    }
+}
