@@ -1,8 +1,13 @@
 //! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it moves transfers on while the application
-//! does something else, and sleeps while the application polls.
+//! does something else, and sleeps while the application busy-polls.
 //!
-//! The thread looks every 10 ms whether the application has polled since. If it has, there is nothing to do. If not, it
-//! polls itself until nothing moves, and then blocks until a peer wakes it, looking again at least once a second.
+//! Every 10 ms the thread counts how often the application has polled. [`BUSY`] times or more, and there is nothing to
+//! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again at least
+//! once a second.
+//!
+//! A poll of the application undoes what the thread has armed. So the thread says that it is about to block before it arms, and
+//! looks afterwards whether the application has polled since (`polls`, `asleep`: both `SeqCst`, stored before the other is
+//! loaded): either it sees the poll and does not block, or the poll sees `asleep` and rings.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,6 +21,9 @@ use crate::transport::Arm;
 
 /// How often the thread looks whether the application polls.
 const LOOK: Duration = Duration::from_millis(10);
+/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. Between fewer, a
+/// transfer that takes several turns of both ends would wait for each of them.
+const BUSY: u64 = 10;
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 
@@ -81,8 +89,8 @@ impl Progress {
     #[inline]
     pub fn polled(&self) {
         if let Some(thread) = &self.0 {
-            thread.polls.fetch_add(1, Ordering::Relaxed);
-            if thread.asleep.load(Ordering::Relaxed) {
+            thread.polls.fetch_add(1, Ordering::SeqCst);
+            if thread.asleep.load(Ordering::SeqCst) {
                 thread.bell.ring();
             }
         }
@@ -104,14 +112,19 @@ impl Thread {
     }
 
     fn run(&self) {
-        let mut seen = 0;
+        let (mut since, mut before) = (Instant::now(), self.polls.load(Ordering::SeqCst));
         while !self.stop.load(Ordering::Acquire) {
-            let polls = self.polls.load(Ordering::Relaxed);
-            if polls != seen {
-                seen = polls;
+            if self.polls.load(Ordering::SeqCst).wrapping_sub(before) >= BUSY {
+                before = self.polls.load(Ordering::SeqCst);
                 self.bell.arm();
-                sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + LOOK));
+                if !self.stop.load(Ordering::Acquire) {
+                    sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + LOOK));
+                }
+                since = Instant::now();
                 continue;
+            }
+            if since.elapsed() >= LOOK {
+                (since, before) = (Instant::now(), self.polls.load(Ordering::SeqCst));
             }
             self.drive();
         }
@@ -122,7 +135,9 @@ impl Thread {
         let sources: Vec<Arc<dyn Source>> = self.sources().0.iter().filter_map(Weak::upgrade).collect();
         self.bell.arm();
         let Ok(set) = WaitSet::new() else { return std::thread::sleep(LOOK) };
-        let mut blocks = set.add(self.bell.fd()).is_ok();
+        let mut blocks = set.add(self.bell.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
+        self.asleep.store(true, Ordering::SeqCst);
+        let polls = self.polls.load(Ordering::SeqCst);
         for source in &sources {
             source.drive();
             blocks &= source.arm_lanes() == Arm::Armed;
@@ -131,10 +146,9 @@ impl Thread {
             }
         }
         drop(sources);
-        if blocks {
-            self.asleep.store(true, Ordering::Relaxed);
+        if blocks && self.polls.load(Ordering::SeqCst) == polls {
             sys::wait_readable(&[set.fd()], Some(Instant::now() + SLEEP));
-            self.asleep.store(false, Ordering::Relaxed);
         }
+        self.asleep.store(false, Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! I1. Whoever raises a number looks afterwards whether somebody sleeps for it (the bell). Whoever is going to sleep
-//!     arms the bell first, and looks at the numbers afterwards. Both in `SeqCst` order, so one of the two sees the other.
+//!     arms the bell first, and looks at the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the other.
 //! I2. Nothing here is called with the lock of `sources` held but the sources themselves; an endpoint never takes that
 //!     lock while it holds its own.
 

@@ -47,10 +47,11 @@ impl Bell {
         }
     }
 
-    /// Wakes the reader, if it armed the bell.
+    /// Wakes the reader, if it armed the bell. What the caller did before by a `SeqCst` operation, or under a lock that the
+    /// reader takes after arming, the reader sees if it is not woken.
     #[inline]
     pub fn ring(&self) {
-        if self.0.state.load(Ordering::Relaxed) == ARMED {
+        if self.0.state.load(Ordering::SeqCst) == ARMED {
             self.strike();
         }
     }

@@ -37,6 +37,9 @@ pub struct Entry {
     pub error: bool,
 }
 
+/// Completions that a poll takes in for a queue that is not being read.
+const UNREAD: usize = 64;
+
 /// Credits left, indexed by [`Credit`]; the first is not used.
 pub type Credits = [usize; 3];
 
@@ -47,12 +50,12 @@ pub struct Outbox {
     errors: VecDeque<CqErrorEntry>,
     /// The buffer of the read that is polling. Null outside of it.
     direct: *mut CqBuffer<'static>,
-    /// How many of its entries are filled. 0 outside.
+    /// How many of its entries are filled. Outside of a read: how many entries the poll put in for a later one.
     filled: usize,
     /// Its array, and how many entries of it may be written straight there: none, or all that there are. 0 outside.
     entries: *mut CqTaggedEntry,
     plain: usize,
-    /// `hungry` while `filled` is below: the buffer's capacity during a read, 1 or 0 outside.
+    /// `hungry` while `filled` is below: the buffer's capacity during a read, what [`Outbox::begin`] says outside.
     enough: usize,
     /// Entries without credit are refused beyond this many.
     limit: usize,
@@ -147,15 +150,19 @@ impl Outbox {
     /// Ends what [`Outbox::begin_direct`] began; returns the fill.
     #[inline]
     pub fn end_direct(&mut self) -> usize {
+        // SAFETY: set by `begin_direct`; the buffer lives until this returns.
+        let capacity = unsafe { self.direct.as_ref() }.map_or(0, CqBuffer::capacity);
         self.direct = std::ptr::null_mut();
         self.plain = 0;
-        std::mem::take(&mut self.filled)
+        std::mem::take(&mut self.filled).min(capacity) // more only of a read of no entries
     }
 
-    /// Begins a poll whose completions nobody is reading.
+    /// Begins a poll whose completions nobody is reading. It takes in as much as there is room for, and no more than
+    /// [`UNREAD`]: it is part of a call that wants something else.
     #[inline]
     pub fn begin(&mut self) {
-        self.enough = self.has_room().into();
+        self.filled = 0;
+        self.enough = self.limit.saturating_sub(self.waiting.len()).min(UNREAD);
     }
 
     /// Puts a successful completion in.
@@ -197,7 +204,12 @@ impl Outbox {
                 self.filled += 1;
                 credits[credit as usize] += 1;
             }
-            None => self.wait(Entry { body, source, credit, error: false }),
+            None => {
+                // SAFETY: as above.
+                let is_read = unsafe { self.direct.as_ref() }.is_some_and(|buffer| buffer.capacity() > 0);
+                self.filled += usize::from(!is_read);
+                self.wait(Entry { body, source, credit, error: false });
+            }
         }
     }
 
