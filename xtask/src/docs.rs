@@ -5,12 +5,10 @@ use std::fs;
 use crate::step::{Outcome, root};
 use crate::{StepResult, commands, conformance, features, links, settings};
 
-/// Where the table of features goes in the README.
-const FEATURES: [&str; 2] = ["<!-- features:begin -->", "<!-- features:end -->"];
 /// Where the program goes in the README.
 const PROGRAM: [&str; 2] = ["<!-- program:begin -->", "<!-- program:end -->"];
 /// The program: an example, so that it compiles and runs.
-const EXAMPLE: &str = "crates/ofi/examples/hello.rs";
+const EXAMPLE: &str = "crates/ofi/examples/two_hosts.rs";
 
 /// Writes the documents, or checks that they are as they would be written.
 ///
@@ -19,10 +17,10 @@ const EXAMPLE: &str = "crates/ofi/examples/hello.rs";
 /// leads nowhere.
 pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
-    let readme = replaced(&readme, FEATURES, &features::table())?;
     let readme = replaced(&readme, PROGRAM, &format!("```rust\n{}```\n", read(EXAMPLE)?))?;
     let documents = [
         ("README.md", readme),
+        ("docs/providers.md", features::document()),
         ("docs/settings.md", settings::document()),
         ("docs/conformance.md", conformance::document()?),
     ];

@@ -44,6 +44,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
             abi,
         };
         check_version(version)?;
+        ofi::log_from_env();
         // SAFETY: as above.
         let theirs = unsafe { foreign::getinfo(&asked)? };
         // SAFETY: as above.

@@ -119,6 +119,7 @@ pub(crate) unsafe fn open_of(
         fabric_attr.prov_name = provider;
     }
     let names = (given, fabric_attr.prov_name.clone());
+    ofi::log_from_env();
     let fabric = ofi::open_fabric(&Info { fabric_attr, ..Info::default() })?;
     let fid = fid_fabric {
         fid: object::header::<fid_fabric>(context, &FID_OPS),

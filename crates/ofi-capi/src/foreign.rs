@@ -81,7 +81,8 @@ extern "C" fn cleanup() {
 
 /// Loads what a search path names: directories, and files behind `@`.
 fn load(search: &str) -> Vec<Foreign> {
-    // Our own begin first: the log does so with them.
+    // What goes wrong with a plug-in is logged.
+    ofi::log_from_env();
     let own: Vec<String> = ofi::provider_names().into_iter().map(|(name, _)| name).collect();
     let mut all: Vec<Foreign> = Vec::new();
     for entry in search.split(':').filter(|entry| !entry.is_empty()) {

@@ -72,6 +72,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         let flags = GetinfoFlags::from_bits_truncate(flags);
         let (node, service) = (node.as_deref(), service.as_deref());
         let request = Request { version, node, service, flags, hints: Some(&wanted) };
+        ofi::log_from_env();
         let mut infos = ofi::getinfo_of(&provider, &request)?;
         for info in &mut infos {
             info::name_source(info);

@@ -28,6 +28,7 @@ struct Options {
 
 /// The program.
 pub fn main() -> ExitCode {
+    ofi::log_from_env();
     match Options::try_parse() {
         Ok(options) => failure::end("mr-topo", run(&options)),
         Err(error) => failure::usage(&error),

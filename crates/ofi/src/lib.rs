@@ -51,7 +51,8 @@ pub use node::{Group, Node, NodeBuilder};
 pub use operations::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{
-    explain, getinfo, getinfo_asking_least, getinfo_of, open_fabric, provider_names, register_provider,
+    explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, open_fabric, provider_names,
+    register_provider,
 };
 pub use remote::RemoteWindow;
 pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};

@@ -15,13 +15,25 @@ use crate::profile;
 fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     static PROVIDERS: OnceLock<Mutex<Vec<Arc<dyn Provider>>>> = OnceLock::new();
     PROVIDERS.get_or_init(|| {
-        ofi_core::log::init_from_env();
         config::register(config::SETTINGS);
         config::register(ofi_core::settings::SETTINGS);
         config::register(transport_shm::SETTINGS);
         config::register(transport_udp::SETTINGS);
         Mutex::new(vec![Arc::new(transport_shm::ShmProvider), Arc::new(transport_udp::UdpProvider)])
     })
+}
+
+/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. For the `main` of
+/// a program that has no subscriber of its own; a library leaves it to the program. Later calls change nothing.
+///
+/// ```
+/// ofi::log_from_env(); // FI_LOG_LEVEL=debug shows why a provider is turned down
+/// let infos = ofi::getinfo(&ofi::Hints::new());
+/// # drop(infos);
+/// ```
+pub fn log_from_env() -> ofi_core::log::Started {
+    let _ = providers(); // wrong values of settings are the first thing that is logged
+    ofi_core::log::init_from_env()
 }
 
 /// Makes sure that all settings are registered: they are when the providers are.

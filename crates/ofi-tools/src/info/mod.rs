@@ -18,6 +18,7 @@ use options::{Options, Show};
 
 /// The program.
 pub fn main() -> ExitCode {
+    ofi::log_from_env();
     match Options::try_parse() {
         Ok(options) => run(&options).unwrap_or_else(|failure| failure::end("fi_info", Err(failure))),
         Err(error) => failure::usage(&error),

@@ -34,6 +34,7 @@ use options::{Options, Part};
 
 /// The program.
 pub fn main() -> ExitCode {
+    ofi::log_from_env();
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return failure::usage(&error),
