@@ -596,8 +596,7 @@ pub trait Lanes<T: Transport>: Send {
     /// does not say that there is no other way.
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
-    /// Who has the endpoint say what it owes when a peer asks after it and the application does not look. Endpoints whose calls
-    /// the application serialises have nobody.
+    /// Who has the endpoint say what it owes when a peer asks after it and the application does not look.
     fn attend(&mut self, _attendant: Weak<dyn Attendant>) {}
 
     /// Lets out what waits for company, such as acknowledgements, and takes nothing in.

@@ -7,12 +7,14 @@
 //! - [`mpsc`]: events from helper threads to an endpoint.
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
+//! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
 //! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
 //!
 //! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
 
+pub mod biased;
 pub mod crash;
 pub mod doorbell;
 pub mod fifo;

@@ -37,6 +37,26 @@ pub fn heavy() -> Result<(), Failed> {
     imp::heavy()
 }
 
+/// As [`register`], for [`heavy_private`]. Asks the system once in the life of a process.
+pub fn register_private() -> Support {
+    imp::register_private()
+}
+
+/// As [`heavy`], for the threads of this process only, which costs less (`MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14).
+///
+/// # Errors
+/// As there.
+pub fn heavy_private() -> Result<(), Failed> {
+    imp::heavy_private()
+}
+
+/// Instead of a heavy barrier that fails although the process is registered, as in a sandbox that was entered since:
+/// waits for as long as no processor keeps a store back.
+#[cold]
+pub fn outwait() {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
 /// The frequent side's barrier: keeps the compiler from reordering, and leaves the rest to [`heavy`].
 #[inline(always)]
 pub fn light() {
@@ -54,6 +74,7 @@ pub struct Failed {
 #[cfg(all(target_os = "linux", not(loom)))]
 mod imp {
     use core::sync::atomic::{Ordering, compiler_fence};
+    use std::sync::OnceLock;
 
     use super::{Failed, Support};
 
@@ -71,6 +92,28 @@ mod imp {
 
     pub(super) fn heavy() -> Result<(), Failed> {
         membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED).map(|_| ())
+    }
+
+    pub(super) fn register_private() -> Support {
+        static SUPPORT: OnceLock<Support> = OnceLock::new();
+        *SUPPORT.get_or_init(|| {
+            let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+            let wanted = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED | register;
+            let offered =
+                membarrier(libc::MEMBARRIER_CMD_QUERY).is_ok_and(|offered| offered & wanted == wanted);
+            if offered && membarrier(register).is_ok() { Support::Expedited } else { Support::Missing }
+        })
+    }
+
+    pub(super) fn heavy_private() -> Result<(), Failed> {
+        match membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            // Not registered: a child of the process that was.
+            Err(Failed { errno: libc::EPERM }) => {
+                membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)?;
+                membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).map(drop)
+            }
+            other => other.map(drop),
+        }
     }
 
     #[inline(always)]
@@ -102,6 +145,14 @@ mod imp {
         Err(Failed { errno: libc::ENOSYS })
     }
 
+    pub(super) fn register_private() -> Support {
+        Support::Missing
+    }
+
+    pub(super) fn heavy_private() -> Result<(), Failed> {
+        heavy()
+    }
+
     #[inline(always)]
     pub(super) fn light() {
         compiler_fence(Ordering::SeqCst);
@@ -126,6 +177,14 @@ mod imp {
         Ok(())
     }
 
+    pub(super) fn register_private() -> Support {
+        Support::Expedited
+    }
+
+    pub(super) fn heavy_private() -> Result<(), Failed> {
+        heavy()
+    }
+
     pub(super) fn light() {
         BARRIER.fetch_add(1, Ordering::AcqRel);
     }
@@ -140,5 +199,7 @@ mod tests {
         let support = register();
         assert_eq!(register(), support);
         assert_eq!(heavy().is_ok(), support == Support::Expedited);
+        let support = register_private();
+        assert_eq!(heavy_private().is_ok(), support == Support::Expedited);
     }
 }

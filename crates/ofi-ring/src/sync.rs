@@ -5,13 +5,13 @@ pub use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 #[cfg(not(loom))]
 pub use std::sync::{
     Arc,
-    atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 /// `core::cell::UnsafeCell` with loom's interface, which names the start and the end of each access.
@@ -31,5 +31,19 @@ impl<T> UnsafeCell<T> {
     #[inline]
     pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         access(self.0.get())
+    }
+}
+
+/// Waits a little for another thread, longer with each of `tries`: a thread that lost its core gets it back.
+#[cold]
+pub(crate) fn relax(tries: &mut u32) {
+    *tries = tries.saturating_add(1);
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    match *tries {
+        0..=200 => core::hint::spin_loop(),
+        201..=400 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
 }

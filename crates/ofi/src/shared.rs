@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{
     AddressVector, CompletionFlags, CompletionQueue, CqBuffer, CqErrorEntry, CqTaggedEntry, Endpoint, Errno,
-    FiAddr, OpFlags, Result, Serialization, TagMatch,
+    FiAddr, OpFlags, Result, TagMatch,
 };
-use ofi_core::lock::PolicyLock;
+use ofi_core::lock::Lock;
 
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::BufferMut;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// All its nodes have one.
     vector: Mutex<Option<Vector>>,
     /// Nodes of several threads use it, at every level.
-    operations: PolicyLock<Operations>,
+    operations: Lock<Operations>,
     members: Mutex<Members>,
     /// The number of the last multi-receive that was released, or 0 if all nodes have read theirs.
     released: AtomicU64,
@@ -258,7 +258,7 @@ impl<L: Level> SharedReceive<L> {
             endpoint: opened.raw.open_shared_receive(&opened.info.rx_attr)?,
             opened: Arc::clone(opened),
             vector: Mutex::new(None),
-            operations: PolicyLock::new(Serialization::LIBRARY, Operations::of_several_queues()),
+            operations: Lock::new(Operations::of_several_queues()),
             members: Mutex::default(),
             released: AtomicU64::new(0),
         };

@@ -47,7 +47,7 @@ pub(crate) mod sealed {
             // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
             // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
             // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`. What nodes share, contexts and the
-            // endpoint behind contexts, the core locks at this level (`PolicyLock::between`).
+            // endpoint behind contexts, the core locks at this level (`Lock::between`).
             unsafe { Serialization::application(Threading::Completion) }
         }
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, Serialization, WaitObj};
+use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, WaitObj};
 
 pub use binding::{Counters, Kind};
 
@@ -55,12 +55,7 @@ impl Cntr {
     ///
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
-    pub fn open(
-        attr: &CntrAttr,
-        serialization: Serialization,
-        domain: DomainId,
-        works: &Arc<Works>,
-    ) -> Result<Arc<Self>> {
+    pub fn open(attr: &CntrAttr, domain: DomainId, works: &Arc<Works>) -> Result<Arc<Self>> {
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let counter = Arc::new(Self {
             domain,
@@ -74,7 +69,7 @@ impl Cntr {
             told: AtomicU64::new(0),
             told_errors: AtomicU64::new(0),
             sources: Mutex::default(),
-            line: Line::new(serialization),
+            line: Line::empty(),
             works: Arc::clone(works),
             waiting,
             patience: Mutex::default(),
@@ -408,8 +403,8 @@ mod tests {
 
     fn counter(events: CntrEvents, wait_obj: WaitObj) -> Arc<Cntr> {
         let attr = CntrAttr { events, wait_obj, wait_set: None };
-        let (serialization, domain) = (Serialization::LIBRARY, DomainId::next());
-        Cntr::open(&attr, serialization, domain, &Arc::new(Works::new(serialization))).unwrap()
+        let domain = DomainId::next();
+        Cntr::open(&attr, domain, &Arc::new(Works::empty())).unwrap()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{
     CompletionQueue, CqAttr, CqBuffer, CqDataEntry, CqEntry, CqErrorEntry, CqFormat, CqMsgEntry,
-    CqTaggedEntry, Errno, Error, MutexCond, Result, Serialization, WaitObj,
+    CqTaggedEntry, Errno, Error, MutexCond, Result, WaitObj,
 };
 
 pub use bell::Bell;
@@ -20,7 +20,7 @@ pub use outbox::{Credit, Credits, Entry, Outbox};
 
 use crate::domain::DomainId;
 use crate::fork::Born;
-use crate::lock::PolicyLock;
+use crate::lock::Lock;
 use crate::patience::Turn;
 use crate::sys;
 use crate::transport::Arm;
@@ -109,8 +109,8 @@ pub struct Cq {
     born: Born,
     format: CqFormat,
     wait_obj: WaitObj,
-    reader: PolicyLock<Reader>,
-    /// Bindings made or ended since the last read: control calls may come from any thread, whatever the lock policy.
+    reader: Lock<Reader>,
+    /// Bindings made or ended since the last read: control calls do not wait for a read.
     changes: Mutex<Vec<Change>>,
     changed: AtomicBool,
     waiting: Option<Waiting>,
@@ -122,7 +122,7 @@ impl Cq {
     ///
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
-    pub fn open(attr: &CqAttr, serialization: Serialization, domain: DomainId) -> Result<Arc<Self>> {
+    pub fn open(attr: &CqAttr, domain: DomainId) -> Result<Arc<Self>> {
         // Entries wait with their endpoints, for as many as are outstanding there: the size is met, if it is one.
         holds(attr.size, "fi_cq_attr.size")?;
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
@@ -132,7 +132,7 @@ impl Cq {
             born: Born::here(),
             format,
             wait_obj: attr.wait_obj,
-            reader: PolicyLock::new(serialization, Reader::default()),
+            reader: Lock::new(Reader::default()),
             changes: Mutex::new(Vec::new()),
             changed: AtomicBool::new(false),
             waiting,

@@ -11,8 +11,8 @@ use ofi_api::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
     CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Domain, Endpoint, EpType, EqAttr, Errno,
     Error, EventQueue, Fabric, FiOp, Info, MemoryRegion, MrAttr, MrMode, PassiveEndpoint, Placement, PollSet,
-    Result, RxAttr, Serialization, SharedTransmit, Statistic, Threading, Threshold, TxAttr, WaitAttr,
-    WaitSet, Work, WorkId,
+    Result, RxAttr, Serialization, SharedTransmit, Statistic, Threshold, TxAttr, WaitAttr, WaitSet, Work,
+    WorkId,
 };
 
 use crate::atomic::Executor;
@@ -40,8 +40,6 @@ pub struct DomainCore<T: Transport> {
     id: DomainId,
     /// As it was opened.
     pub info: Info,
-    /// Who serialises calls.
-    pub serialization: Serialization,
     /// What is registered.
     pub regions: Arc<Regions>,
     /// What the transport has of it.
@@ -113,7 +111,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         &self.name
     }
 
-    fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>> {
+    fn open_domain(&self, info: &Info, _serialization: Serialization) -> Result<Arc<dyn Domain>> {
         if info.fabric_attr.prov_name != self.provider {
             return Err(foreign_info("a domain", &self.provider, &info.fabric_attr.prov_name));
         }
@@ -124,17 +122,14 @@ impl<T: Transport> Fabric for FabricCore<T> {
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
         let part = DomainPart::open(info, Registered::whole(Arc::clone(&regions)))?;
-        // A progress thread calls too: then there is no leaving out locks.
-        let serialization = if automatic { Serialization::LIBRARY } else { serialization };
         let domain: Arc<dyn Domain> = Arc::new(DomainHandle(Arc::new(DomainCore::<T> {
             id: DomainId::next(),
             info: info.clone(),
-            serialization,
             regions,
             part,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),
-            works: Arc::new(Works::new(serialization)),
+            works: Arc::new(Works::empty()),
             roster: Roster::default(),
             events: DomainEvents::default(),
         })));
@@ -190,10 +185,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
             stat("endpoints", members.len(), "endpoints and shared receive contexts that are open"),
             stat("memory_regions", self.0.regions.len(), "registrations that are open"),
         ];
-        // The endpoints have no locks then, and each may have a thread of its own.
-        let apart = self.0.serialization.threading() == Threading::Completion;
-        let counted = if apart { &[][..] } else { &members[..] };
-        Statistic::add_up(open.into_iter().chain(counted.iter().flat_map(|member| member.counts())))
+        Statistic::add_up(open.into_iter().chain(members.iter().flat_map(|member| member.counts())))
     }
 
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>, flags: BindFlags) -> Result<()> {
@@ -227,12 +219,12 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
         self.0.born.check()?;
-        Ok(Cq::open(attr, self.0.serialization, self.0.id)?)
+        Ok(Cq::open(attr, self.0.id)?)
     }
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {
         self.0.born.check()?;
-        Ok(Cntr::open(attr, self.0.serialization, self.0.id, &self.0.works)?)
+        Ok(Cntr::open(attr, self.0.id, &self.0.works)?)
     }
 
     fn open_poll_set(&self) -> Result<Arc<dyn PollSet>> {

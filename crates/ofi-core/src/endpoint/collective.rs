@@ -175,7 +175,8 @@ impl<T: Transport> CollectiveGroup for Handle<T> {
 
 impl<T: Transport> Drop for Handle<T> {
     fn drop(&mut self) {
-        let Some(core) = self.core.upgrade() else { return };
+        // In a child of fork(2) the group is its parent's.
+        let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else { return };
         let mut guard = core.state.lock();
         if let Some(side) = &mut guard.ends.collectives
             && let Some(joined) = side.joined.remove(&self.addr)

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, Serialization, TagMatch};
+use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
 
 use super::ends::Ends;
 use super::queue::Posted;
@@ -186,14 +186,11 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
-    /// Lets the transport have out what the endpoint owes, where calls may come from any thread: a peer waits for it, and the
-    /// application may never look again.
+    /// Lets the transport have out what the endpoint owes: a peer waits for it, and the application may never look again.
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();
-        let any_thread =
-            guard.ends.connection.is_some() || self.domain.serialization == Serialization::LIBRARY;
-        if let Some(lanes) = guard.lanes.as_mut().filter(|_| any_thread) {
+        if let Some(lanes) = guard.lanes.as_mut() {
             lanes.attend(attendant);
         }
     }

@@ -38,8 +38,8 @@ use std::sync::Arc;
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
     Context, Counter, CqBuffer, CqErrorEntry, Datatype, DeferredOp, Endpoint, EpOption, EpType, EventQueue,
-    FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp, Serialization,
-    SharedTransmit, Statistic, TagMatch, Threshold, TxAttr, Watcher,
+    FiAddr, FiOp, Fid, Group, Info, Multicast, ReceiveOp, Result, RmaOp, RxAttr, SendOp, SharedTransmit,
+    Statistic, TagMatch, Threshold, TxAttr, Watcher,
 };
 
 use self::atomic::AtomicSide;
@@ -62,7 +62,7 @@ use crate::cq::{Cq, Polled, Source};
 use crate::domain::DomainCore;
 use crate::eq::Sleepers;
 use crate::fork::Born;
-use crate::lock::PolicyLock;
+use crate::lock::Lock;
 use crate::patience::Patience;
 use crate::roster::Counted;
 use crate::transport::{Arm, Lanes, Transport};
@@ -117,7 +117,7 @@ pub(crate) struct EpCore<T: Transport> {
     domain: Arc<DomainCore<T>>,
     info: Info,
     fid: Fid,
-    state: PolicyLock<State<T>>,
+    state: Lock<State<T>>,
     /// Calls of other processes are refused.
     born: Born,
 }
@@ -277,7 +277,6 @@ impl<T: Transport> Ep<T> {
         let info = &auth::resolve::<T>(info, &domain.info.domain_attr)?;
         let caps = if contexts.is_some() { Caps::empty() } else { info.caps };
         let (tx, rx) = (tx_side(info, caps, &info.tx_attr), rx_side(info, caps, &info.rx_attr));
-        let together = contexts.is_some() || shared::shares(info);
         let fid = Fid::next();
         let connected = info.ep_attr.ep_type == EpType::Msg;
         let connection = connected.then(|| Connection::new(fid, info.handle.as_ref()));
@@ -303,19 +302,11 @@ impl<T: Transport> Ep<T> {
             key_in_use: None,
             patience: Patience::default(),
         };
-        // Event queues drive connected endpoints too, and their calls may come from any thread. What waits for a counter
-        // starts on the thread that counts, which may be in calls of another endpoint.
-        let locked = connected || info.caps.contains(Caps::TRIGGER);
-        let serialization = if locked { Serialization::LIBRARY } else { domain.serialization };
-        let state = match together {
-            true => PolicyLock::between(serialization, state),
-            false => PolicyLock::new(serialization, state),
-        };
         let core = Arc::new(EpCore {
             domain: Arc::clone(domain),
             info: info.clone(),
             fid,
-            state,
+            state: Lock::new(state),
             born: Born::here(),
         });
         let counted: Arc<dyn Counted> = Arc::clone(&core) as _;

@@ -14,11 +14,6 @@ use super::{EpCore, State, foreign, of_another_domain};
 use crate::cq::Credit;
 use crate::transport::Transport;
 
-/// Whether endpoints of an info share a context with others.
-pub fn shares(info: &Info) -> bool {
-    info.ep_attr.tx_ctx_cnt == SHARED_CONTEXT || info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT
-}
-
 fn not_asked_for(field: &str) -> Error {
     Error::wanted(
         Errno::EINVAL,

@@ -36,7 +36,7 @@ use crate::av::Av;
 use crate::cq::Credit;
 use crate::domain::DomainCore;
 use crate::fork::Born;
-use crate::lock::PolicyLock;
+use crate::lock::Lock;
 use crate::matching::{self, Config, Source, Want};
 use crate::roster::Counted;
 use crate::slots::{SlotId, Slots};
@@ -48,7 +48,7 @@ pub struct SharedRx<T: Transport> {
     pub(super) fid: Fid,
     pub(super) born: Born,
     pub(super) attr: RxAttr,
-    state: PolicyLock<State<T>>,
+    state: Lock<State<T>>,
     /// Calls that may have matched a message and not told its endpoint.
     settling: AtomicUsize,
 }
@@ -211,7 +211,7 @@ impl<T: Transport> SharedRx<T> {
             domain: Arc::clone(domain),
             fid: Fid::next(),
             born: Born::here(),
-            state: PolicyLock::between(domain.serialization, state),
+            state: Lock::new(state),
             settling: AtomicUsize::new(0),
             attr,
         }

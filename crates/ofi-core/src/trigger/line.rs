@@ -3,30 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ofi_api::{Serialization, Threading};
-
 use super::Item;
-use crate::lock::PolicyLock;
+use crate::lock::Lock;
 
-/// See the module. The lock is a leaf: nothing is called while it is held. It is there at every threading level, since
-/// work is cancelled and flushed from any thread.
+/// See the module. The lock is a leaf: nothing is called while it is held.
 pub struct Line {
     first: AtomicU64,
-    items: PolicyLock<VecDeque<Item>>,
-    /// How `first` is stored for a request that was added: see I1. One thread at a time sees its own stores.
-    added: Ordering,
+    items: Lock<VecDeque<Item>>,
     /// The domain knows that something may wait here.
     pub enlisted: AtomicBool,
 }
 
 impl Line {
-    /// Nobody, at a counter whose calls are serialised as `serialization` says.
-    pub fn new(serialization: Serialization) -> Self {
-        let alone = serialization.threading() == Threading::Domain;
+    /// Nobody.
+    pub fn empty() -> Self {
         Self {
             first: AtomicU64::new(u64::MAX),
-            items: PolicyLock::new(Serialization::LIBRARY, VecDeque::new()),
-            added: if alone { Ordering::Release } else { Ordering::SeqCst },
+            items: Lock::new(VecDeque::new()),
             enlisted: AtomicBool::new(false),
         }
     }
@@ -65,7 +58,7 @@ impl Line {
             let at = items.partition_point(|earlier| earlier.threshold <= item.threshold);
             items.insert(at, item);
         }
-        self.set_first(&items, self.added);
+        self.set_first(&items, Ordering::SeqCst); // I1
         true
     }
 
@@ -158,7 +151,7 @@ mod tests {
         /// Beside a list that is sorted anew each time: what is due comes out by threshold, then by the order of calls.
         #[test]
         fn a_line_is_a_stable_sort(steps in prop::collection::vec(step(), 0..60)) {
-            let line = Line::new(Serialization::LIBRARY);
+            let line = Line::empty();
             let mut model: Vec<(u64, u64)> = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u64;
@@ -195,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_full_line_takes_no_more() {
-        let line = Line::new(Serialization::LIBRARY);
+        let line = Line::empty();
         assert!(line.add(item(1, 5), 1));
         assert!(!line.add(item(2, 5), 1));
     }

@@ -4,16 +4,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ofi_api::{
-    Context, Counter, DeferredOp, Errno, Error, Result, Serialization, Threading, Threshold, Watcher, Work,
-    WorkId,
-};
+use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold, Watcher, Work, WorkId};
 
 use super::line::take;
 use super::{Deed, Item, Owned, Target};
 use crate::cntr::Cntr;
 use crate::domain::DomainId;
-use crate::lock::PolicyLock;
+use crate::lock::Lock;
 
 /// Requests that may wait for one counter; more answer `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
@@ -24,45 +21,35 @@ pub struct Works {
     due: AtomicBool,
     running: Turn,
     next: AtomicU64,
-    ready: PolicyLock<VecDeque<Item>>,
+    ready: Lock<VecDeque<Item>>,
     /// Counters that something may wait for.
     counters: Mutex<Vec<Weak<Cntr>>>,
 }
 
-/// One thread at a time. Where the application serialises its calls, a thread has only itself to keep out.
-struct Turn {
-    taken: AtomicBool,
-    shared: bool,
-}
+/// One thread at a time.
+#[derive(Default)]
+struct Turn(AtomicBool);
 
 impl Turn {
     #[inline]
     fn take(&self) -> bool {
-        if self.shared {
-            return !self.taken.swap(true, Ordering::SeqCst);
-        }
-        let free = !self.taken.load(Ordering::Relaxed);
-        self.taken.store(true, Ordering::Relaxed);
-        free
+        !self.0.swap(true, Ordering::SeqCst)
     }
 
     #[inline]
     fn give(&self) {
-        self.taken.store(false, if self.shared { Ordering::SeqCst } else { Ordering::Relaxed });
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
 impl Works {
-    /// None, in a domain whose calls are serialised as `serialization` says.
-    pub fn new(serialization: Serialization) -> Self {
+    /// None.
+    pub fn empty() -> Self {
         Self {
             due: AtomicBool::new(false),
-            running: Turn {
-                taken: AtomicBool::new(false),
-                shared: serialization.threading() != Threading::Domain,
-            },
+            running: Turn::default(),
             next: AtomicU64::new(1),
-            ready: PolicyLock::new(Serialization::LIBRARY, VecDeque::new()),
+            ready: Lock::new(VecDeque::new()),
             counters: Mutex::default(),
         }
     }

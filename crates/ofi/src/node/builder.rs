@@ -9,7 +9,7 @@ use ofi_api::{
     Address, AvAttr, BindFlags, Caps, CompletionQueue, CqAttr, CqFormat, Endpoint, EqAttr, Errno, Error,
     EventQueue, GetinfoFlags, Hints, Info, MrMode, Result, SHARED_CONTEXT, WaitObj,
 };
-use ofi_core::lock::PolicyLock;
+use ofi_core::lock::Lock;
 
 use super::Node;
 use super::collective::Joins;
@@ -233,8 +233,8 @@ impl<L: Level> NodeBuilder<L> {
             av: vector.raw,
             rx_ctx_bits: vector.rx_ctx_bits,
             joins: None,
-            reading: PolicyLock::new(L::serialization(), ()),
-            operations: PolicyLock::new(L::serialization(), Operations::new()),
+            reading: Lock::new(()),
+            operations: Lock::new(Operations::new()),
             domain,
             yields: self.wait_obj == WaitObj::Yield,
             signaled: AtomicBool::new(false),

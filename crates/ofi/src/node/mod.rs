@@ -22,7 +22,7 @@ use ofi_api::{
     Address, AddressVector, CompletionQueue, Endpoint, EpOption, Errno, Error, FiAddr, Hints, Info, Result,
     Statistic,
 };
-use ofi_core::lock::PolicyLock;
+use ofi_core::lock::Lock;
 
 pub use builder::NodeBuilder;
 pub use collective::Group;
@@ -120,8 +120,8 @@ pub struct Node<L: Level = Safe> {
     domain: Domain<L>,
     /// Held while the queue is read and what was read is looked up, so that completions of one operation are looked
     /// up in their order.
-    reading: PolicyLock<()>,
-    operations: PolicyLock<Operations>,
+    reading: Lock<()>,
+    operations: Lock<Operations>,
     /// The wait object is `FI_WAIT_YIELD`: waiting is polling, and `signaled` ends it.
     yields: bool,
     signaled: AtomicBool,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ofi_api::{Caps, Context, Desc, Endpoint, Errno, Error, FiAddr, Lent, MrMode, Piece, Result};
 
-use ofi_core::lock::PolicyLock;
+use ofi_core::lock::Lock;
 
 use super::Node;
 use crate::any_buffer::AnyBuffer;
@@ -46,7 +46,7 @@ impl Memory {
 #[derive(Clone, Copy)]
 pub(crate) struct Desk<'a> {
     pub endpoint: &'a dyn Endpoint,
-    pub operations: &'a PolicyLock<Operations>,
+    pub operations: &'a Lock<Operations>,
     pub opened: &'a Opened,
 }
 

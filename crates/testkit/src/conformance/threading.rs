@@ -187,6 +187,99 @@ pub fn eight_threads_write_and_read_through_one_endpoint(kit: &dyn Kit) {
     }
 }
 
+/// As a program does it that is in wide use: it asks for a level at which an endpoint and its queue belong to one thread, and then
+/// sends and writes from one, while another posts receives and reads the queue. Both ends do.
+pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
+    const COUNT: usize = 600;
+    const POSTED: usize = 16;
+    const LEN: usize = 4_096;
+    for threading in [Threading::Completion, Threading::Domain] {
+        let pair = pair_at(kit, threading);
+        let ends = [(&pair.a, &pair.b, pair.to_b), (&pair.b, &pair.a, pair.to_a)];
+        let targets = [Memory::new(COUNT * 64), Memory::new(COUNT * 64)];
+        let regions: Vec<_> = ends
+            .iter()
+            .zip(&targets)
+            .map(|((_, to, _), target)| to.register(target, MrAccess::REMOTE_WRITE).unwrap())
+            .collect();
+        // By direction.
+        let counts: [[AtomicUsize; 3]; 2] = Default::default();
+        let start = Instant::now();
+        let wait = || {
+            let text = || format!("{threading:?} {counts:?}\n{}\n{}", pair.a.report(), pair.b.report());
+            assert!(start.elapsed() < 3 * wait::BOUND, "{}", text());
+            std::thread::yield_now();
+        };
+        let len = |number: usize| number * 37 % LEN;
+        std::thread::scope(|scope| {
+            for (direction, &(from, to, peer)) in ends.iter().enumerate() {
+                let received = &counts[direction][1];
+                let [sent_back, _, written_back] = &counts[1 - direction];
+                let (region, wait, counts) = (&regions[direction], &wait, &counts);
+                scope.spawn(move || {
+                    let post = |post: &dyn Fn() -> Result<()>| {
+                        while let Err(error) = post() {
+                            assert!(error.is_again(), "{error}");
+                            wait();
+                        }
+                    };
+                    for number in 0..COUNT {
+                        let out = Memory::patterned(len(number), number as u8);
+                        post(&|| from.out(peer, &out).context(1 << 32).tag(number as u64).send());
+                        let out = Memory::patterned(64, number as u8);
+                        let there = [remote_at(region, number * 64, 64)];
+                        post(&|| from.out(peer, &out).context(2 << 32).write(&there));
+                    }
+                });
+                // The one thread that reads the queue of `to`, where what `to` sent ends too.
+                scope.spawn(move || {
+                    let into = Memory::new(POSTED * LEN);
+                    let (mut posted, mut taken) = (0, 0);
+                    let mut entries = [CqTaggedEntry::EMPTY; 8];
+                    // The last operations of the peer too need this end to look.
+                    while counts.iter().flatten().any(|count| count.load(Ordering::Relaxed) < COUNT) {
+                        while posted < COUNT && posted < taken + POSTED {
+                            let at = posted % POSTED * LEN;
+                            let receive = to.receive(into.slice(at..at + LEN)).tag(posted as u64);
+                            match receive.context(posted).post() {
+                                Ok(()) => posted += 1,
+                                Err(error) if error.is_again() => break,
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        match to.rx.read(&mut CqBuffer::new(&mut entries)) {
+                            Ok(count) => {
+                                entries[..count].iter().for_each(|entry| match entry.op_context.0 >> 32 {
+                                    1 => drop(sent_back.fetch_add(1, Ordering::Relaxed)),
+                                    2 => drop(written_back.fetch_add(1, Ordering::Relaxed)),
+                                    _ => {
+                                        let number = entry.op_context.0;
+                                        assert_eq!(
+                                            (number, entry.tag, entry.len),
+                                            (taken, taken as u64, len(taken))
+                                        );
+                                        let at = number % POSTED * LEN;
+                                        into.slice(at..at + entry.len).check(number as u8);
+                                        taken += 1;
+                                        received.store(taken, Ordering::Relaxed);
+                                    }
+                                })
+                            }
+                            Err(error) if error.is_again() => wait(),
+                            Err(error) => panic!("{error}: {:?}", to.rx.read_error()),
+                        }
+                    }
+                });
+            }
+        });
+        for target in &targets {
+            for number in 0..COUNT {
+                target.slice(number * 64..(number + 1) * 64).check(number as u8);
+            }
+        }
+    }
+}
+
 pub fn control_calls_come_from_any_thread(kit: &dyn Kit) {
     let pair = kit.pair();
     let names: Vec<Address> = {
@@ -237,9 +330,8 @@ pub fn endpoints_come_and_go_beside_a_busy_queue(kit: &dyn Kit) {
     });
 }
 
-/// Where nobody but the application may touch an endpoint, it takes the application to acknowledge what it took last (manual progress
-/// asks that of targets too, fi_domain(3)). Until then the sender waits; nothing fails meanwhile, and one look is enough.
-pub fn where_the_application_serializes_a_send_ends_by_its_receiver_s_next_look(kit: &dyn Kit) {
+/// A receiver that does not look again keeps nobody waiting for long, and one look of its is enough at any rate.
+pub fn a_send_ends_by_its_receiver_s_next_look_at_any_level(kit: &dyn Kit) {
     for threading in [Threading::Domain, Threading::Completion] {
         let pair = pair_at(kit, threading);
         // Answers make acknowledgements wait for company.

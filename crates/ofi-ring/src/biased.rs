@@ -1,0 +1,651 @@
+//! A lock that costs its one user no locked instruction, and several users what any lock costs.
+//!
+//! The lock is biased to a thread, its *owner*, which enters and leaves by plain loads and stores. The first other thread
+//! *revokes* the bias: it takes the word that all but the owner take, says that the bias is gone, has every
+//! processor pass a barrier ([`membarrier::heavy_private`]), and waits until the owner is outside. From then on it is an
+//! ordinary spinning lock. A thread that was alone for long becomes the owner again; how long doubles with each
+//! revocation, so that threads that take turns pay for few of them.
+//!
+//! Invariants:
+//! I1. Whoever is inside has stored its id in `held`, or in the `inside` of its own [`Owner`] and found `bias` there
+//!     afterwards. Leaving clears that word, and no other.
+//! I2. Only the holder of `held` stores `bias`. A thread that finds another's bias there revokes it before it goes on.
+//! I3. A thread has one [`Owner`] in a lock, for the lock's life, and nobody else stores its `inside`. So an owner that is
+//!     preempted between its look at `bias` and its store, for as long as it likes, disturbs no later owner: it marks itself as
+//!     inside, finds the bias gone, and takes the mark back.
+//! Pairs: BIAS on `inside` and `bias`: the owner stores the first and loads the second, a revoker stores the second and loads
+//!        the first, with [`membarrier`] between: one of the two sees the other.
+//!        LEAVE on `held` or `inside`, leaving (Release) to entering or revoking (Acquire): what was done inside is visible.
+//!
+//! A thread's id is its thread pointer, which no two living threads share. A thread that gets the pointer of one that
+//! has ended is taken for it, and may be: whoever reuses a thread's control block has seen its end, so everything that
+//! thread did inside happened before, and no store of its is under way. An owner that has ended is outside, so its bias is
+//! revoked like any other.
+//!
+//! Entering twice on one thread would wait for itself. It panics instead.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::membarrier::{self, Support};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, relax};
+
+/// No thread's id.
+const NOBODY: usize = 0;
+/// Times that a thread must have entered, and no other in between, to become the owner after the first revocation. A
+/// revocation takes some microseconds, an entry without bias some nanoseconds more than one with it.
+const ALONE: u32 = if cfg!(loom) { 1 } else { 512 };
+/// The same after many revocations.
+const ALONE_LONG: u32 = 1 << 22;
+/// Threads that may ever be owners of one lock. To those after them it is an ordinary one.
+const OWNERS: u32 = 16;
+/// Looks at the word that a thread which comes back leaves to those that wait.
+const GIVE_WAY: u32 = if cfg!(loom) { 0 } else { 64 };
+
+/// A thread that a lock was biased to.
+struct Owner {
+    thread: usize,
+    /// `thread` while it is inside as owner.
+    inside: AtomicUsize,
+    next: *mut Owner,
+}
+
+/// What the holder of `held` knows.
+struct Book {
+    /// How often the last thread has entered in a row, without bias.
+    streak: u32,
+    /// How often it takes.
+    wanted: u32,
+    owners: u32,
+    /// The barrier works.
+    may_bias: bool,
+}
+
+/// A lock that guards nothing by itself.
+pub struct RawLock {
+    /// One of `owners`.
+    bias: AtomicPtr<Owner>,
+    /// The thread inside, unless it is there as owner.
+    held: AtomicUsize,
+    /// The thread that took `held` last.
+    last: AtomicUsize,
+    /// Threads that wait for `held`.
+    waiting: AtomicU32,
+    /// All owners ever, and last one that stands for nobody. Freed with the lock.
+    owners: AtomicPtr<Owner>,
+    book: UnsafeCell<Book>,
+}
+
+// SAFETY: `book` is used by the holder of `held` only, which is handed on with Release and Acquire; owners are reached
+// through atomics, change by atomics only, and live as long as the lock.
+unsafe impl Sync for RawLock {}
+// SAFETY: it owns what it points to.
+unsafe impl Send for RawLock {}
+
+impl fmt::Debug for RawLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawLock").finish_non_exhaustive()
+    }
+}
+
+/// Shows that the caller is inside. Dropping it leaves. It stays with its thread.
+#[derive(Debug)]
+#[must_use]
+pub struct Entered<'a>(&'a AtomicUsize, PhantomData<*const ()>);
+
+impl<'a> Entered<'a> {
+    #[inline(always)]
+    fn by(word: &'a AtomicUsize) -> Self {
+        Self(word, PhantomData)
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.store(NOBODY, Ordering::Release); // LEAVE
+    }
+}
+
+impl Default for RawLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RawLock {
+    /// A lock that will be biased to the first thread that enters, if this system has the barrier.
+    pub fn new() -> Self {
+        Self::with(membarrier::register_private())
+    }
+
+    /// A lock that is biased only if `support` says so.
+    pub fn with(support: Support) -> Self {
+        let nobody = Box::into_raw(Box::new(Owner {
+            thread: NOBODY,
+            inside: AtomicUsize::new(NOBODY),
+            next: core::ptr::null_mut(),
+        }));
+        Self {
+            bias: AtomicPtr::new(nobody),
+            held: AtomicUsize::new(NOBODY),
+            last: AtomicUsize::new(NOBODY),
+            waiting: AtomicU32::new(0),
+            owners: AtomicPtr::new(nobody),
+            book: UnsafeCell::new(Book {
+                streak: 0,
+                wanted: 0,
+                owners: 0,
+                may_bias: support == Support::Expedited,
+            }),
+        }
+    }
+
+    /// Waits until no other thread is inside.
+    ///
+    /// # Panics
+    /// If the calling thread is inside already, as it may be in a signal handler.
+    #[inline(always)]
+    pub fn enter(&self) -> Entered<'_> {
+        self.enter_as(thread())
+    }
+
+    #[inline(always)]
+    fn enter_as(&self, me: usize) -> Entered<'_> {
+        let bias = self.bias.load(Ordering::Acquire);
+        // SAFETY: `bias` is never null, and owners live as long as the lock.
+        let owner = unsafe { &*bias };
+        if owner.thread == me && owner.inside.load(Ordering::Relaxed) == NOBODY {
+            owner.inside.store(me, Ordering::Relaxed); // BIAS
+            membarrier::light();
+            if self.bias.load(Ordering::Relaxed) == bias {
+                return Entered::by(&owner.inside);
+            }
+            return self.enter_revoked(owner, me);
+        }
+        self.enter_unbiased(me)
+    }
+
+    /// As [`RawLock::enter`], for an owner that found its bias gone when it had marked itself.
+    #[cold]
+    #[inline(never)]
+    fn enter_revoked(&self, owner: &Owner, me: usize) -> Entered<'_> {
+        owner.inside.store(NOBODY, Ordering::Release);
+        self.enter_unbiased(me)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_unbiased(&self, me: usize) -> Entered<'_> {
+        if self.waiting.load(Ordering::Relaxed) > 0 && self.last.load(Ordering::Relaxed) == me {
+            self.give_way();
+        }
+        if self.take(me).is_err() {
+            self.wait(me);
+        }
+        self.enter_by_held(me)
+    }
+
+    /// As [`RawLock::enter`], for a thread that has taken `held`.
+    fn enter_by_held(&self, me: usize) -> Entered<'_> {
+        let entered = Entered::by(&self.held);
+        let came_back = self.last.load(Ordering::Relaxed) == me;
+        if !came_back {
+            self.last.store(me, Ordering::Relaxed);
+        }
+        let bias = self.bias.load(Ordering::Relaxed);
+        // SAFETY: `bias` is never null, and owners live as long as the lock.
+        let owner = unsafe { &*bias };
+        let mut mine = None;
+        // SAFETY: `held` is this thread's, and what it knows nobody else touches.
+        self.book.with_mut(|book| mine = unsafe { self.keep_book(&mut *book, owner, me, came_back) });
+        let Some(owner) = mine else { return entered };
+        // Inside as owner, and no longer by `held`: who revokes takes that first.
+        owner.inside.store(me, Ordering::Relaxed);
+        drop(entered);
+        Entered::by(&owner.inside)
+    }
+
+    /// By the holder of `held`: revokes another's bias, or takes it after long enough alone. This thread's, if it has the bias.
+    fn keep_book<'a>(
+        &'a self,
+        book: &mut Book,
+        owner: &'a Owner,
+        me: usize,
+        came_back: bool,
+    ) -> Option<&'a Owner> {
+        if owner.thread == me {
+            assert!(owner.inside.load(Ordering::Relaxed) == NOBODY, "{TWICE}");
+            return Some(owner);
+        }
+        if owner.thread != NOBODY {
+            self.revoke(book, owner);
+        }
+        book.streak = if came_back { book.streak.saturating_add(1) } else { 0 };
+        let alone = book.streak >= book.wanted && self.waiting.load(Ordering::Relaxed) == 0;
+        if alone && book.may_bias { self.bias_to(book, me) } else { None }
+    }
+
+    /// By the holder of `held`: takes the bias away from `owner`, and waits until it is outside.
+    #[cold]
+    fn revoke(&self, book: &mut Book, owner: &Owner) {
+        self.bias.store(self.nobody(), Ordering::Relaxed); // BIAS
+        if membarrier::heavy_private().is_err() {
+            // A sandbox has come between. No processor keeps a store back for as long as this.
+            book.may_bias = false;
+            membarrier::outwait();
+        }
+        let mut tries = 0;
+        while owner.inside.load(Ordering::Acquire) != NOBODY {
+            relax(&mut tries); // BIAS, LEAVE
+        }
+        book.wanted = book.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
+    }
+
+    /// By the holder of `held`, while nobody has the bias: gives it to this thread.
+    #[cold]
+    fn bias_to(&self, book: &mut Book, me: usize) -> Option<&Owner> {
+        book.streak = 0;
+        let mut known = self.owner(me);
+        if known.is_null() && book.owners < OWNERS {
+            book.owners += 1;
+            let next = self.owners.load(Ordering::Relaxed);
+            known = Box::into_raw(Box::new(Owner { thread: me, inside: AtomicUsize::new(NOBODY), next }));
+            self.owners.store(known, Ordering::Release);
+        }
+        // SAFETY: owners live as long as the lock.
+        let owner = unsafe { known.as_ref() }?;
+        self.bias.store(known, Ordering::Release);
+        Some(owner)
+    }
+
+    /// The owner with this id, or null.
+    fn owner(&self, thread: usize) -> *mut Owner {
+        let mut at = self.owners.load(Ordering::Acquire);
+        // SAFETY: owners live as long as the lock, and their ids and order never change.
+        while let Some(owner) = unsafe { at.as_ref() } {
+            if owner.thread == thread {
+                break;
+            }
+            at = owner.next;
+        }
+        at
+    }
+
+    fn nobody(&self) -> *mut Owner {
+        self.owner(NOBODY)
+    }
+
+    #[inline]
+    fn take(&self, me: usize) -> Result<usize, usize> {
+        self.held.compare_exchange(NOBODY, me, Ordering::Acquire, Ordering::Relaxed) // LEAVE
+    }
+
+    /// Leaves a thread that waits the chance to see the lock free.
+    #[cold]
+    fn give_way(&self) {
+        for _ in 0..GIVE_WAY {
+            if self.held.load(Ordering::Relaxed) != NOBODY || self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Takes `held` from another thread.
+    #[cold]
+    fn wait(&self, me: usize) {
+        self.refuse_second(me);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut tries = 0;
+        loop {
+            while self.held.load(Ordering::Relaxed) != NOBODY {
+                relax(&mut tries);
+            }
+            if self.take(me).is_ok() {
+                break;
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A thread that is inside would wait for itself.
+    fn refuse_second(&self, me: usize) {
+        // SAFETY: owners live as long as the lock.
+        let owner = unsafe { self.owner(me).as_ref() };
+        let inside = owner.is_some_and(|owner| owner.inside.load(Ordering::Relaxed) == me);
+        assert!(!inside && self.held.load(Ordering::Relaxed) != me, "{TWICE}");
+    }
+}
+
+const TWICE: &str = "a thread entered a lock that it is inside of: was the library called from a signal handler \
+                     that interrupted a call of it?";
+
+impl Drop for RawLock {
+    fn drop(&mut self) {
+        let mut at = self.owners.load(Ordering::Acquire);
+        while !at.is_null() {
+            // SAFETY: each owner came from a box and is in the list once; with the lock goes the last way to it.
+            let owner = unsafe { Box::from_raw(at) };
+            at = owner.next;
+        }
+    }
+}
+
+/// This thread's id.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[inline(always)]
+fn thread() -> usize {
+    let id: usize;
+    // SAFETY: the psABI has the thread pointer in the word that it points to (TLS variant II), at fs:0.
+    unsafe {
+        core::arch::asm!("mov {}, fs:[0]", out(reg) id, options(nostack, preserves_flags, readonly, pure))
+    };
+    id
+}
+
+/// This thread's id.
+#[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+#[inline(always)]
+fn thread() -> usize {
+    let id: usize;
+    // SAFETY: the register may be read by anybody; the psABI has the thread pointer there.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(nostack, preserves_flags, nomem, pure))
+    };
+    id
+}
+
+/// This thread's id.
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
+#[inline(always)]
+fn thread() -> usize {
+    std::thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| core::ptr::from_ref(here).addr())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use super::*;
+
+    /// A number that only whoever is inside may touch.
+    struct Guarded(RawLock, core::cell::UnsafeCell<u64>);
+
+    // SAFETY: the number is touched inside the lock only.
+    unsafe impl Sync for Guarded {}
+
+    impl Guarded {
+        fn new(support: Support) -> Self {
+            Self(RawLock::with(support), core::cell::UnsafeCell::new(0))
+        }
+
+        fn add(&self) {
+            let _entered = self.0.enter();
+            // SAFETY: this thread is inside.
+            let number = unsafe { &mut *self.1.get() };
+            // Read, linger and write, so that a second one inside is noticed.
+            let before = core::hint::black_box(*number);
+            core::hint::spin_loop();
+            *number = before + 1;
+        }
+
+        fn sum(&self) -> u64 {
+            let _entered = self.0.enter();
+            // SAFETY: this thread is inside.
+            unsafe { *self.1.get() }
+        }
+    }
+
+    impl RawLock {
+        fn is_biased_to(&self, me: usize) -> bool {
+            // SAFETY: owners live as long as the lock.
+            unsafe { (*self.bias.load(Ordering::Acquire)).thread == me }
+        }
+    }
+
+    fn both() -> impl Iterator<Item = Support> {
+        [membarrier::register_private(), Support::Missing].into_iter()
+    }
+
+    #[test]
+    fn the_first_thread_is_the_owner_until_another_comes() {
+        if membarrier::register_private() == Support::Missing {
+            return eprintln!("NOT RUN: a biased lock: this system has no membarrier");
+        }
+        let lock = RawLock::new();
+        assert!(lock.is_biased_to(NOBODY));
+        drop(lock.enter());
+        assert!(lock.is_biased_to(thread()));
+        std::thread::scope(|scope| drop(scope.spawn(|| drop(lock.enter()))));
+        assert!(lock.is_biased_to(NOBODY));
+        // And is it again when it was alone for long: for longer after each revocation.
+        for round in 0..3 {
+            for _ in 0..=(ALONE << round) {
+                assert!(!lock.is_biased_to(thread()));
+                drop(lock.enter());
+            }
+            assert!(lock.is_biased_to(thread()));
+            std::thread::scope(|scope| drop(scope.spawn(|| drop(lock.enter()))));
+        }
+    }
+
+    #[test]
+    fn an_owner_that_has_ended_gives_way() {
+        for support in both() {
+            let guarded = Guarded::new(support);
+            for _ in 0..3 * OWNERS {
+                std::thread::scope(|scope| drop(scope.spawn(|| (0..10).for_each(|_| guarded.add()))));
+            }
+            assert_eq!(guarded.sum(), u64::from(30 * OWNERS));
+        }
+    }
+
+    #[test]
+    fn more_threads_than_owners_take_turns() {
+        for support in both() {
+            let guarded = Guarded::new(support);
+            let threads = OWNERS as usize + 4;
+            let barrier = Barrier::new(threads);
+            std::thread::scope(|scope| {
+                for at in 0..threads {
+                    let (guarded, barrier) = (&guarded, &barrier);
+                    scope.spawn(move || {
+                        for turn in 0..threads {
+                            barrier.wait();
+                            if turn == at {
+                                (0..2 * ALONE).for_each(|_| guarded.add());
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(guarded.sum(), threads as u64 * u64::from(2 * ALONE));
+        }
+    }
+
+    #[test]
+    fn an_owner_and_guests_lose_nothing() {
+        for support in both() {
+            for _ in 0..20 {
+                let guarded = Guarded::new(support);
+                let (stop, by_owner) = (AtomicBool::new(false), AtomicU64::new(0));
+                let mut by_guests = 0;
+                std::thread::scope(|scope| {
+                    let owner = || {
+                        while !stop.load(Ordering::Relaxed) {
+                            guarded.add();
+                            by_owner.fetch_add(1, Ordering::Relaxed);
+                        }
+                    };
+                    scope.spawn(owner);
+                    // Long enough apart, at times, for the owner to be it again.
+                    for pause in [0, 0, 10, 200, 1_000, 0] {
+                        std::thread::sleep(std::time::Duration::from_micros(pause));
+                        std::thread::scope(|guests| {
+                            for _ in 0..2 {
+                                guests.spawn(|| (0..200).for_each(|_| guarded.add()));
+                            }
+                        });
+                        by_guests += 400;
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+                assert_eq!(guarded.sum(), by_guests + by_owner.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    #[test]
+    fn entering_twice_panics_and_does_not_hang() {
+        for support in both() {
+            let lock = RawLock::with(support);
+            for _ in 0..2 {
+                let entered = lock.enter();
+                let twice = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| drop(lock.enter())));
+                assert!(twice.is_err());
+                drop(entered);
+            }
+            drop(lock.enter());
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::model::Builder;
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::Arc;
+
+    /// What the lock guards: loom fails a model in which two accesses are not ordered.
+    struct Guarded(RawLock, UnsafeCell<u32>);
+
+    // SAFETY: the number is touched inside the lock only.
+    unsafe impl Sync for Guarded {}
+    // SAFETY: it owns its value.
+    unsafe impl Send for Guarded {}
+
+    impl Guarded {
+        fn new(support: Support) -> Arc<Self> {
+            Arc::new(Self(RawLock::with(support), UnsafeCell::new(0)))
+        }
+
+        fn add(&self, me: usize) {
+            let _entered = self.0.enter_as(me);
+            // SAFETY: this thread is inside.
+            self.1.with_mut(|number| unsafe { *number += 1 });
+        }
+
+        /// As [`Guarded::add`], but gives up where it would wait for `held`: loom cannot tell two threads that wait for a third
+        /// from threads that wait for each other. Whether it did.
+        fn try_add(&self, me: usize) -> u32 {
+            let bias = self.0.bias.load(Ordering::Acquire);
+            // SAFETY: owners live as long as the lock.
+            let _entered = if unsafe { (*bias).thread } == me {
+                self.0.enter_as(me)
+            } else if self.0.take(me).is_ok() {
+                self.0.enter_by_held(me)
+            } else {
+                return 0;
+            };
+            // SAFETY: this thread is inside.
+            self.1.with_mut(|number| unsafe { *number += 1 });
+            1
+        }
+
+        fn sum(&self, me: usize) -> u32 {
+            let _entered = self.0.enter_as(me);
+            let mut sum = 0;
+            // SAFETY: this thread is inside.
+            self.1.with_mut(|number| sum = unsafe { *number });
+            sum
+        }
+    }
+
+    fn model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
+        let mut builder = Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(check);
+    }
+
+    fn guest(guarded: &Arc<Guarded>, me: usize, times: usize) -> thread::JoinHandle<()> {
+        let guarded = Arc::clone(guarded);
+        thread::spawn(move || (0..times).for_each(|_| guarded.add(me)))
+    }
+
+    /// The owner enters twice while another thread revokes its bias.
+    #[test]
+    fn an_owner_and_a_revoker_exclude_each_other() {
+        model(4, || {
+            let guarded = Guarded::new(Support::Expedited);
+            guarded.add(1);
+            let guest = guest(&guarded, 2, 1);
+            guarded.add(1);
+            guarded.add(1);
+            guest.join().unwrap();
+            assert_eq!(guarded.sum(1), 4);
+        });
+    }
+
+    /// The revoker becomes the owner while the old one is at any step of its entry, and is revoked in turn.
+    #[test]
+    fn a_late_owner_disturbs_no_later_one() {
+        model(3, || {
+            let guarded = Guarded::new(Support::Expedited);
+            guarded.add(1);
+            let guest = guest(&guarded, 2, 3);
+            guarded.add(1);
+            guarded.add(1);
+            guest.join().unwrap();
+            assert_eq!(guarded.sum(1), 6);
+        });
+    }
+
+    fn trying(guarded: &Arc<Guarded>, me: usize, times: usize) -> thread::JoinHandle<u32> {
+        let guarded = Arc::clone(guarded);
+        thread::spawn(move || (0..times).map(|_| guarded.try_add(me)).sum())
+    }
+
+    /// Two threads revoke the same bias.
+    #[test]
+    fn two_revokers_exclude_each_other() {
+        model(2, || {
+            let guarded = Guarded::new(Support::Expedited);
+            guarded.add(1);
+            let guests = [trying(&guarded, 2, 1), trying(&guarded, 3, 1)];
+            let mut added = 1 + guarded.try_add(1);
+            guests.into_iter().for_each(|guest| added += guest.join().unwrap());
+            assert_eq!(guarded.sum(1), added);
+        });
+    }
+
+    /// A thread that has revoked becomes the owner, a third one revokes, while the first is late.
+    #[test]
+    fn three_threads_and_two_owners() {
+        model(2, || {
+            let guarded = Guarded::new(Support::Expedited);
+            guarded.add(1);
+            let guests = [trying(&guarded, 2, 3), trying(&guarded, 3, 1)];
+            let mut added = 1 + guarded.try_add(1);
+            guests.into_iter().for_each(|guest| added += guest.join().unwrap());
+            assert_eq!(guarded.sum(1), added);
+        });
+    }
+
+    /// Without the barrier it is an ordinary lock.
+    #[test]
+    fn without_the_barrier_threads_exclude_each_other() {
+        model(3, || {
+            let guarded = Guarded::new(Support::Missing);
+            let guest = guest(&guarded, 2, 2);
+            guarded.add(1);
+            guarded.add(1);
+            guest.join().unwrap();
+            assert_eq!(guarded.sum(1), 4);
+        });
+    }
+}
