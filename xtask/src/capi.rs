@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When a step of it fails.
-fn link(release: bool) -> Result<PathBuf, String> {
+pub fn link(release: bool) -> Result<PathBuf, String> {
     let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
     if release {
         build.arg("--release");

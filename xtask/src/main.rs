@@ -12,6 +12,7 @@ mod features;
 mod layouts;
 mod links;
 mod nightly;
+mod nixl;
 mod plugins;
 mod settings;
 mod step;
@@ -108,6 +109,8 @@ enum Command {
         #[arg(long)]
         prefix: std::path::PathBuf,
     },
+    /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level.
+    Nixl,
     /// Compiles for aarch64.
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
+        Command::Nixl => nixl::test(&mut report),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),

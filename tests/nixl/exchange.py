@@ -1,0 +1,130 @@
+"""Two processes exchange memory through NIXL's LIBFABRIC backend, with its progress thread, and check every byte.
+
+    exchange.py SIZE COUNT ROUNDS
+
+The process that is started writes COUNT blocks of SIZE bytes to the other, ROUNDS times, and reads them back as often, with
+a notification for each. `cargo xtask nixl` has what it needs: the wheel, a stub of libcuda, and our libfabric.so.1.
+"""
+
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy
+from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+BACKEND = ["LIBFABRIC"]
+LIMIT_S = 50
+
+
+class Link:
+    """Python objects between the two processes, beside NIXL."""
+
+    def __init__(self, sock):
+        self.file = sock.makefile("rwb")
+        self.sock = sock
+
+    def tell(self, thing):
+        pickle.dump(thing, self.file)
+        self.file.flush()
+
+    def hear(self):
+        return pickle.load(self.file)
+
+    def heard(self):
+        """Whether the peer has said something that was not read yet."""
+        self.sock.setblocking(False)
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            self.sock.setblocking(True)
+
+
+class End:
+    """One agent and the memory that it shows the other."""
+
+    def __init__(self, name, link, memory):
+        self.agent = nixl_agent(name, nixl_agent_config(backends=[], enable_prog_thread=True))
+        self.agent.create_backend(BACKEND[0], {})
+        self.memory, self.link = memory, link
+        whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
+        self.agent.register_memory(whole, backends=BACKEND)
+        link.tell((self.agent.get_agent_metadata(), memory.ctypes.data))
+        metadata, self.there = link.hear()
+        peer = self.agent.add_remote_agent(metadata)
+        self.peer = peer.decode() if isinstance(peer, bytes) else peer
+
+
+def pattern(size, count):
+    """What the blocks hold: no two neighbours are the same, and no byte is where its block's neighbour has it."""
+    at = numpy.arange(size * count, dtype=numpy.uint64)
+    return ((at * 131 + at // size * 17 + 5) & 0xFF).astype(numpy.uint8)
+
+
+def initiate(link, size, count, rounds):
+    wanted = pattern(size, count)
+    end = End("initiator", link, wanted.copy())
+
+    def blocks(base):
+        return end.agent.get_xfer_descs([(base + at * size, size, 0) for at in range(count)], "DRAM")
+
+    here, there = blocks(end.memory.ctypes.data), blocks(end.there)
+    for way in ("WRITE", "READ"):
+        if way == "READ":
+            end.memory[:] = 0
+        handle = end.agent.initialize_xfer(way, here, there, end.peer, way.encode(), backends=BACKEND)
+        for number in range(rounds):
+            state = end.agent.transfer(handle)
+            while state == "PROC":
+                state = end.agent.check_xfer_state(handle)
+            if state != "DONE":
+                sys.exit(f"{way} {number} ended as {state}")
+        end.agent.release_xfer_handle(handle)
+    link.tell("done")
+    notes, same = link.hear()
+    problems = [] if same else ["what was written is not what arrived"]
+    if not (end.memory == wanted).all():
+        problems.append("what was read is not what was there")
+    if notes != {b"WRITE": rounds, b"READ": rounds}:
+        problems.append(f"{rounds} notifications of each kind were sent, and these arrived: {notes}")
+    if problems:
+        sys.exit("; ".join(problems))
+    print(f"{count} blocks of {size} bytes, {rounds} rounds: every byte is right")
+
+
+def serve(link, size, count, rounds):
+    end = End("target", link, numpy.zeros(size * count, dtype=numpy.uint8))
+    notes = {}
+    said, patience = False, 0
+    while not said or (sum(notes.values()) < 2 * rounds and time.monotonic() < patience):
+        for all_of_one in end.agent.get_new_notifs().values():
+            for note in all_of_one:
+                notes[note] = notes.get(note, 0) + 1
+        if not said and link.heard():
+            said, patience = True, time.monotonic() + 5
+    link.tell((notes, bool((end.memory == pattern(size, count)).all())))
+
+
+def main():
+    # A process that hangs is killed, and says where it was.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LIMIT_S)
+    if sys.argv[1] == "--target":
+        return serve(Link(socket.socket(fileno=int(sys.argv[2]))), *map(int, sys.argv[3:6]))
+    ours, theirs = socket.socketpair()
+    number = str(theirs.fileno())
+    target = subprocess.Popen(
+        [sys.executable, __file__, "--target", number, *sys.argv[1:4]], pass_fds=[theirs.fileno()]
+    )
+    theirs.close()
+    initiate(Link(ours), *map(int, sys.argv[1:4]))
+    if target.wait() != 0:
+        sys.exit(f"the target ended with {target.returncode}")
+
+
+main()

@@ -1,0 +1,104 @@
+//! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for `FI_THREAD_COMPLETION` and does not keep
+//! it: it posts and sends from one thread, and reads the queue from another.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::capi;
+use crate::step::{Outcome, Report, answers, command, not_run, output, run, target_dir};
+
+/// The wheels, and nothing that they depend on: `nixl-cu12` asks for all of PyTorch and does without.
+const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
+/// Bytes of a block, blocks, rounds.
+const SIZES: [[usize; 3]; 2] = [[4_096, 1_024, 15], [1 << 20, 32, 15]];
+/// How often each.
+const RUNS: usize = 3;
+
+/// Installs what is needed below `target/`, once, and runs the exchange with shared memory and through sockets.
+pub fn test(report: &mut Report) {
+    let missing = [
+        (!cfg!(all(target_os = "linux", target_arch = "x86_64")), "the wheel is for Linux on x86-64"),
+        (!answers("cc", &["--version"]), "no C compiler (apt-get install gcc libc6-dev)"),
+        (
+            !answers("python3", &["-c", "import venv, ensurepip"]),
+            "no python3 with venv (apt-get install python3-venv)",
+        ),
+        (!has_hwloc(), "no libhwloc.so.15 (apt-get install libhwloc15)"),
+    ];
+    if let Some((_, why)) = missing.into_iter().find(|(missing, _)| *missing) {
+        return report.add("NIXL", || not_run("NIXL on libfabric.so.1", why));
+    }
+    let python = match venv() {
+        Ok(python) => python,
+        Err(why) => return report.add("NIXL", || not_run("NIXL on libfabric.so.1", &why)),
+    };
+    let mut prepared = None;
+    report.add("libfabric.so.1 and what NIXL needs beside it", || {
+        prepared = Some(libraries(&python)?);
+        Ok(Outcome::Passed)
+    });
+    let Some(libraries) = prepared else { return };
+    for shared_memory in [true, false] {
+        let way = if shared_memory { "shared memory" } else { "sockets" };
+        for [size, count, rounds] in SIZES {
+            report.add(&format!("NIXL through {way}, {count} blocks of {size} bytes"), || {
+                for _ in 0..RUNS {
+                    run(&mut exchange(&python, &libraries, shared_memory, [size, count, rounds]))?;
+                }
+                Ok(Outcome::Passed)
+            });
+        }
+    }
+}
+
+/// One run, which ends itself after less than a minute.
+fn exchange(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3]) -> Command {
+    let mut program = command("timeout");
+    program.args(["--kill-after=5", "60"]).arg(python).arg("tests/nixl/exchange.py");
+    program.args(sizes.map(|size| size.to_string()));
+    program.env("LD_LIBRARY_PATH", libraries).env("NIXL_LOG_LEVEL", "ERROR");
+    // The plug-in knows a few providers by name; ours answers to one of them.
+    program.env("FI_PROVIDER", "tcp").env("FI_PROVIDER_ALIAS", "tcp=udp");
+    program.env("FI_UDP_SHARED_MEMORY", if shared_memory { "1" } else { "0" });
+    program
+}
+
+/// What one of the wheel's libraries is linked to and does not bring along.
+fn has_hwloc() -> bool {
+    let listed =
+        output(command("ldconfig").arg("-p")).or_else(|_| output(command("/sbin/ldconfig").arg("-p")));
+    listed.is_ok_and(|text| text.contains("libhwloc.so.15"))
+}
+
+/// The interpreter of an environment that has the wheels; made whole or not at all.
+///
+/// # Errors
+/// Why there is none.
+fn venv() -> Result<PathBuf, String> {
+    let (home, python) = (target_dir("nixl"), target_dir("nixl").join("venv/bin/python"));
+    let complete = home.join("complete");
+    let wanted = WHEELS.join("\n");
+    if std::fs::read_to_string(&complete).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    run(command("python3").args(["-m", "venv", "--clear"]).arg(home.join("venv")))?;
+    let mut pip = command(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]).args(WHEELS);
+    run(&mut pip).map_err(|why| format!("the wheels could not be installed ({why}); is PyPI reachable?"))?;
+    std::fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))?;
+    Ok(python)
+}
+
+/// Builds our library and a stub of libcuda; where the loader finds them, and the wheels' own.
+fn libraries(python: &Path) -> Result<String, String> {
+    let ours = capi::link(true)?;
+    let stub = target_dir("nixl").join("cuda");
+    std::fs::create_dir_all(&stub).map_err(|error| format!("{}: {error}", stub.display()))?;
+    let mut cc = command("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1", "-o"]);
+    run(cc.arg(stub.join("libcuda.so.1")).arg("tests/nixl/cuda.c"))?;
+    let site = output(command(python).args(["-c", "import site; print(site.getsitepackages()[0])"]))?;
+    let runtime = Path::new(site.trim()).join("nvidia/cuda_runtime/lib");
+    Ok(format!("{}:{}:{}", ours.display(), stub.display(), runtime.display()))
+}
