@@ -32,6 +32,16 @@ impl Book for Beside<'_> {
         peer
     }
 
+    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return false };
+        if !lane.is_idle() || !self.endpoint.is_idle(peer) || !host.retire(peer) {
+            return false;
+        }
+        *lane = Lane { is_loose: lane.is_loose, ..Lane::default() };
+        self.endpoint.forget(peer);
+        true
+    }
+
     fn address(&self, peer: Peer) -> Option<SocketAddr> {
         self.endpoint.address(peer)
     }

@@ -2,6 +2,7 @@
 //!
 //! The socket and the numbers of peers belong to whoever calls ([`Book`]).
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -23,6 +24,8 @@ const FROM_GROUP: usize = 64;
 const LONGEST: usize = 65_536;
 /// Senders that an endpoint remembers though the application did not name them. Further ones have no source address.
 const STRANGERS: usize = 1 << 16;
+/// Of these, how many are looked at for a new one where there is no room.
+const LOOKS: usize = 2;
 
 /// Who keeps the numbers of an endpoint's peers.
 pub trait Book {
@@ -30,6 +33,8 @@ pub trait Book {
     fn find(&self, socket: SocketAddr) -> Option<Peer>;
     /// The same; who has no number gets one, and is introduced.
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer;
+    /// Forgets a peer, if nothing is of it. Whether that was so.
+    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool;
     /// Where a peer is.
     fn address(&self, peer: Peer) -> Option<SocketAddr>;
 }
@@ -55,8 +60,8 @@ pub struct Messages {
     headed: bool,
     /// Whether anybody asks from whom a message came.
     sources: bool,
-    /// Peers that only wrote to this end.
-    strangers: usize,
+    /// Peers that only wrote to this end, those that were looked at last behind.
+    strangers: VecDeque<(Peer, SocketAddr)>,
     /// Who stands for all that are not remembered.
     nobody: Option<Peer>,
     /// Who sent last.
@@ -74,7 +79,7 @@ impl Messages {
             heard: Vec::new(),
             headed: info.ep_attr.protocol != ofi_api::Protocol::UDP,
             sources: info.caps.intersects(of_source),
-            strangers: 0,
+            strangers: VecDeque::new(),
             nobody: None,
             last: None,
             buffer: vec![0; info.ep_attr.max_msg_size + header::MOST],
@@ -96,9 +101,10 @@ impl Messages {
         }
         let peer = match book.find(from) {
             Some(peer) => peer,
-            None if self.sources && self.strangers < STRANGERS => {
-                self.strangers += 1;
-                book.meet(host, from)
+            None if self.sources && self.has_room(host, book) => {
+                let peer = book.meet(host, from);
+                self.strangers.push_back((peer, from));
+                peer
             }
             None => {
                 self.counts.nameless += u64::from(self.sources);
@@ -113,6 +119,22 @@ impl Messages {
         };
         self.last = Some((from, peer));
         peer
+    }
+
+    /// Whether one more stranger may be remembered: if there are too many, one that nothing is of is forgotten.
+    fn has_room<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) -> bool {
+        for _ in 0..LOOKS {
+            if self.strangers.len() < STRANGERS {
+                return true;
+            }
+            let Some((peer, address)) = self.strangers.pop_front() else { return true };
+            // Somebody else may have forgotten it, and given its number to another.
+            if book.address(peer) == Some(address) && !book.forget(host, peer) {
+                self.strangers.push_back((peer, address));
+            }
+        }
+        self.last = None;
+        self.strangers.len() < STRANGERS
     }
 
     /// Sends bytes to a peer. What the system does not take is lost, as it may be on the way.

@@ -11,12 +11,12 @@ mod header;
 mod kernel;
 mod messages;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, Result, Statistic};
 use ofi_core::transport::{Arm, Host, OutMessage, Peer, Posted};
-use rustc_hash::FxHashMap;
 
 use crate::Udp;
 use crate::address;
@@ -33,7 +33,10 @@ const ROUNDS: usize = 4;
 #[derive(Default)]
 struct Peers {
     peers: Vec<SocketAddr>,
-    by_address: FxHashMap<SocketAddr, Peer>,
+    /// Numbers of those that were forgotten.
+    free: Vec<Peer>,
+    /// Hashed with a secret of its own: strangers choose their addresses.
+    by_address: HashMap<SocketAddr, Peer>,
 }
 
 impl Book for Peers {
@@ -45,8 +48,16 @@ impl Book for Peers {
         if let Some(peer) = self.find(socket) {
             return peer;
         }
-        let peer = self.peers.len() as Peer;
-        self.peers.push(socket);
+        let peer = match self.free.pop() {
+            Some(peer) => {
+                self.peers[peer as usize] = socket;
+                peer
+            }
+            None => {
+                self.peers.push(socket);
+                self.peers.len() as Peer - 1
+            }
+        };
         self.by_address.insert(socket, peer);
         host.introduce(peer, &Address::from(socket));
         peer
@@ -54,6 +65,16 @@ impl Book for Peers {
 
     fn address(&self, peer: Peer) -> Option<SocketAddr> {
         self.peers.get(peer as usize).copied()
+    }
+
+    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        let Some(&socket) = self.peers.get(peer as usize) else { return false };
+        if !host.retire(peer) {
+            return false;
+        }
+        self.by_address.remove(&socket);
+        self.free.push(peer);
+        true
     }
 }
 
