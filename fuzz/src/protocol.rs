@@ -67,6 +67,8 @@ pub fn protocol(input: &[u8]) -> u64 {
         patience: Duration::from_secs(5),
         ack_delay: Duration::from_micros(50),
         max_peers: 4,
+        max_of_host: 1 << 20,
+        idle: Duration::from_secs(600),
         warm_peers: usize::from(warm),
     };
     let mut ends: Vec<(Endpoint, Application)> =

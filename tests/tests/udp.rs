@@ -10,7 +10,7 @@ use ofi_tests::{Naming, opening, parse, resident_kib};
 use testkit::prelude::*;
 use testkit::process::Line;
 
-testkit::roles!(echo, sleeper, member);
+testkit::roles!(echo, sleeper, late, member);
 
 /// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine gets on
 /// top.
@@ -112,6 +112,35 @@ pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
     long.check(LONG, 77);
     wait::drive(&[&side], "room", || side.out(to, ()).context(9_999).tag(1).send().ok());
     wait::drive(&[&side], "the answer", || side.next_of(9_999)).done();
+}
+
+/// Opens an endpoint and does not call the library for the seconds that it is told; then takes a message and answers it.
+pub(crate) fn late(line: &mut Line, arguments: &[String]) {
+    let side = local();
+    line.say(side.name());
+    std::thread::sleep(Duration::from_secs(arguments[0].parse().expect("seconds")));
+    let to = side.insert_address(&parse(&line.hear()));
+    let memory = Memory::new(64);
+    side.receive(&memory).context(1).post().expect("a receive");
+    wait::drive(&[&side], "the first message", || side.next_of(1)).done();
+    memory.check(64, 5);
+    wait::drive(&[&side], "room", || side.out(to, ()).context(2).tag(1).send().ok());
+    wait::drive(&[&side], "the answer", || side.next_of(2)).done();
+}
+
+/// A process that lives is not dead, before there is a session neither.
+#[test]
+fn a_first_message_to_a_process_that_does_not_look_for_eight_seconds_arrives() {
+    let mut child = testkit::process::Child::start("late", &["8"]);
+    let side = local();
+    let to = side.insert_address(&parse(&child.line.hear()));
+    child.line.say(side.name());
+    let memory = Memory::patterned(64, 5);
+    side.receive(()).context(2).tag(1).post().expect("a receive");
+    wait::drive(&[&side], "room", || side.out(to, &memory).context(1).send().ok());
+    wait::drive(&[&side], "the message", || side.next_of(1)).done();
+    wait::drive(&[&side], "the answer", || side.next_of(2)).done();
+    child.finish();
 }
 
 const SHORT: usize = 300;

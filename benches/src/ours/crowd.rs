@@ -85,6 +85,8 @@ impl Member {
             patience: PATIENCE,
             ack_delay: Duration::from_micros(50),
             max_peers: 16,
+            max_of_host: 1 << 20,
+            idle: Duration::from_secs(600),
             warm_peers: 1,
         };
         let secret = [number as u64, u64::from(std::process::id())];

@@ -320,7 +320,11 @@ fn a_session_that_one_end_alone_remembers_ends_although_nothing_is_sent_in_it() 
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_micros(120)); // a cookie, and the question that brings it back, which is on its way
     net.sleep(1, Duration::from_millis(5500));
-    net.run(Duration::from_millis(5600));
+    net.run(Duration::from_micros(40)); // it lies there
+    net.cut.push((0, 1)); // so that its process does not answer for it
+    net.run(Duration::from_millis(5400));
+    net.cut.clear();
+    net.run(Duration::from_millis(200));
     assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Silent), "no answer came");
     let server = net.hosts[1].endpoint.as_ref().unwrap();
     assert_eq!(server.statistics().sessions, 1, "it looked at last, and found the question");
@@ -579,4 +583,113 @@ fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_ec
         assert_eq!(endpoint.find(there), None);
         assert_eq!(endpoint.peer(there), (peer, true));
     }
+}
+
+/// Bytes per second that arrive of a payload within some time.
+fn rate(net: &mut Net, id: u64, time: Duration) -> f64 {
+    let bytes = |net: &Net| net.model(1, 0).and_then(|model| model.payloads.get(&id).copied()).unwrap_or(0);
+    let before = bytes(net);
+    net.run(time);
+    (bytes(net) - before) as f64 / time.as_secs_f64()
+}
+
+/// What a receiver computes for a while is no business of the path between: as fast as before, in packets as long.
+#[test]
+fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
+    for delay in [Duration::from_micros(50), Duration::from_millis(5)] {
+        let link = Link { delay, byte_time: 8, longest: 9000, queue: 1_000_000, ..Link::default() };
+        let mut net = Net::new(0, 2, link, Congestion::Reno);
+        net.record(0, 1, Stream::Commands, 10);
+        net.run(Duration::from_secs(1));
+        let id = net.payload(0, 1, Stream::Bulk, 1 << 32);
+        net.run(Duration::from_secs(1));
+        let before = rate(&mut net, id, Duration::from_millis(200));
+        let found = |net: &Net| net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0).unwrap();
+        let packet = found(&net).packet_size;
+        for compute in [60, 100, 400] {
+            let window = found(&net).window;
+            net.sleep(1, Duration::from_millis(compute));
+            net.run(Duration::from_millis(compute) + delay * 4);
+            assert_eq!(found(&net).packet_size, packet, "after {compute} ms");
+            assert!(found(&net).window >= window, "{} of {window} after {compute} ms", found(&net).window);
+            // A sender that has backed off to a probe every half a second needs that to notice.
+            let after = rate(&mut net, id, Duration::from_millis(200));
+            assert!(
+                after > 0.7 * before,
+                "{delay:?}: {after:.0} bytes/s after {compute} ms, {before:.0} before"
+            );
+        }
+    }
+}
+
+/// A path that was cut is taken up again quickly: the losses of the outage are one event.
+#[test]
+fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
+    let delay = Duration::from_millis(10);
+    let link = Link { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..Link::default() };
+    let mut net = Net::new(0, 2, link, Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(1));
+    let id = net.payload(0, 1, Stream::Bulk, 1 << 32);
+    net.run(Duration::from_secs(2));
+    let before = rate(&mut net, id, Duration::from_millis(500));
+    net.cut.push((0, 1));
+    net.run(Duration::from_millis(700));
+    net.cut.clear();
+    net.run(Duration::from_millis(700)); // a probe, and some round trips
+    let stats = net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0);
+    let after = rate(&mut net, id, Duration::from_millis(500));
+    assert!(after > 0.1 * before, "{after:.0} bytes/s, {before:.0} before, {stats:?}");
+}
+
+/// The process of a peer that does not look answers for it before there is a session, too.
+#[test]
+fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
+    let mut net = Net::new(13, 2, Link::default(), Congestion::Reno);
+    net.sleep(1, Duration::from_secs(60));
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(59));
+    assert_eq!(net.model(0, 1).unwrap().lost, 0);
+    assert!(net.datagrams < 300, "{} datagrams to one who does not look", net.datagrams);
+    net.run(Duration::from_secs(3));
+    assert!(all_acked(net.model(0, 1)) && arrived(&net, 0, 1));
+    // It is not waited for when its process is gone, either.
+    net.sleep(0, Duration::from_secs(60));
+    net.kill(1);
+    net.start(1);
+    net.record(1, 0, Stream::Commands, 10);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.model(1, 0).unwrap().lost, 0);
+    net.kill(0);
+    net.run(Duration::from_secs(7));
+    assert_eq!(net.model(1, 0).unwrap().reason, Some(Lost::Silent));
+}
+
+/// Holes that losses leave in the numbers are told of for as long as that says something new.
+#[test]
+fn acknowledgements_become_short_again_after_losses() {
+    let mut net = Net::new(0, 2, Link { loss: 30, longest: 1472, ..Link::default() }, Congestion::Reno);
+    let longest = |net: &mut Net| {
+        let mut longest = 0;
+        for _ in 0..100 {
+            net.longest = 0;
+            net.record(1, 0, Stream::Commands, 10);
+            net.record(0, 1, Stream::Commands, 10);
+            net.run(Duration::from_millis(2));
+            longest = longest.max(net.longest);
+        }
+        longest
+    };
+    for _ in 0..30 {
+        net.payload(0, 1, Stream::Bulk, 100_000);
+        net.payload(1, 0, Stream::Bulk, 100_000);
+        net.run(Duration::from_millis(100));
+    }
+    net.run(Duration::from_secs(1));
+    net.link.loss = 0;
+    longest(&mut net);
+    longest(&mut net);
+    // Header, acknowledgement of one run, and a record.
+    let found = longest(&mut net);
+    assert!(found < 140, "{found} bytes around a message of 10");
 }

@@ -53,6 +53,8 @@ fn config() -> Config {
         patience: Duration::from_secs(5),
         ack_delay: Duration::from_micros(50),
         max_peers: 1 << 20,
+        max_of_host: 1 << 20,
+        idle: Duration::from_secs(600),
         warm_peers: 64,
     }
 }

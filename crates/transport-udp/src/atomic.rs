@@ -30,7 +30,7 @@ impl Lane {
         out: &OutAtomic<'_>,
     ) -> Result<Posted> {
         if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
-            || sender.commands.buffered() > STREAM_LIMIT
+            || sender.commands.records() > STREAM_LIMIT
         {
             return Err(Error::AGAIN);
         }

@@ -14,14 +14,20 @@ use crate::settings;
 /// Peers that strangers may make an endpoint remember.
 const MAX_PEERS: usize = 1 << 20;
 
+/// And of those, of one host: many times the processes that a host has for one job.
+const MAX_OF_HOST: usize = 1 << 14;
+/// How long nothing has come of a stranger before it is asked whether it still is there.
+const IDLE: Duration = Duration::from_secs(600);
+
 /// Peers at rest whose next message finds everything ready.
 const WARM_PEERS: usize = 64;
 
 /// For an endpoint whose socket may hold `granted` bytes, and that is answered for on `liveness_port`.
 pub fn config(granted: usize, liveness_port: u16) -> Config {
-    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets.
+    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets. A stream may have as much, and
+    // more where that is little.
     let params = Params {
-        window: (granted as u64).clamp(128 << 10, 4 << 20),
+        window: (granted as u64).clamp(128 << 10, 4 << 20).max(granted as u64 / 2),
         in_flight: granted as u64 / 2,
         max_packet: (granted / 8).clamp(1232, LONGEST_PACKET as usize) as u32,
         liveness_port,
@@ -37,6 +43,8 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
         patience: Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64),
         ack_delay: Duration::from_micros(50),
         max_peers: MAX_PEERS,
+        max_of_host: MAX_OF_HOST,
+        idle: IDLE,
         warm_peers: WARM_PEERS,
     }
 }

@@ -18,6 +18,9 @@ use crate::parts::Parts;
 use crate::rma::accessor;
 use crate::socket::Gaps;
 
+/// Bytes of answers that may wait to be acknowledged before no further command of their peer is taken.
+pub const ANSWERS: usize = 1 << 20;
+
 /// What operations fail with whose session ended.
 pub fn errno_of(reason: Lost) -> Errno {
     match reason {
@@ -66,6 +69,13 @@ impl<H: Host<Udp>> Glue<'_, H> {
         let (flags, body) = (record.flags, record.body);
         if stream == Stream::Commands {
             if lane.is_read() || !host.hungry() {
+                return Ok(one(Flow::Stop));
+            }
+            // Whoever takes no answers is asked no questions: they wait here until they are acknowledged.
+            if sender.bulk.records() > ANSWERS {
+                if !common.serving.contains(&peer) {
+                    common.serving.push(peer);
+                }
                 return Ok(one(Flow::Stop));
             }
             if let Some(connection) = &mut common.connection

@@ -22,7 +22,7 @@ use crate::address;
 use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
 use crate::datagram::{self, Beside, Book, Datagrams, Messages};
-use crate::glue::{Closing, Glue};
+use crate::glue::{ANSWERS, Closing, Glue};
 use crate::lane::{Common, Counts, Lane, Loose};
 use crate::liveness::Alive;
 use crate::message::{Token, wish};
@@ -38,6 +38,8 @@ const KEPT_LIMIT: usize = 256 << 20;
 const ROUNDS: usize = 4;
 /// Peers that are looked at for each new one: more than one, so that those that went become fewer.
 const LOOKS: usize = 2;
+/// When to try again that a socket is full.
+const FULL: Duration = Duration::from_millis(1);
 /// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
 
@@ -51,6 +53,10 @@ pub struct UdpLanes {
     messages: Option<Box<Messages>>,
     /// Something waits to be sent that no poll has looked at.
     pub(crate) dirty: bool,
+    /// The socket takes no more for now.
+    full: bool,
+    /// Sessions of strangers that were not begun, when that was last said.
+    turned_away: u64,
     alive: Alive,
 }
 
@@ -97,11 +103,12 @@ impl UdpLanes {
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         socket.mark(crate::class::of(info))?;
-        let mut alive = Alive::new(wanted.ip())?;
+        let mut alive = Alive::new(wanted)?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
         endpoint.set_addresses([address::canonical(socket.address)]);
         alive.set_epoch(endpoint.epoch());
+        alive.watch(socket.raw())?;
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
@@ -122,7 +129,17 @@ impl UdpLanes {
             endpoint.admit(false);
         }
         let messages = datagram::is_datagram(info).then(|| Box::new(Messages::new(info)));
-        Ok(Self { common, endpoint, lanes: Chunks::new(), socket, messages, dirty: false, alive })
+        Ok(Self {
+            common,
+            endpoint,
+            lanes: Chunks::new(),
+            socket,
+            messages,
+            dirty: false,
+            full: false,
+            turned_away: 0,
+            alive,
+        })
     }
 
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
@@ -240,6 +257,11 @@ impl UdpLanes {
         for address in std::mem::take(&mut self.socket.refused) {
             self.endpoint.unreachable(time, address);
         }
+        if self.endpoint.turned_away() > self.turned_away * 2 {
+            self.turned_away = self.endpoint.turned_away();
+            tracing::warn!(target: "ofi::udp::ep_ctrl", count = self.turned_away,
+                "strangers are turned away: this endpoint remembers no more peers, or no more of one host");
+        }
         if let Some(messages) = &mut self.messages {
             let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
             let mut book = Beside { endpoint, lanes, loose: &mut self.common.loose };
@@ -270,11 +292,11 @@ impl UdpLanes {
     }
 
     pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, rounds: usize) {
-        self.dirty = false;
+        (self.dirty, self.full) = (false, false);
         let most = self.socket.longest_row();
         for _ in 0..rounds {
             if self.socket.has_waiting() && !self.flush() {
-                self.dirty = true;
+                (self.dirty, self.full) = (true, true);
                 return;
             }
             let mut all = false;
@@ -293,7 +315,7 @@ impl UdpLanes {
                 }
             }
             if !self.flush() {
-                self.dirty = true;
+                (self.dirty, self.full) = (true, true);
                 return;
             }
             if all {
@@ -322,7 +344,8 @@ impl UdpLanes {
             if let Some(sender) = self.endpoint.sender(time, peer) {
                 lane.serve_reads(&self.common, sender, host, peer);
             }
-            if lane.is_read() {
+            let answers = self.endpoint.sender(time, peer).map_or(0, |sender| sender.bulk.records());
+            if lane.is_read() || answers > ANSWERS {
                 still.push(peer);
             }
         }
@@ -350,11 +373,14 @@ impl UdpLanes {
     fn arm(&mut self) -> Arm {
         // Acknowledgements do not wait for company while nobody looks.
         let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
-        if self.dirty || stopped || self.endpoint.hasten() || !self.common.changed.is_empty() {
+        if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
+        {
             return Arm::Ready;
         }
         let due = self.common.connection.as_ref().and_then(|connection| connection.due());
-        let (time, next) = (now(), [self.endpoint.poll_timeout(), due].into_iter().flatten().min());
+        let time = now();
+        let again = self.full.then(|| time + FULL);
+        let next = [self.endpoint.poll_timeout(), due, again].into_iter().flatten().min();
         if next.is_some_and(|next| next <= time) {
             return Arm::Ready;
         }
@@ -384,6 +410,7 @@ impl UdpLanes {
 
     /// Waits a little for what was reported as sent, and says goodbye.
     fn close(&mut self) {
+        self.alive.unwatch();
         self.endpoint.take_leave();
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
@@ -700,6 +727,11 @@ impl Lanes<Udp> for State {
             "datagrams dropped: too much before them is missing in too many places",
         );
         add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
+        add(
+            "udp_turned_away",
+            proto.turned_away,
+            "sessions not begun: too many peers, or too many of one host",
+        );
         add("udp_receive_buffer", lanes.socket.granted as u64, "bytes that the kernel lets the socket hold");
     }
 }

@@ -4,13 +4,21 @@
 //! acknowledgement of the last message, after which the application does not look again.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::{WaitSet, os_error, wait_readable};
 use ofi_core::transport::Attendant;
+
+mod questions;
+
+/// How long an endpoint has to look at what came to its socket before somebody else does.
+const MOMENT: Duration = Duration::from_millis(500);
+/// Room for any datagram.
+const LONGEST: usize = 1 << 16;
 
 /// What endpoints and the thread share.
 #[derive(Default)]
@@ -18,7 +26,9 @@ struct Known {
     /// Epochs of the endpoints that are open, and their attendants.
     live: HashMap<u64, Option<Weak<dyn Attendant>>>,
     /// A socket for each address that endpoints have, so that answers come from where questions went.
-    sockets: HashMap<IpAddr, (Arc<UdpSocket>, u16)>,
+    sockets: HashMap<SocketAddr, (Arc<UdpSocket>, u16)>,
+    /// Sockets of endpoints, and when each is to be looked at; it is in the set if it has not to be.
+    watched: HashMap<RawFd, Option<Instant>>,
     /// Doors of endpoints ([`crate::door`]), whose callers are sent away.
     doors: HashMap<RawFd, Arc<OwnedFd>>,
 }
@@ -38,6 +48,7 @@ pub struct Alive {
     epoch: u64,
     /// Where it is answered for.
     pub port: u16,
+    watched: Option<RawFd>,
 }
 
 impl Helper {
@@ -63,9 +74,11 @@ impl Helper {
     }
 
     fn run(&self) {
-        let mut buffer = [0u8; 256];
+        let mut buffer = vec![0u8; LONGEST];
+        let mut due = None;
         loop {
-            wait_readable(&[self.set.fd()], None);
+            wait_readable(&[self.set.fd()], due);
+            due = self.watch(&mut buffer);
             let sockets: Vec<Arc<UdpSocket>> =
                 self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
             for socket in sockets {
@@ -97,6 +110,30 @@ impl Helper {
 }
 
 impl Helper {
+    /// Looks after the sockets of endpoints. Something came to one in the set: a moment later the endpoint may have looked itself. If not,
+    /// questions of strangers among it are answered, again and again until it does. Answers when to look next.
+    ///
+    /// An idle process is not woken by this, and a busy one twice in a second.
+    fn watch(&self, buffer: &mut [u8]) -> Option<Instant> {
+        let mut known = self.known();
+        let now = Instant::now();
+        for fd in self.set.ready() {
+            if let Some(due) = known.watched.get_mut(&fd) {
+                self.set.remove(fd);
+                *due = Some(now + MOMENT);
+            }
+        }
+        for (&fd, due) in &mut known.watched {
+            if due.is_none_or(|due| due > now) {
+                continue;
+            }
+            // Under the lock, so that the descriptor is still the endpoint's.
+            let unread = questions::answer(fd, buffer);
+            *due = if unread || self.set.add(fd).is_err() { Some(now + MOMENT) } else { None };
+        }
+        known.watched.values().flatten().min().copied()
+    }
+
     /// Has an endpoint let out what it owes.
     fn let_out(&self, epoch: u64) {
         let attendant = self.known().live.get(&epoch).cloned().flatten();
@@ -146,26 +183,27 @@ impl Drop for Tended {
 }
 
 impl Alive {
-    /// Finds the port on which endpoints of address `ip` are answered for.
+    /// Finds the port on which endpoints are answered for that have an address, whatever their ports.
     ///
     /// # Errors
     /// `FI_EMFILE`, `FI_EAGAIN`.
-    pub fn new(ip: IpAddr) -> Result<Self> {
+    pub fn new(mut address: SocketAddr) -> Result<Self> {
+        address.set_port(0);
         let helper = Helper::get()?;
         let mut known = helper.known();
-        let port = match known.sockets.get(&ip) {
+        let port = match known.sockets.get(&address) {
             Some(&(_, port)) => port,
             None => {
-                let socket = crate::ports::bind(SocketAddr::new(ip, 0)).map_err(|_| os_error("bind"))?;
+                let socket = crate::ports::bind(address).map_err(|_| os_error("bind"))?;
                 socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
                 let port = socket.local_addr().map_err(|_| os_error("getsockname"))?.port();
                 helper.set.add(socket.as_raw_fd())?;
-                known.sockets.insert(ip, (Arc::new(socket), port));
+                known.sockets.insert(address, (Arc::new(socket), port));
                 port
             }
         };
         drop(known);
-        Ok(Self { helper, epoch: 0, port })
+        Ok(Self { helper, epoch: 0, port, watched: None })
     }
 
     /// Answers for this endpoint from now on.
@@ -176,6 +214,27 @@ impl Alive {
         self.epoch = epoch;
     }
 
+    /// Has strangers who ask for a session told that the endpoint lives, while it does not look at its socket. To be ended before that is
+    /// closed.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) answers.
+    pub fn watch(&mut self, socket: &UdpSocket) -> Result<()> {
+        let fd = socket.as_raw_fd();
+        self.helper.known().watched.insert(fd, None);
+        self.watched = Some(fd);
+        self.helper.set.add(fd)
+    }
+
+    /// Ends that.
+    pub fn unwatch(&mut self) {
+        if let Some(fd) = self.watched.take() {
+            let mut known = self.helper.known();
+            known.watched.remove(&fd);
+            self.helper.set.remove(fd);
+        }
+    }
+
     /// Who has the endpoint let out what it owes when it is asked after.
     pub fn set_attendant(&mut self, attendant: Weak<dyn Attendant>) {
         self.helper.known().live.insert(self.epoch, Some(attendant));
@@ -184,6 +243,7 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        self.unwatch();
         self.helper.known().live.remove(&self.epoch);
     }
 }

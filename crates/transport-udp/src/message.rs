@@ -28,6 +28,8 @@ pub enum Op {
         confirm: bool,
         /// Bytes in all.
         len: usize,
+        /// The peer has asked for it.
+        asked: bool,
     },
     /// A long remote write.
     Write(Payload),
@@ -106,7 +108,7 @@ pub struct Pull {
     len: usize,
 }
 
-/// Bytes that may wait in the stream to a peer, past which it takes no more.
+/// Bytes of records that may wait in the stream to a peer, past which it takes no more.
 pub const STREAM_LIMIT: usize = 1 << 20;
 
 impl Lane {
@@ -119,7 +121,7 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
-            || sender.commands.buffered() > STREAM_LIMIT
+            || sender.commands.records() > STREAM_LIMIT
         {
             return Err(Error::AGAIN);
         }
@@ -181,7 +183,10 @@ impl Lane {
             self.begin(common, out.peer);
             let payload = Payload::new(out.pieces, out.len, out.flags);
             let flags = if confirm { flag::CONFIRM } else { 0 };
-            (host.open(out.peer, out.ticket, Op::Message { payload, confirm, len: out.len }), flags)
+            (
+                host.open(out.peer, out.ticket, Op::Message { payload, confirm, len: out.len, asked: false }),
+                flags,
+            )
         };
         let mut fields = Fields::new();
         fields.word(id.to_wire()).word(out.len as u64);
@@ -308,8 +313,8 @@ impl Lane {
             return Ok(());
         }
         match host.op(peer, id) {
-            Some(Op::Message { confirm, len, .. }) => {
-                if wanted > *len as u64 {
+            Some(Op::Message { confirm, len, asked, .. }) => {
+                if wanted > *len as u64 || std::mem::replace(asked, true) {
                     return Err(Broken);
                 }
                 if wanted > 0 {

@@ -17,7 +17,7 @@ pub const MOST: usize = 8 << 10;
 /// # Errors
 /// `FI_EAGAIN` if too much waits for the peer.
 pub fn send(sender: &mut Sender, out: &OutNote<'_>) -> Result<()> {
-    if sender.commands.buffered() > STREAM_LIMIT {
+    if sender.commands.records() > STREAM_LIMIT {
         return Err(Error::AGAIN);
     }
     let mut fields = Fields::new();

@@ -67,7 +67,7 @@ struct Inner {
     endpoint: Endpoint,
     socket: Socket,
     desk: Desk,
-    _alive: Alive,
+    alive: Alive,
 }
 
 /// See the module.
@@ -92,15 +92,16 @@ impl UdpPort {
         }
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
-        let mut alive = Alive::new(wanted.ip())?;
+        let mut alive = Alive::new(wanted)?;
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
         let mut endpoint = Endpoint::new(config, secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
         endpoint.set_addresses([address::canonical(socket.address)]);
         alive.set_epoch(endpoint.epoch());
+        alive.watch(socket.raw())?;
         let address = Address::from(address::canonical(socket.address));
         let (fd, desk) = (socket.fd(), Desk::default());
-        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, _alive: alive }) })
+        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive }) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -216,6 +217,7 @@ impl Port for UdpPort {
 impl Drop for Inner {
     /// Waits a little for refusals to arrive, and says goodbye.
     fn drop(&mut self) {
+        self.alive.unwatch();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.drive();
         while !self.endpoint.is_drained() && now() < end {

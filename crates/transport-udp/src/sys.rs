@@ -1,5 +1,6 @@
 //! System calls: sockets, timers, pages.
 
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -7,6 +8,22 @@ use std::time::Duration;
 
 use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::os_error;
+
+/// The socket of a descriptor that stays its owner's.
+pub fn lend_socket(fd: RawFd) -> ManuallyDrop<UdpSocket> {
+    // SAFETY: it is never dropped, so the descriptor is not closed; the caller knows that it is open.
+    ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) })
+}
+
+/// Has each look at a datagram that leaves it there be at the next one, from the first on; or each at the first one again. Whether the
+/// system does that.
+pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
+    let offset: libc::c_int = if each { 0 } else { -1 };
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    let value = std::ptr::from_ref(&offset).cast();
+    // SAFETY: `value` is an integer of `len` bytes.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, value, len) == 0 }
+}
 
 /// Pages of this process, zeroed at first.
 pub struct Pages {

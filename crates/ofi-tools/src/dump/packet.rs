@@ -60,7 +60,7 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
         Kind::Versions => write!(text, " {body:?}"),
         Kind::Ask | Kind::Answer => write!(text, " from {:016x}", head.number),
         Kind::Refused => write!(text, " for {}", if head.number == 1 { "its key" } else { "its suites" }),
-        Kind::Reset => Ok(()),
+        Kind::Reset | Kind::Wait => Ok(()),
     };
     Some(text)
 }

@@ -20,7 +20,7 @@ impl Controller for Fixed {
 
     fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _queue: bool) {}
 
-    fn on_silence(&mut self) {}
+    fn on_silence(&mut self, _now: Instant) {}
 
     fn set_packet_size(&mut self, _bytes: u64) {}
 }

@@ -26,7 +26,7 @@ pub trait Controller: Debug + Send {
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
     /// Nothing has been heard for several probe timeouts.
-    fn on_silence(&mut self);
+    fn on_silence(&mut self, now: Instant);
 
     /// Packets now have `bytes` at most.
     fn set_packet_size(&mut self, bytes: u64);

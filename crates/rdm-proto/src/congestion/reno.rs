@@ -73,9 +73,13 @@ impl Controller for Reno {
         self.counted = 0;
     }
 
-    fn on_silence(&mut self) {
-        self.window = LEAST_PACKETS * self.packet;
-        self.recovery = None;
+    /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this silence that are
+    /// found later belong to it.
+    fn on_silence(&mut self, now: Instant) {
+        let least = LEAST_PACKETS * self.packet;
+        self.threshold = (self.window / 2).max(least);
+        (self.window, self.counted) = (least, 0);
+        self.recovery = Some(now);
     }
 
     fn set_packet_size(&mut self, bytes: u64) {
@@ -111,7 +115,12 @@ mod tests {
         assert_eq!(reno.window(), 11_000, "the window held nobody back");
         reno.on_lost(at(7), at(6), 1000, false);
         assert_eq!(reno.window(), 10_000, "nobody waits: as much as anybody may begin with");
-        reno.on_silence();
+        reno.on_silence(at(8));
         assert_eq!(reno.window(), 2000);
+        reno.on_lost(at(9), at(7), 1000, true);
+        assert_eq!(reno.window(), 2000, "a loss of the silence");
+        reno.on_acked(at(11), at(9), 2000, true);
+        reno.on_acked(at(13), at(11), 2000, true);
+        assert_eq!(reno.window(), 6000, "what was possible before is reached quickly");
     }
 }

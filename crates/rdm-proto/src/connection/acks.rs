@@ -10,6 +10,11 @@ use crate::wire::Ack;
 
 /// Packets that may overtake another before it counts as lost.
 const REORDERING: u64 = 3;
+/// Numbers that are told again though the peer knows of higher ones: packets that have been overtaken by more count as come.
+const TOLD_AGAIN: u64 = 128;
+/// Probe timeouts in a row after which a round trip is not taken for the path's, and how many such are passed over in a row.
+const SILENCE: u32 = 2;
+const ODD_SAMPLES: u8 = 4;
 /// The longest delay of an acknowledgement that is believed.
 const LONGEST_DELAY: Duration = Duration::from_millis(20);
 
@@ -26,7 +31,7 @@ impl Connection {
             fresh |= session.acked(&mut self.sender, now, run, ack);
         }
         if fresh {
-            session.probe_count = 0;
+            (session.probe_count, session.unanswered) = (0, 0);
             session.probes = 0;
             session.largest_acked = session.largest_acked.max(Some(ack.largest));
             self.stats.lost += session.find_lost(&mut self.sender, now);
@@ -60,13 +65,21 @@ impl Session {
         if !core::mem::take(&mut sent.in_flight) {
             return false;
         }
-        let (at, bytes, probe) = (sent.at, sent.bytes(), sent.probe);
+        let (at, bytes, probe, told) = (sent.at, sent.bytes(), sent.probe, sent.told);
+        self.forget_told(told);
+        let Some(sent) = self.sent.get(index) else { return false };
         self.in_flight -= bytes;
         self.in_flight_packets -= sent.count;
         self.vanishing.on_acked(sent.size);
         if sent.end() == ack.largest + 1 {
-            let delay = Duration::from_micros(u64::from(ack.delay_us)).min(LONGEST_DELAY);
-            self.rtt.sample(now.since(at), delay);
+            // After a silence the sample says how long that was. A path that has become so much longer says so again and again.
+            if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
+                self.odd_samples += 1;
+            } else {
+                let delay = Duration::from_micros(u64::from(ack.delay_us)).min(LONGEST_DELAY);
+                self.rtt.sample(now.since(at), delay);
+                self.odd_samples = 0;
+            }
         }
         if probe {
             if self.size.on_probe_acked(bytes) {
@@ -76,6 +89,15 @@ impl Session {
             self.controller.on_acked(now, at, bytes, limited);
         }
         true
+    }
+
+    /// The peer knows that numbers up to `told` have come: those far below need not be told again, nor what is missing among them.
+    fn forget_told(&mut self, told: u64) {
+        let below = told.saturating_sub(TOLD_AGAIN);
+        if below > self.floor {
+            self.received.remove(0..below);
+            self.floor = below;
+        }
     }
 
     /// Finds packets that are lost, and has their contents sent again. Answers how many there were.

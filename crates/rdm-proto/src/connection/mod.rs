@@ -49,6 +49,10 @@ pub struct Config {
     pub ack_delay: Duration,
     /// Peers that strangers may make this end remember, at most.
     pub max_peers: usize,
+    /// And of those, of one host (IPv6: of one /64).
+    pub max_of_host: usize,
+    /// How long nothing has to come of a stranger before it may be asked whether it is there: for the place that it takes.
+    pub idle: Duration,
     /// Peers at rest whose sessions stay as they are, for the next message to them; others are put into less memory.
     pub warm_peers: usize,
 }
@@ -119,13 +123,19 @@ struct Session {
     last_eliciting: Instant,
     loss_time: Option<Instant>,
     probe_count: u32,
-    /// The first of these probe timeouts, and whether the path already counts as changed since.
+    /// The first of these probe timeouts.
     silent_from: Instant,
+    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path already counts as
+    /// changed since.
+    unanswered: u32,
+    unanswered_from: Instant,
     changed: bool,
     probes: u32,
     /// Packets that may go beyond the window, as this end will not be here when there is room.
     farewell: u32,
     rtt: Rtt,
+    /// Round trips passed over, since the last that was not.
+    odd_samples: u8,
     controller: Box<dyn Controller>,
     pacer: Pacer,
     size: PacketSize,
@@ -145,8 +155,10 @@ struct Session {
     ask: bool,
     asks: u32,
     last_heard: Instant,
-    /// When the network last said that the peer cannot be reached, and was believed so far as to ask.
+    /// When the network last said that the peer cannot be reached, and was believed so far as to ask; and how often since
+    /// something was heard.
     last_hint: Option<Instant>,
+    hints: u32,
 }
 
 impl Session {
@@ -172,10 +184,13 @@ impl Session {
             loss_time: None,
             probe_count: 0,
             silent_from: now,
+            unanswered: 0,
+            unanswered_from: now,
             changed: false,
             probes: 0,
             farewell: 0,
             rtt: Rtt::default(),
+            odd_samples: 0,
             controller,
             pacer: Pacer::default(),
             size,
@@ -193,6 +208,7 @@ impl Session {
             asks: 0,
             last_heard: now,
             last_hint: None,
+            hints: 0,
         }
     }
 }
@@ -224,6 +240,8 @@ pub struct Connection {
     pub closed: bool,
     /// Nothing more is sent.
     pub muted: bool,
+    /// It has spoken first, and counts among those of its host.
+    pub stranger: bool,
     /// The endpoint counts it among those to which it owes an acknowledgement.
     pub owed: bool,
     /// Sessions that this end has asked for.
@@ -269,6 +287,8 @@ pub enum Answer {
 
 /// Packets whose arrival is remembered, in runs.
 const RECEIVED_RUNS: usize = 128;
+/// How long a question waits to be sent again that lies with its peer.
+const WAITED_RETRY: Duration = Duration::from_secs(1);
 /// Packets after which an acknowledgement does not wait.
 const ACK_EVERY: u32 = 2;
 /// Incarnations of a peer that are remembered, so that an echo is not taken for a restart.
@@ -291,6 +311,7 @@ impl Connection {
             timer: None,
             closed: false,
             muted: false,
+            stranger: false,
             owed: false,
             attempts: 0,
             peer_epoch: None,
@@ -329,7 +350,9 @@ impl Connection {
     /// Where its process answers for it, and its epoch.
     pub fn liveness(&self) -> Option<(SocketAddr, u64)> {
         let port = self.params()?.liveness_port;
-        (port != 0).then_some((SocketAddr::new(self.address.ip(), port), self.peer_epoch?))
+        let mut address = self.address; // with its scope, where it has one
+        address.set_port(port);
+        (port != 0).then_some((address, self.peer_epoch?))
     }
 
     /// What the peer said of itself.
@@ -521,13 +544,24 @@ impl Connection {
     fn hear(&mut self, now: Instant) {
         self.silent = Duration::ZERO;
         if let Some(session) = &mut self.session {
-            (session.asks, session.last_heard) = (0, now);
+            (session.asks, session.hints, session.last_heard) = (0, 0, now);
         }
     }
 
-    /// The peer's process says that the endpoint lives.
+    /// The peer's process says that the endpoint lives: it does not look, which says nothing of the path.
     pub fn on_alive(&mut self, now: Instant) {
         self.hear(now);
+        if let Some(session) = &mut self.session {
+            session.unanswered = 0;
+        }
+    }
+
+    /// The process of the peer that was asked for a session says that the endpoint lives: it has the question, and will look at it.
+    pub fn on_wait(&mut self, now: Instant) {
+        if let State::Connecting { next, .. } = &mut self.state {
+            self.silent = Duration::ZERO;
+            *next = (*next).max(now + WAITED_RETRY);
+        }
     }
 
     /// Takes the frames of a packet.
@@ -608,6 +642,20 @@ impl Connection {
             session.on_eliciting(now, config, 1, urgent);
         }
         Ok(Arrival::Fresh)
+    }
+
+    /// Asks whether the peer is there, if nothing has come of it for so long. It has been lost soon if it is not.
+    pub fn ask_if_idle(&mut self, now: Instant, idle: Duration) -> bool {
+        let asleep = self.asleep.as_ref().map(|session| session.last_heard);
+        let heard = self.session.as_ref().map(|session| session.last_heard).or(asleep);
+        if !self.is_open() || self.expecting || heard.is_none_or(|heard| now < heard + idle) {
+            return false;
+        }
+        self.thaw();
+        if let Some(session) = self.session.as_deref_mut().filter(|session| session.in_flight_packets == 0) {
+            session.probes = session.probes.max(1);
+        }
+        true
     }
 
     /// Whether a stream was stopped by the driver.

@@ -28,7 +28,7 @@ pub struct Resting {
     controller: Box<dyn Controller>,
     size: PacketSize,
     received: Range<u64>,
-    last_heard: Instant,
+    pub last_heard: Instant,
     last_hint: Option<Instant>,
 }
 

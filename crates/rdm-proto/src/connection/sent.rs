@@ -21,6 +21,8 @@ pub(super) struct Sent {
     pub streams: [Range<u64>; 2],
     pub credit: bool,
     pub probe: bool,
+    /// One more than the highest number that they acknowledge, 0 if none.
+    pub told: u64,
 }
 
 impl Sent {
@@ -146,6 +148,7 @@ mod tests {
             streams: [0..0, 100..150],
             credit: false,
             probe: false,
+            told: 0,
         };
         for start in 10..15 {
             for end in start + 1..=15 {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Config, Connection, Lost, State};
 use crate::time::Instant;
 
-/// Probes come at least this often: a peer that wakes up after a while gets its data soon.
+/// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data soon.
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// Time that counts as silence at most for one look at the clock: who does not look cannot hear.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
@@ -13,8 +13,10 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The network's word is asked after no more often than this.
 const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// Probe timeouts after which the path counts as changed, and how long they have to have taken: a thread that waits for its
-/// turn is no change of the path.
+/// The network's word, so often since the peer was last heard, and nothing heard of it for a part of the patience: it is believed.
+const BELIEVED_HINTS: (u32, u32) = (3, 5);
+/// Probe timeouts without a word of the peer's process either after which the path counts as changed, and how long they have to have
+/// taken: a thread that waits for its turn is no change of the path.
 const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {
@@ -41,7 +43,9 @@ impl Connection {
     fn probe_time(&self) -> Option<Instant> {
         let session = self.session.as_deref().filter(|session| session.in_flight_packets > 0)?;
         let backoff = 1u32 << session.probe_count.min(12);
-        let wait = session.rtt.probe_timeout().saturating_mul(backoff).min(LONGEST_PROBE);
+        let wait = session.rtt.probe_timeout().saturating_mul(backoff);
+        let longest = session.rtt.least().map_or(LONGEST_PROBE, |least| LONGEST_PROBE.max(least * 3));
+        let wait = wait.min(longest);
         Some(session.last_eliciting + wait)
     }
 
@@ -60,7 +64,7 @@ impl Connection {
         if session.last_hint.is_some_and(|last| now < last + wait) {
             return;
         }
-        session.last_hint = Some(now);
+        (session.last_hint, session.hints) = (Some(now), session.hints + 1);
         session.probes = session.probes.max(1);
         session.ask |= session.peer.liveness_port != 0;
     }
@@ -106,7 +110,9 @@ impl Connection {
         session.pacer.on_time(now);
         if session.probe_count > 0 {
             self.silent += passed;
-            if self.silent >= config.patience && (session.asks >= 2 || session.peer.liveness_port == 0) {
+            let (hints, part) = BELIEVED_HINTS;
+            let patience = if session.hints >= hints { config.patience / part } else { config.patience };
+            if self.silent >= patience && (session.asks >= 2 || session.peer.liveness_port == 0) {
                 return Err(Lost::Silent);
             }
         }
@@ -118,17 +124,24 @@ impl Connection {
         }
         if probe {
             if session.probe_count == 0 {
-                (session.silent_from, session.changed) = (now, false);
+                session.silent_from = now;
+            }
+            if session.unanswered == 0 {
+                (session.unanswered_from, session.changed) = (now, false);
             }
             session.probe_count += 1;
+            session.unanswered += 1;
             session.probes = 2;
             self.stats.probes += 1;
             session.repeat_oldest(&mut self.sender);
-            let over = |(count, time)| session.probe_count >= count && now >= session.silent_from + time;
-            session.ask |= over(ASK_AFTER) && session.peer.liveness_port != 0;
-            if over(BLACK_HOLE_AFTER) && !session.changed {
+            let (count, time) = ASK_AFTER;
+            let long = session.probe_count >= count && now >= session.silent_from + time;
+            session.ask |= long && session.peer.liveness_port != 0;
+            let (count, time) = BLACK_HOLE_AFTER;
+            let over = session.unanswered >= count && now >= session.unanswered_from + time;
+            if over && !session.changed {
                 session.changed = true;
-                session.controller.on_silence();
+                session.controller.on_silence(now);
                 if session.size.on_black_hole() {
                     session.controller.set_packet_size(session.size.packet());
                 }

@@ -83,7 +83,7 @@ impl Connection {
         }
         let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
         let credit = session.peer.in_flight.saturating_sub(cost).div_ceil(size + PACKET_COST);
-        let window = session.controller.window().saturating_sub(session.in_flight).div_ceil(size);
+        let window = session.controller.window().saturating_sub(session.counted()).div_ceil(size);
         let pace = session.pace();
         let paced = session.pacer.allows(now, pace) / size;
         let most = (most as u64).min(buf.len() as u64 / size).min(credit).min(window).min(paced);

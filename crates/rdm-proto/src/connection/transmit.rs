@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::{Config, Connection, Sent, State};
+use super::{BASE_PACKET, Config, Connection, Sent, Session, State};
 use crate::crypto::Identity;
 use crate::endpoint::Driver;
 use crate::stream::Stream;
@@ -17,8 +17,18 @@ const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
 const LAST_RETRY: Duration = Duration::from_millis(125);
 
+/// Probe timeouts from which on one of the packets after each is short.
+const SHORT_AFTER: u32 = 2;
 /// Packets that an end which closes sends beyond the window: about an initial window more (RFC 6928 allows ten).
 const FAREWELL: u32 = 10;
+
+impl Session {
+    /// Bytes under way that count in the window: not those of a packet that only looks what the path carries, which may be longer than
+    /// the window is.
+    pub(super) fn counted(&self) -> u64 {
+        self.in_flight.saturating_sub(self.size.under_way())
+    }
+}
 
 impl Connection {
     /// Writes the next packet to `buf`; answers to whom, and its length.
@@ -83,12 +93,15 @@ impl Connection {
             session.size.raise(now);
         }
         let probe = session.size.probe().filter(|&size| size as usize <= buf.len());
-        let room = (session.size.packet() as usize).min(buf.len()).checked_sub(trailer)?;
+        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has become shorter.
+        let short = session.probes == 1 && session.probe_count >= SHORT_AFTER;
+        let size = if short { session.size.packet().min(BASE_PACKET) } else { session.size.packet() };
+        let room = (size as usize).min(buf.len()).checked_sub(trailer)?;
         let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
         let wants = self.sender.has_output();
         // One packet may always be under way, whatever the peer says.
         let credit = cost < session.peer.in_flight || session.in_flight_packets == 0;
-        let window = session.in_flight < session.controller.window();
+        let window = session.counted() < session.controller.window();
         let pace = session.pace();
         let allowed = credit && window && wants && session.pacer.allows(now, pace) > 0;
         let beyond = !allowed && session.farewell > 0;
@@ -96,7 +109,7 @@ impl Connection {
         if wants && !(credit && window) && !may_send {
             self.stats.stalls[usize::from(credit)] += 1;
         }
-        let mut at = header::LEN;
+        let (mut at, mut told) = (header::LEN, 0);
         let due = session.ack_now || session.ack_by.is_some_and(|by| by <= now);
         let new_limit = session.tell_credit || session.receive.iter().any(|s| s.new_limit().is_some());
         let data = wants && may_send;
@@ -115,6 +128,7 @@ impl Connection {
                 )
             {
                 at += len;
+                told = session.received.last().map_or(0, |run| run.end);
                 session.quick |= !goes_along && !session.ack_now;
                 (session.unacked, session.ack_now, session.ack_by) = (0, false, None);
             }
@@ -190,7 +204,9 @@ impl Connection {
         }
         if eliciting {
             session.last_eliciting = now;
-            session.pacer.sent(now, at as u64, pace);
+            if !is_probe {
+                session.pacer.sent(now, at as u64, pace);
+            }
             session.in_flight += at as u64;
             session.in_flight_packets += 1;
             session.sent.push(Sent {
@@ -202,6 +218,7 @@ impl Connection {
                 streams,
                 credit: credit_told,
                 probe: is_probe,
+                told,
             });
         }
         self.stats.packets[0] += 1;

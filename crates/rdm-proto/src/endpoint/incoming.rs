@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use super::{Driver, Endpoint};
-use crate::connection::{Answer, Arrival, Lost};
+use crate::connection::{Answer, Arrival, Config, Lost};
 use crate::crypto::Refusal;
 use crate::hash;
 use crate::time::Instant;
@@ -13,6 +13,8 @@ use crate::wire::{Accept, Header, Init, Kind, Malformed, VERSION};
 
 /// Answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
+/// Strangers that are looked at for each new one: more than one, so that those that went become fewer.
+const LOOKS: usize = 2;
 /// How long a cookie is good for, at least; at most twice that.
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
@@ -174,9 +176,15 @@ impl Endpoint {
                 }
                 _ => self.stats.stale += 1,
             },
+            Kind::Wait => match self.asked(from, head.session) {
+                Some(peer) => self.peers[peer as usize].on_wait(now),
+                None => self.stats.stale += 1,
+            },
             Kind::Reset => {
                 let known = self.find(from);
                 match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
+                    // What has come of it is still to be taken.
+                    Some(peer) if self.peers[peer as usize].closed => {}
                     Some(peer) => self.lose(peer, Lost::Reset, driver),
                     None => self.stats.strangers += 1,
                 }
@@ -193,6 +201,7 @@ impl Endpoint {
                 });
                 match asked {
                     Some(peer) if head.flags & flag::ALIVE != 0 => self.peers[peer as usize].on_alive(now),
+                    Some(peer) if self.peers[peer as usize].closed => {}
                     Some(peer) => self.lose(peer, Lost::Closed, driver),
                     None => self.stats.strangers += 1,
                 }
@@ -278,14 +287,15 @@ impl Endpoint {
             Ok(suite) => suite,
             Err(refusal) => return self.refuse(from, init, refusal),
         };
-        let full = self.peers.len() - self.free.len() >= self.config.max_peers;
-        if full && self.find(from).is_none() {
-            self.stats.unanswered += 1;
+        if self.find(from).is_none() && !self.has_room_for(from) {
+            self.stats.turned_away += 1;
             return;
         }
         let (peer, new) = self.peer(from);
         if new {
+            self.peers[peer as usize].stranger = true;
             driver.introduce(peer, from);
+            self.ask_idle(now);
         }
         let accept = match self.peers[peer as usize].on_init(self.identity.epoch, init) {
             Answer::Nothing => {
@@ -321,6 +331,25 @@ impl Endpoint {
         let mut body = [0u8; Accept::LEN];
         accept.write(&mut body);
         self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
+    }
+
+    /// Whether one more stranger may be remembered. It counts among those of its host from now on.
+    fn has_room_for(&mut self, from: SocketAddr) -> bool {
+        let Config { max_peers, max_of_host, .. } = self.config;
+        self.peers.len() - self.free.len() < max_peers && self.hosts.enter(self.secret.0, from, max_of_host)
+    }
+
+    /// For each stranger that comes some others are looked at: those of which nothing has come for long are asked whether they are
+    /// there, and forgotten if they are not.
+    fn ask_idle(&mut self, now: Instant) {
+        for _ in 0..LOOKS {
+            self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
+            let (peer, idle) = (self.hand, self.config.idle);
+            let connection = &mut self.peers[peer as usize];
+            if connection.stranger && connection.ask_if_idle(now, idle) {
+                self.activate(now, peer);
+            }
+        }
     }
 
     /// Tells who asked for a session that there is none to be had.

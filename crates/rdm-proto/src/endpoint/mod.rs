@@ -4,6 +4,7 @@
 //! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
 
 mod book;
+mod hosts;
 mod incoming;
 mod past;
 mod schedule;
@@ -15,6 +16,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use book::Book;
+use hosts::Hosts;
 use past::Pasts;
 
 use crate::chunks::Chunks;
@@ -123,6 +125,8 @@ pub struct EndpointStats {
     pub lost: u64,
     /// Answers to strangers that were not given as there were too many.
     pub unanswered: u64,
+    /// Sessions that were not begun: too many peers, or too many of one host.
+    pub turned_away: u64,
     /// Sessions that were not begun: another authorization key, or no suite in common.
     pub rejected: u64,
     /// Packets and answers that were not what the peer had sent.
@@ -144,6 +148,8 @@ pub struct Endpoint {
     active: Vec<u32>,
     /// Peers that may have something to send, each once.
     ready: VecDeque<u32>,
+    /// Bytes that the first of them has sent since its turn came.
+    turn: usize,
     /// When to look at which peer. A peer is looked at at its own `timer`; entries of other times are stale.
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     /// Peers whose time has come, while they are looked at.
@@ -158,6 +164,10 @@ pub struct Endpoint {
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
     /// Numbers of peers that were forgotten.
     free: Vec<u32>,
+    /// Strangers of each host.
+    hosts: Hosts,
+    /// The peer that is looked at next when a stranger comes.
+    hand: u32,
     pasts: Pasts,
     /// Whether peers may begin sessions.
     admits: bool,
@@ -165,6 +175,9 @@ pub struct Endpoint {
     own: Vec<SocketAddr>,
     stats: EndpointStats,
 }
+
+/// Bytes that a peer is sent before it is another's turn: about what the kernel takes as one message.
+const TURN: usize = 1 << 16;
 
 /// Keeps the key out of debug output.
 struct KeyBox(Key);
@@ -188,6 +201,7 @@ impl Endpoint {
             book: Book::default(),
             active: Vec::new(),
             ready: VecDeque::new(),
+            turn: 0,
             timers: BinaryHeap::new(),
             due: Vec::new(),
             resting: VecDeque::new(),
@@ -196,6 +210,8 @@ impl Endpoint {
             stopped: Vec::new(),
             answers: VecDeque::new(),
             free: Vec::new(),
+            hosts: Hosts::default(),
+            hand: 0,
             pasts: Pasts::default(),
             admits: true,
             own: Vec::new(),
@@ -268,6 +284,9 @@ impl Endpoint {
         self.book.unname(&self.peers, peer);
         if self.book.displace(self.secret.0, &self.peers, peer) {
             self.free.push(peer);
+        }
+        if core::mem::take(&mut self.peers[peer as usize].stranger) {
+            self.hosts.leave(self.secret.0, self.peers[peer as usize].address);
         }
         let connection = &mut self.peers[peer as usize];
         self.pasts.remember(connection.address, connection.past());
@@ -345,6 +364,11 @@ impl Endpoint {
     /// Counters.
     pub fn statistics(&self) -> EndpointStats {
         self.stats
+    }
+
+    /// Sessions that were not begun as there were too many peers, or too many of one host.
+    pub fn turned_away(&self) -> u64 {
+        self.stats.turned_away
     }
 
     /// Counters of a peer.
@@ -434,8 +458,14 @@ impl Endpoint {
         }
         while let Some(&peer) = self.ready.front() {
             if let Some(transmit) = self.poll_train_to(now, peer, most, buf, driver) {
+                self.turn += transmit.len * transmit.count;
+                if self.turn >= TURN {
+                    self.turn = 0;
+                    self.ready.rotate_left(1);
+                }
                 return Some(transmit);
             }
+            self.turn = 0;
             self.ready.pop_front();
             self.peers[peer as usize].queued = false;
             self.rest(peer);
@@ -506,9 +536,20 @@ impl Endpoint {
 
     /// The network says that nobody is at `address`. Anybody can say that, so it only makes this end ask.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
-        let Some(peer) = self.find(address) else { return };
-        self.peers[peer as usize].on_unreachable(now);
-        self.activate(now, peer);
+        if let Some(peer) = self.find(address) {
+            self.peers[peer as usize].on_unreachable(now);
+            return self.activate(now, peer);
+        }
+        // Where processes answer for their endpoints: those that were just asked after.
+        let asked = |peer: &&u32| {
+            let connection = &self.peers[**peer as usize];
+            connection.liveness().is_some_and(|(liveness, _)| liveness == address)
+        };
+        let peers: Vec<u32> = self.active.iter().filter(asked).copied().collect();
+        for peer in peers {
+            self.peers[peer as usize].on_unreachable(now);
+            self.activate(now, peer);
+        }
     }
 
     /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to
@@ -558,6 +599,20 @@ impl Endpoint {
         let (to, len) = self.peers.get_mut(peer as usize)?.close(&self.config, buf)?;
         Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
+}
+
+/// Answers a datagram that lies in the socket of an endpoint which does not look, if it asks for a session: that the endpoint lives. Whoever
+/// asked knows that by the name that it has just made up, and by the address. The answer is shorter than the question.
+pub fn answer_question(datagram: &[u8]) -> Option<[u8; header::LEN]> {
+    let (head, body) = Header::parse(datagram).ok()?;
+    let long = datagram.len() >= crate::wire::handshake::INIT_LEN;
+    if head.kind != Kind::Init || head.flags & flag::CHECKED == 0 || !long {
+        return None;
+    }
+    let name = u64::from_be_bytes(*body.first_chunk::<8>()?);
+    let mut packet = [0u8; header::LEN];
+    Header { flags: flag::CHECKED, ..Header::new(Kind::Wait, name, 0) }.write(&mut packet);
+    Some(packet)
 }
 
 /// Answers a datagram that came to a process's liveness port: whether `lives` knows the endpoint that it asks for.

@@ -100,7 +100,9 @@ impl Endpoint {
             due.push(peer);
         }
         for peer in due.drain(..) {
-            if let Err(reason) = self.peers[peer as usize].on_time(now, &self.config) {
+            if let Err(reason) = self.peers[peer as usize].on_time(now, &self.config)
+                && !self.peers[peer as usize].closed
+            {
                 self.lose(peer, reason, driver);
             }
             self.activate(now, peer);

@@ -152,6 +152,8 @@ pub struct SendStream {
     /// Records and payloads that are not in the stream yet.
     pending: VecDeque<Pending>,
     pending_bytes: usize,
+    /// Bytes of records among the segments.
+    kept: usize,
     /// Ends of what the driver wants to know the arrival of.
     marks: VecDeque<(u64, u64)>,
     spare: Vec<u8>,
@@ -178,6 +180,7 @@ impl SendStream {
             lost: RangeSet::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            kept: 0,
             marks: VecDeque::new(),
             spare: Vec::new(),
         }
@@ -200,6 +203,7 @@ impl SendStream {
         let bytes = if self.pending.is_empty() || self.stream == Stream::Bulk {
             let start = self.end;
             self.end += total as u64;
+            self.kept += total;
             if let Some(mark) = mark {
                 self.marks.push_back((self.end, mark));
             }
@@ -262,6 +266,11 @@ impl SendStream {
         (self.end - self.base) as usize + self.pending_bytes
     }
 
+    /// Bytes of records that are kept here until they have arrived. Payloads stay with the driver, and do not count.
+    pub fn records(&self) -> usize {
+        self.kept + self.pending_bytes
+    }
+
     /// Bytes of the stream that have not been sent, payloads aside.
     pub fn unsent(&self) -> usize {
         (self.end - self.next) as usize + self.pending_bytes
@@ -310,6 +319,7 @@ impl SendStream {
                     room = room.saturating_sub(bytes.len());
                     let (start, len) = (self.end, bytes.len() as u64);
                     self.end += len;
+                    self.kept += bytes.len();
                     if let Some(mark) = mark {
                         self.marks.push_back((self.end, mark));
                     }
@@ -463,10 +473,11 @@ impl SendStream {
             {
                 break;
             }
-            if let Some(Segment { what: What::Bytes(bytes), .. }) = self.segments.pop_front()
-                && bytes.capacity() == CHUNK
-            {
-                self.spare = bytes;
+            if let Some(Segment { what: What::Bytes(bytes), .. }) = self.segments.pop_front() {
+                self.kept -= bytes.len();
+                if bytes.capacity() == CHUNK {
+                    self.spare = bytes;
+                }
             }
         }
     }
@@ -517,7 +528,7 @@ mod tests {
         assert_eq!((second.clone(), third.clone()), (18..36, 36..40));
         assert!(!stream.has_output());
         stream.ack(second);
-        assert_eq!((stream.pop_acked(), stream.buffered()), (None, 40));
+        assert_eq!((stream.pop_acked(), stream.buffered(), stream.records()), (None, 40, 40));
         stream.lose(0..40);
         assert_eq!(stream.write(&mut packet, &mut fill).unwrap().0, 0..18);
         assert_eq!(stream.write(&mut packet, &mut fill).unwrap().0, 36..40);

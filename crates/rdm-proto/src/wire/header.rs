@@ -42,6 +42,8 @@ pub enum Kind {
     Versions = 7,
     /// A server refuses a session: the number is a [`crate::Refusal`].
     Refused = 8,
+    /// The endpoint that was asked for a session lives, but does not look yet.
+    Wait = 10,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             6 => Self::Answer,
             7 => Self::Versions,
             8 => Self::Refused,
+            10 => Self::Wait,
             other => return Err(Malformed::Kind(other)),
         })
     }

@@ -70,6 +70,8 @@ pub struct Net {
     buffer: Vec<u8>,
     /// Datagrams put on the wire.
     pub datagrams: u64,
+    /// Bytes of the longest of them; to be reset by whoever wants to know.
+    pub longest: usize,
     rival: Option<(usize, Rival)>,
     /// Of those who listen: what was on the wire.
     heard: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
@@ -106,6 +108,8 @@ impl Net {
             patience: Duration::from_secs(5),
             ack_delay: Duration::from_micros(50),
             max_peers: 1000,
+            max_of_host: 1 << 20,
+            idle: Duration::from_secs(600),
             // Every second network puts sessions away as soon as nothing happens in them.
             warm_peers: if seed.is_multiple_of(2) { 0 } else { 64 },
         };
@@ -122,6 +126,7 @@ impl Net {
             security: vec![WISHES[(seed / 2 % 4) as usize]; hosts],
             buffer: Vec::new(),
             datagrams: 0,
+            longest: 0,
             rival: None,
             heard: Vec::new(),
         };
@@ -314,6 +319,7 @@ impl Net {
 
     fn put_as(&mut self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
         self.datagrams += 1;
+        self.longest = self.longest.max(bytes.len());
         let (Some(source), Some(target)) = (self.index(from), self.index(to)) else { return };
         let is_cut = self.cut.contains(&(source, target)) || self.cut.contains(&(target, source));
         if self.burst > 0 {
@@ -507,6 +513,13 @@ impl Net {
                 }
                 What::Datagram { from, to, bytes } => {
                     let Some(host) = self.index(to) else { continue };
+                    let here = &self.hosts[host];
+                    if here.asleep > self.now
+                        && here.endpoint.is_some()
+                        && let Some(answer) = rdm_proto::answer_question(&bytes)
+                    {
+                        self.put_as(to, from, answer.to_vec()); // its process looks
+                    }
                     let inbox = &mut self.hosts[host].inbox;
                     if inbox.len() < 400 {
                         inbox.push((from, bytes)); // a socket's buffer

@@ -1,0 +1,209 @@
+//! Peers over real sockets that have a session and mean harm, played by `rdm-proto` with packets of our own making.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use ofi_tests::udp::{local, socket};
+use rdm_proto::congestion::Congestion;
+use rdm_proto::wire::{Frame, Params, Record, record};
+use rdm_proto::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
+use testkit::prelude::*;
+
+/// What the hostile end heard.
+#[derive(Default)]
+struct Heard {
+    records: Vec<(u8, Vec<u8>)>,
+    lost: Option<Lost>,
+}
+
+impl Driver for Heard {
+    fn introduce(&mut self, _peer: u32, _address: SocketAddr) {}
+
+    fn record(&mut self, _peer: u32, _sender: &mut Sender, _stream: Stream, record: Record<'_>) -> Flow {
+        self.records.push((record.kind, record.body.to_vec()));
+        Flow::Next
+    }
+
+    fn lost(&mut self, _peer: u32, reason: Lost) {
+        self.lost = Some(reason);
+    }
+
+    fn acked(&mut self, _peer: u32, _mark: u64) {}
+
+    fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
+        to.fill(0);
+    }
+}
+
+/// A peer that does as the protocol says only where it is told to.
+struct Hostile {
+    endpoint: Endpoint,
+    heard: Heard,
+    socket: UdpSocket,
+    to: SocketAddr,
+    start: Instant,
+    /// Where its streams go on, and how far the commands may.
+    at: [u64; 2],
+    limit: u64,
+}
+
+impl Hostile {
+    /// One with a session with `side`.
+    fn meet(side: &Side) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_nonblocking(true).expect("a socket that does not block");
+        let window = 1 << 16;
+        let params = Params { window, in_flight: 1 << 20, max_packet: 65_000, liveness_port: 0, flags: 0 };
+        let config = Config {
+            params,
+            congestion: Congestion::Fixed,
+            patience: Duration::from_secs(60),
+            ack_delay: Duration::from_micros(50),
+            max_peers: 4,
+            max_of_host: 4,
+            idle: Duration::from_secs(600),
+            warm_peers: 4,
+        };
+        let secret = [std::process::id().into(), u64::from(socket.local_addr().expect("an address").port())];
+        let (to, start) = (self::socket(&side.name()), Instant::now());
+        let (endpoint, heard) = (Endpoint::new(config, secret), Heard::default());
+        let mut hostile = Self { endpoint, heard, socket, to, start, at: [0; 2], limit: window };
+        let (peer, now) = (hostile.endpoint.peer(to).0, hostile.now());
+        // A record of a kind that nothing comes of: payloads need not be announced.
+        hostile.endpoint.sender(now, peer).expect("a peer").bulk.record(20, 0, &[0; 8], 0, None);
+        wait::drive(&[side], "a session", || {
+            hostile.behave();
+            hostile.endpoint.is_drained().then_some(()).filter(|()| hostile.endpoint.is_open(0))
+        });
+        hostile.at[1] = 16;
+        hostile.limit = 2 * (hostile.endpoint.longest_record(0) as u64 + 8);
+        hostile
+    }
+
+    fn now(&self) -> rdm_proto::Instant {
+        rdm_proto::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Takes what has come.
+    fn listen(&mut self) {
+        let mut buf = vec![0u8; 65_536];
+        while let Ok((len, from)) = self.socket.recv_from(&mut buf) {
+            // In the clear: what credit it has.
+            let mut frames = buf.get(24..len).unwrap_or_default();
+            while buf[1] == 0
+                && let Ok(Some((frame, rest))) = Frame::parse(frames)
+            {
+                if let Frame::Credit { stream: Stream::Commands, limit } = frame {
+                    self.limit = self.limit.max(limit);
+                }
+                frames = rest;
+            }
+            let now = self.now();
+            self.endpoint.handle(now, from, &mut buf[..len], &mut self.heard);
+        }
+    }
+
+    /// As a peer that means well: also acknowledges.
+    fn behave(&mut self) {
+        self.listen();
+        let (now, mut buf) = (self.now(), vec![0u8; 65_536]);
+        self.endpoint.hasten();
+        self.endpoint.handle_time(now, &mut self.heard);
+        while let Some(sent) = self.endpoint.poll_transmit(now, &mut buf, &mut self.heard) {
+            let _ = self.socket.send_to(&buf[..sent.len], sent.to);
+        }
+    }
+
+    /// Sends records of a stream, whatever they say, in one packet. Whether its credit allows them.
+    fn say(&mut self, stream: Stream, records: &[(u8, &[u8])]) -> bool {
+        let mut bytes = Vec::new();
+        for (kind, body) in records {
+            bytes.extend_from_slice(&record::head(*kind, 0, body.len()));
+            bytes.extend_from_slice(body);
+        }
+        let offset = self.at[stream as usize];
+        if stream == Stream::Commands && offset + bytes.len() as u64 > self.limit {
+            return false;
+        }
+        self.at[stream as usize] += bytes.len() as u64;
+        let mut frame = vec![0u8; bytes.len() + 12];
+        Frame::Data { stream, offset, bytes: &bytes }.write(&mut frame).expect("room");
+        let mut buf = vec![0u8; 65_536];
+        if let Some(packet) = self.endpoint.forge(0, &frame, &mut buf) {
+            self.socket.send_to(&buf[..packet.len], self.to).expect("it leaves");
+        }
+        true
+    }
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Two that mean well talk.
+fn others_are_served(side: &Side) {
+    let other = local();
+    let to = other.insert(side);
+    let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
+    side.receive(&into).context(1).post().expect("a receive");
+    wait::drive(&[side, &other], "room", || other.out(to, &from).context(2).send().ok());
+    wait::drive(&[side, &other], "the message", || side.next_of(1)).done();
+    into.check(64, 3);
+}
+
+#[test]
+fn a_peer_that_takes_no_answers_is_asked_no_questions() {
+    let side = local();
+    let mut hostile = Hostile::meet(&side);
+    // Reads of no region: 48 bytes, each answered by 32.
+    let read = words(&[7, 1, 4_096, 64, 99]);
+    let reads: Vec<(u8, &[u8])> = (0..800).map(|_| (6, &read[..])).collect();
+    let (mut said, mut quiet) = (0u64, 0);
+    // Its window full of commands, and those whose answers wait.
+    let bound = hostile.limit / 48 + (1 << 20) / 24 + 10_000;
+    while quiet < 200 {
+        hostile.listen(); // and acknowledges nothing
+        if hostile.say(Stream::Commands, &reads) {
+            (said, quiet) = (said + reads.len() as u64, 0);
+        } else {
+            quiet += 1;
+        }
+        side.poll();
+        assert!(said < bound, "it is asked for ever, and keeps every answer");
+    }
+    assert!(said > 20_000, "answers may wait for a while: {said}");
+    others_are_served(&side);
+    // Once it acknowledges them, it may go on.
+    let before = hostile.limit;
+    wait::drive(&[&side], "more credit", || {
+        hostile.behave();
+        (hostile.limit > before + (1 << 20)).then_some(()).or_else(|| {
+            hostile.say(Stream::Commands, &reads);
+            None
+        })
+    });
+    assert_eq!(hostile.heard.lost, None);
+}
+
+#[test]
+fn a_payload_is_sent_once_however_often_it_is_asked_for() {
+    let side = local();
+    let mut hostile = Hostile::meet(&side);
+    let to = side.insert_address(&Address::from(hostile.socket.local_addr().expect("an address")));
+    let message = Memory::patterned(100_000, 1);
+    wait::drive(&[&side], "room", || side.out(to, &message).context(5).send().ok());
+    let announce = wait::drive(&[&side], "the announcement", || {
+        hostile.behave();
+        hostile.heard.records.iter().find(|(kind, _)| *kind == 2).map(|(_, body)| body.clone())
+    });
+    let op = u64::from_be_bytes(announce[..8].try_into().expect("8 bytes"));
+    let send = words(&[op, 1, 100_000]);
+    hostile.say(Stream::Bulk, &[(17, &send)]);
+    hostile.say(Stream::Bulk, &[(17, &send)]);
+    let failed = wait::drive(&[&side], "the end of the session", || {
+        hostile.listen();
+        side.next_of(5)
+    });
+    assert_eq!(failed.failed().err, Errno::EIO);
+    others_are_served(&side);
+}
