@@ -9,7 +9,8 @@ use crate::{
     Statistic, Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
-/// Who serialises calls: the library, or the application by promise.
+/// Who serialises calls: the library, or the application by promise. A provider may use the promise to go without locks of its own, which the
+/// providers of this stack do not: programs in wide use break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serialization(Threading);
 
@@ -17,8 +18,7 @@ impl Serialization {
     /// Every call may come from any thread at any time (`FI_THREAD_SAFE`): the library locks.
     pub const LIBRARY: Self = Self(Threading::Safe);
 
-    /// The application serialises calls as `threading` says, and the library leaves out the locks that this makes
-    /// needless.
+    /// The application serialises calls as `threading` says, and a provider may rely on it.
     ///
     /// # Safety
     /// No two threads are at the same time in data-transfer calls, queue reads, calls of counters or of statistics of the same

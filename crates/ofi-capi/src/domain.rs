@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result, Serialization, Threading};
+use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result, Serialization};
 
 use crate::abi::{
     Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
@@ -130,14 +130,8 @@ unsafe fn open_domain(
     fabric.translate(&mut info);
     // The fabric's says which structures the program has; this one may be too short to say it.
     info.fabric_attr.api_version = fabric.api;
-    let serialization = match info.domain_attr.threading {
-        threading @ (Threading::Domain | Threading::Completion) => {
-            // SAFETY: a program that asks for this level promises to serialise its calls (fi_domain(3)).
-            unsafe { Serialization::application(threading) }
-        }
-        _ => Serialization::LIBRARY,
-    };
-    let domain = fabric.fabric.open_domain(&info, serialization)?;
+    // Whatever the program promised of its threads: some that are in wide use break it.
+    let domain = fabric.fabric.open_domain(&info, Serialization::LIBRARY)?;
     let fid = fid_domain {
         fid: object::header::<fid_domain>(context, &FID_OPS),
         ops: OPS.table(),

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 
 use ofi_api::{Serialization, Threading};
 
-/// `FI_THREAD_SAFE`: the library locks, and a [`Node`](crate::Node) is `Sync`.
+/// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. It costs a thread that is alone what [`Completion`] does: locks are biased to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Safe(());
 
-/// `FI_THREAD_COMPLETION`: there are no locks, and a [`Node`](crate::Node), which owns an endpoint and its queue, is
+/// `FI_THREAD_COMPLETION`: a [`Node`](crate::Node), which owns an endpoint and its queue, is
 /// `Send` but not `Sync`, so that the compiler keeps threads apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion(PhantomData<Cell<()>>);
@@ -46,8 +46,7 @@ pub(crate) mod sealed {
         fn serialization() -> Serialization {
             // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
             // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
-            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`. What nodes share, contexts and the
-            // endpoint behind contexts, the core locks at this level (`Lock::between`).
+            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`.
             unsafe { Serialization::application(Threading::Completion) }
         }
     }

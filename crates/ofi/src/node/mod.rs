@@ -146,7 +146,7 @@ impl Node<Safe> {
 }
 
 impl Node<Completion> {
-    /// As [`Node::open`], without locks: see [`threading::Completion`](crate::threading::Completion).
+    /// As [`Node::open`], for one thread at a time: see [`threading::Completion`](crate::threading::Completion).
     ///
     /// # Errors
     /// As `open`.
