@@ -50,9 +50,10 @@ fn is_skipped(line: &str) -> bool {
     count.is_some_and(|count| count.parse() != Ok(0))
 }
 
-/// The rings under loom. `--release`, as loom walks through millions of interleavings.
+/// The rings, and what writers and readers of media flows do, under loom. `--release`, as loom walks through millions of interleavings.
 pub fn loom() -> StepResult {
-    let mut loom = cargo(&["test", "--release", "--quiet", "--package", "ofi-ring", "--lib"]);
+    let mut loom =
+        cargo(&["test", "--release", "--quiet", "--package", "ofi-ring", "--package", "mxl", "--lib"]);
     // Link-time optimisation takes longer here than it saves.
     loom.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     run(loom.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target_dir("loom")))

@@ -1,0 +1,377 @@
+//! A directory with flows.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::definition::{self, FlowDefinition, Format, Geometry};
+use super::flow::{Flow, FlowInfo, Refused, Runtime};
+use super::grains::{GrainReader, GrainWriter};
+use super::layout;
+use super::samples::{SampleReader, SampleWriter};
+use super::scaffold::{self, Plan};
+use super::watcher::Watcher;
+use super::{BatchHints, Error, garbage};
+
+/// How much a ring holds unless `options.json` says otherwise, in nanoseconds.
+const HISTORY: u64 = 200_000_000;
+const HISTORY_OPTION: &str = "urn:x-mxl:option:history_duration/v1.0";
+/// Grains of a ring, at least: the newest, one that is read, and one that is written. The C++ SDK makes rings of fewer for
+/// rates below 15, and of none below 5.
+const MIN_GRAINS: u32 = 3;
+/// Grains of a ring, at most; each is a file.
+const MAX_GRAINS: u32 = 65_536;
+/// Ends of the names of flows' directories.
+pub(crate) const SUFFIX: &str = ".mxl-flow";
+/// How often a flow that comes and goes while it is opened is tried again, a millisecond each.
+const TRIES: u32 = 500;
+
+/// A directory with flows.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    history: u64,
+    watcher: Mutex<Weak<Watcher>>,
+}
+
+/// A writer, and whether it made the flow.
+#[derive(Debug)]
+pub struct Created<W> {
+    /// The writer.
+    pub writer: W,
+    /// False if the flow was there.
+    pub created: bool,
+}
+
+/// Whether a path lies on a file system in memory.
+///
+/// # Errors
+/// [`Error::Os`] for a path that cannot be looked at.
+pub fn is_tmpfs(path: impl AsRef<Path>) -> Result<bool, Error> {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let path = path.as_ref();
+    let found = rustix::fs::statfs(path).map_err(|error| Error::os("statfs", path, error))?;
+    Ok([TMPFS, RAMFS].contains(&(found.f_type as u64)))
+}
+
+impl Domain {
+    /// Opens a directory that is there. One that is no tmpfs works, slowly, and is warned of.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if it is not there, [`Error::File`] if it is no directory.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let given = path.as_ref();
+        let path = given.canonicalize().map_err(|error| Error::os("open", given, error))?;
+        if !path.is_dir() {
+            return Err(Error::file(&path, "is no directory"));
+        }
+        if let Ok(false) = is_tmpfs(&path) {
+            tracing::warn!(domain = %path.display(), "the domain is no tmpfs: every picture may be written to a disk");
+        }
+        let history = history(&path);
+        Ok(Self { inner: Arc::new(Inner { path, history, watcher: Mutex::new(Weak::new()) }) })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// How much a new ring holds.
+    pub fn history(&self) -> Duration {
+        Duration::from_nanos(self.inner.history)
+    }
+
+    fn dir(&self, id: Uuid) -> PathBuf {
+        self.inner.path.join(format!("{id}{SUFFIX}"))
+    }
+
+    /// The flows that are there, alive or not, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the directory cannot be read.
+    pub fn flows(&self) -> Result<Vec<Uuid>, Error> {
+        let os = |error| Error::os("list", &self.inner.path, error);
+        let mut flows = Vec::new();
+        for entry in fs::read_dir(&self.inner.path).map_err(os)? {
+            let name = entry.map_err(os)?.file_name();
+            let id = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+            flows.extend(id.and_then(|id| Uuid::try_parse(id).ok()));
+        }
+        flows.sort_unstable();
+        Ok(flows)
+    }
+
+    /// A flow's definition, as its creator gave it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or what the system says.
+    pub fn definition_text(&self, id: Uuid) -> Result<Vec<u8>, Error> {
+        let path = self.dir(id).join("flow_def.json");
+        fs::read(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NotFound(id),
+            _ => Error::os("read", &path, error),
+        })
+    }
+
+    /// A flow's definition.
+    ///
+    /// # Errors
+    /// As [`definition_text`](Self::definition_text), and [`Error::Definition`] for a text that is none.
+    pub fn definition(&self, id: Uuid) -> Result<FlowDefinition, Error> {
+        FlowDefinition::parse(&String::from_utf8_lossy(&self.definition_text(id)?))
+    }
+
+    /// What a flow is and where it is, without mapping its pictures.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::File`] for a broken one.
+    pub fn info(&self, id: Uuid) -> Result<(FlowInfo, Runtime), Error> {
+        let flow = Flow::read(&self.dir(id), id)?;
+        Ok((flow.info, flow.runtime()))
+    }
+
+    /// Whether somebody writes the flow, or at least has it open to write.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or what the system says.
+    pub fn is_active(&self, id: Uuid) -> Result<bool, Error> {
+        garbage::is_active(&self.dir(id), id)
+    }
+
+    /// Removes flows without writers, and what was left of flows whose making was interrupted.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the directory cannot be read; what cannot be removed is logged and stays.
+    pub fn collect(&self) -> Result<garbage::Collected, Error> {
+        garbage::collect(&self.inner.path)
+    }
+
+    /// Makes or opens a flow of grains.
+    ///
+    /// # Errors
+    /// [`Error::Definition`]; [`Error::Conflict`] if it is there and differs; [`Error::Argument`] for audio; what the system
+    /// says: no permission, no memory.
+    pub fn create_grains(
+        &self,
+        definition: &FlowDefinition,
+        hints: &BatchHints,
+    ) -> Result<Created<GrainWriter>, Error> {
+        self.create_grains_as(definition, definition.to_json().as_bytes(), hints)
+    }
+
+    /// [`create_grains`](Self::create_grains) with the definition's text, which is stored as it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_grains_as(
+        &self,
+        definition: &FlowDefinition,
+        text: &[u8],
+        hints: &BatchHints,
+    ) -> Result<Created<GrainWriter>, Error> {
+        let Geometry::Grains { .. } = definition.geometry() else {
+            return Err(Error::argument(format!("flow {} is audio: it has samples", definition.id)));
+        };
+        let (flow, created) = self.create(definition, text, hints)?;
+        let writer = GrainWriter::new(flow, &self.watcher()?)?;
+        if let Err(conflict) = compare(writer.shape(), definition) {
+            writer.refuse();
+            return Err(conflict);
+        }
+        Ok(Created { writer, created })
+    }
+
+    /// Makes or opens a flow of samples.
+    ///
+    /// # Errors
+    /// As [`create_grains`](Self::create_grains).
+    pub fn create_samples(
+        &self,
+        definition: &FlowDefinition,
+        hints: &BatchHints,
+    ) -> Result<Created<SampleWriter>, Error> {
+        self.create_samples_as(definition, definition.to_json().as_bytes(), hints)
+    }
+
+    /// [`create_samples`](Self::create_samples) with the definition's text, which is stored as it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_samples_as(
+        &self,
+        definition: &FlowDefinition,
+        text: &[u8],
+        hints: &BatchHints,
+    ) -> Result<Created<SampleWriter>, Error> {
+        let Geometry::Samples { .. } = definition.geometry() else {
+            return Err(Error::argument(format!("flow {} is no audio: it has grains", definition.id)));
+        };
+        let (flow, created) = self.create(definition, text, hints)?;
+        let writer = SampleWriter::new(flow)?;
+        if let Err(conflict) = compare(writer.shape(), definition) {
+            writer.refuse();
+            return Err(conflict);
+        }
+        Ok(Created { writer, created })
+    }
+
+    /// Opens a flow of grains to read it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for audio.
+    pub fn read_grains(&self, id: Uuid) -> Result<GrainReader, Error> {
+        GrainReader::new(Flow::read(&self.dir(id), id)?)
+    }
+
+    /// Opens a flow of samples to read it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for grains.
+    pub fn read_samples(&self, id: Uuid) -> Result<SampleReader, Error> {
+        SampleReader::new(Flow::read(&self.dir(id), id)?)
+    }
+
+    fn create(
+        &self,
+        definition: &FlowDefinition,
+        text: &[u8],
+        hints: &BatchHints,
+    ) -> Result<(Flow, bool), Error> {
+        definition.check()?;
+        hints.check()?;
+        let (id, dir) = (definition.id, self.dir(definition.id));
+        let plan = self.plan(definition, text, hints)?;
+        for _ in 0..TRIES {
+            match Flow::write(&dir, id) {
+                Ok(flow) => return Ok((flow, false)),
+                Err(Refused::Error(error)) => return Err(error),
+                // It is being deleted, or it is none.
+                Err(Refused::Gone) if dir.exists() => std::thread::sleep(Duration::from_millis(1)),
+                Err(Refused::Gone) => {
+                    if let Some(flow) = scaffold::make(&self.inner.path, &dir, &plan)? {
+                        return Ok((flow, true));
+                    }
+                }
+            }
+        }
+        Err(Error::file(&dir, "is there, and is no flow that can be opened: remove it"))
+    }
+
+    fn plan<'a>(
+        &self,
+        definition: &FlowDefinition,
+        text: &'a [u8],
+        hints: &BatchHints,
+    ) -> Result<Plan<'a>, Error> {
+        let geometry = definition.geometry();
+        let (Geometry::Grains { rate, .. } | Geometry::Samples { rate, .. }) = geometry;
+        let in_history = |times: u128| {
+            let count = u128::from(self.inner.history) * times * rate.numerator as u128;
+            u32::try_from(count / (1_000_000_000 * rate.denominator as u128)).unwrap_or(u32::MAX)
+        };
+        let (ring, batch) = match geometry {
+            Geometry::Grains { slices, .. } => (in_history(1).max(MIN_GRAINS), u32::from(slices)),
+            Geometry::Samples { word, .. } => {
+                let batch = (rate.numerator / (100 * rate.denominator)).clamp(0, i64::from(u32::MAX));
+                let page = 4096 / word;
+                (in_history(2).max(2).checked_next_multiple_of(page).unwrap_or(u32::MAX), batch as u32)
+            }
+        };
+        let grains = matches!(geometry, Geometry::Grains { .. });
+        if ring == u32::MAX || (grains && ring > MAX_GRAINS) {
+            let history = self.history();
+            return Err(Error::Definition(format!(
+                "a rate of {rate} in {history:?} is more than a ring holds"
+            )));
+        }
+        let format = match definition.format {
+            Format::Video(_) => layout::format::VIDEO,
+            Format::Audio(_) => layout::format::AUDIO,
+            Format::Data(_) => layout::format::DATA,
+        };
+        let max_commit_batch = hints.max_commit_batch_size_hint.unwrap_or(batch);
+        let max_sync_batch = hints.max_sync_batch_size_hint.unwrap_or(batch);
+        Ok(Plan { id: definition.id, text, format, geometry, ring, max_commit_batch, max_sync_batch })
+    }
+
+    fn watcher(&self) -> Result<Arc<Watcher>, Error> {
+        let mut there = self.inner.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = there.upgrade() {
+            return Ok(watcher);
+        }
+        let watcher = Watcher::start(&self.inner.path)?;
+        *there = Arc::downgrade(&watcher);
+        Ok(watcher)
+    }
+}
+
+/// What a flow of a domain holds. As in C++, options that make no sense are logged and left out.
+fn history(domain: &Path) -> u64 {
+    let path = domain.join("options.json");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return HISTORY,
+        Err(error) => {
+            tracing::error!(%error, path = %path.display(), "options of the domain cannot be read");
+            return HISTORY;
+        }
+    };
+    let wanted = match definition::json_object(&text) {
+        Ok(options) => options.get(HISTORY_OPTION).map(serde_json::Value::as_f64),
+        Err(error) => {
+            tracing::error!(%error, path = %path.display(), "options of the domain are left out");
+            return HISTORY;
+        }
+    };
+    match wanted {
+        None => HISTORY,
+        Some(Some(history)) if history >= 1.0 => history as u64,
+        Some(_) => {
+            tracing::error!(path = %path.display(), "the history is a number of nanoseconds above 0");
+            HISTORY
+        }
+    }
+}
+
+/// Whether a flow that exists has the shape that its writer expects.
+fn compare(there: Shape, definition: &FlowDefinition) -> Result<(), Error> {
+    let wanted = Shape::new(definition);
+    let id = definition.id;
+    let conflict = |what, there, wanted| Err(Error::Conflict { id, what, there, wanted });
+    if there.format != wanted.format {
+        return conflict("format", there.format.to_string(), wanted.format.to_string());
+    }
+    match (there.geometry, wanted.geometry) {
+        (there, wanted) if there == wanted => Ok(()),
+        (there, wanted) => conflict("geometry", format!("{there:?}"), format!("{wanted:?}")),
+    }
+}
+
+/// What two writers of a flow must agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub format: u32,
+    pub geometry: Geometry,
+}
+
+impl Shape {
+    fn new(definition: &FlowDefinition) -> Self {
+        let format = match definition.format {
+            Format::Video(_) => layout::format::VIDEO,
+            Format::Audio(_) => layout::format::AUDIO,
+            Format::Data(_) => layout::format::DATA,
+        };
+        Self { format, geometry: definition.geometry() }
+    }
+}

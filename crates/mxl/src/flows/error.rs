@@ -1,0 +1,146 @@
+//! What can go wrong, and the C++ SDK's number for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such flow.
+    #[error("no flow {0} in the domain")]
+    NotFound(Uuid),
+    /// The data is not there yet; in time it may be.
+    #[error("index {index} is not written yet")]
+    TooEarly {
+        /// What was asked for.
+        index: u64,
+    },
+    /// The data is not there any more, or another writer is about to overwrite it.
+    #[error("index {index} is overwritten: the oldest is {oldest}")]
+    TooLate {
+        /// What was asked for.
+        index: u64,
+        /// The oldest that can be read now.
+        oldest: u64,
+    },
+    /// The writer went past this grain and never wrote it.
+    #[error("grain {index} was never written")]
+    Skipped {
+        /// What was asked for.
+        index: u64,
+    },
+    /// The flow was deleted, or replaced by another of the same name: open it anew.
+    #[error("the flow was deleted or made anew: open it again")]
+    FlowInvalid,
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Argument(String),
+    /// The JSON of a flow definition, or of options, is refused.
+    #[error("flow definition: {0}")]
+    Definition(String),
+    /// The flow exists, and is not what the definition says.
+    #[error("flow {id} exists with {what} {there}, not {wanted}")]
+    Conflict {
+        /// Which flow.
+        id: Uuid,
+        /// What differs.
+        what: &'static str,
+        /// As it exists.
+        there: String,
+        /// As the definition has it.
+        wanted: String,
+    },
+    /// The grain is open already, by this writer.
+    #[error("the slot of grain {0} is open already")]
+    AlreadyOpen(u64),
+    /// A file of the domain is not what it should be.
+    #[error("{path}: {what}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The operating system refused.
+    #[error("{call} {path}: {source}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// The C++ SDK's status codes of flows (`mxlStatus`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Status {
+    /// It worked.
+    Ok = 0,
+    /// Anything without a code of its own.
+    Unknown = 1,
+    /// No such flow.
+    FlowNotFound = 2,
+    /// Overwritten.
+    TooLate = 3,
+    /// Not yet written.
+    TooEarly = 4,
+    /// The handle is no reader of this kind.
+    InvalidReader = 5,
+    /// The handle is no writer of this kind.
+    InvalidWriter = 6,
+    /// A wait ended.
+    Timeout = 7,
+    /// An argument makes no sense.
+    InvalidArg = 8,
+    /// The flow exists and differs.
+    Conflict = 9,
+    /// The system denies it.
+    PermissionDenied = 10,
+    /// The flow was deleted or made anew.
+    FlowInvalid = 11,
+}
+
+impl Error {
+    /// The C++ SDK's number.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::NotFound(_) => Status::FlowNotFound,
+            Self::TooEarly { .. } => Status::TooEarly,
+            Self::TooLate { .. } | Self::Skipped { .. } => Status::TooLate,
+            Self::FlowInvalid => Status::FlowInvalid,
+            Self::Argument(_) => Status::InvalidArg,
+            Self::Conflict { .. } | Self::AlreadyOpen(_) => Status::Conflict,
+            Self::Definition(_) | Self::File { .. } => Status::Unknown,
+            Self::Os { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    Status::PermissionDenied
+                }
+                _ => Status::Unknown,
+            },
+        }
+    }
+
+    /// Whether waiting may help.
+    pub fn is_early(&self) -> bool {
+        matches!(self, Self::TooEarly { .. })
+    }
+
+    pub(crate) fn os(call: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Os { call, path: path.to_path_buf(), source: source.into() }
+    }
+
+    pub(crate) fn file(path: &Path, what: impl Into<String>) -> Self {
+        Self::File { path: path.to_path_buf(), what: what.into() }
+    }
+
+    pub(crate) fn argument(what: impl Into<String>) -> Self {
+        Self::Argument(what.into())
+    }
+}

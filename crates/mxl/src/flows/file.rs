@@ -1,0 +1,160 @@
+//! Files of a flow: opened, checked, mapped. What is in them is somebody else's.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Error;
+use super::copy::Shared;
+
+/// A mapped file. Its bytes may change at any time: there are words and copies, and no references to bytes.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates others.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file that is at least so long.
+    pub fn new(file: BorrowedFd<'_>, path: &Path, len: usize, write: bool) -> Result<Self, Error> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, write);
+        // SAFETY: a new mapping, wherever the kernel likes it; nothing else knows the address.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
+        let base = base.map_err(|error| Error::os("mmap", path, error))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| Error::os("mmap", path, Errno::FAULT))?;
+        Ok(Self { base, len })
+    }
+
+    fn word(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset.is_multiple_of(size) && offset + size <= self.len, "word {offset} of {}", self.len);
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// The word at `offset`.
+    ///
+    /// # Panics
+    /// If it is not inside, or not aligned: offsets are ours, and lengths were checked.
+    pub fn u64_at(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: aligned and inside, as just checked; mapped as long as `self`. Here it is only used atomically, and
+        // elsewhere by other processes.
+        unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
+    }
+
+    /// The word at `offset`, as [`u64_at`](Self::u64_at).
+    pub fn u32_at(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
+    }
+
+    /// The bytes from `offset` on; none if it lies behind the end.
+    pub fn from(&self, offset: usize) -> Shared {
+        let offset = offset.min(self.len);
+        let base = NonNull::new(self.base.as_ptr().wrapping_add(offset)).unwrap_or(self.base);
+        // SAFETY: inside the mapping; callers keep `self` as long as they use it.
+        unsafe { Shared::new(base, self.len - offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, and nothing that points into it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Opens a file that is there.
+pub fn open(path: &Path, write: bool) -> Result<OwnedFd, Error> {
+    let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|error| Error::os("open", path, error))
+}
+
+/// Makes a file of `len` bytes that are really there: a full disk is an error now, not a signal later.
+pub fn create(path: &Path, len: u64) -> Result<OwnedFd, Error> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o664))
+        .map_err(|error| Error::os("create", path, error))?;
+    if len == 0 {
+        return Ok(file);
+    }
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => Ok(file),
+        Err(Errno::OPNOTSUPP) => {
+            fill(&file, len).map(|()| file).map_err(|error| Error::os("write", path, error))
+        }
+        Err(error) => Err(Error::os("allocate", path, error)),
+    }
+}
+
+/// What `fallocate` does, on a file system that cannot.
+fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let part = (len - at).min(zeros.len() as u64) as usize;
+        at += rustix::io::pwrite(file, &zeros[..part], at)? as u64;
+    }
+    Ok(())
+}
+
+/// Bytes of a file, and its inode. `None` for what is no file.
+pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
+    let stat = rustix::fs::fstat(file).map_err(|error| Error::os("stat", path, error))?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Err(Error::file(path, "is no file"));
+    }
+    Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))
+}
+
+/// The start of a file, by a read: a file that shrinks meanwhile is an error, not a signal.
+pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<T, Error> {
+    let mut header = T::new_zeroed();
+    let bytes = header.as_mut_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match rustix::io::pread(&file, &mut bytes[at..], at as u64) {
+            Ok(0) => {
+                return Err(Error::file(path, format!("{at} bytes; {} are needed", bytes.len())));
+            }
+            Ok(read) => at += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::os("read", path, error)),
+        }
+    }
+    Ok(header)
+}
+
+/// How long a lock that a prober holds for a moment is waited for.
+const LOCK_TRIES: u32 = 100;
+
+/// Takes the writers' lock. Who asks whether a flow is alive holds the other lock for a moment: that passes.
+pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(Error::os("lock", path, error)),
+        }
+    }
+    Err(Error::os("lock", path, io::Error::from(Errno::WOULDBLOCK)))
+}
+
+/// Takes the lock that no writer shares, if there is none.
+pub fn lock_alone(file: &OwnedFd) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}

@@ -1,0 +1,274 @@
+//! The file `data` of a flow: what it is, its words, and whether it still is the flow of that name.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use uuid::Uuid;
+
+use super::file::{self, Mapping};
+use super::layout::{self, Config, Data, at};
+use super::time::{self, Rational};
+use super::{Error, futex};
+use crate::protocol::FlowWords;
+
+/// What a flow is, as its file says.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowInfo {
+    /// The file's bytes.
+    pub config: Config,
+}
+
+impl FlowInfo {
+    /// Which flow.
+    pub fn id(&self) -> Uuid {
+        Uuid::from_bytes(self.config.common.id)
+    }
+
+    /// Grains or samples a second.
+    pub fn rate(&self) -> Rational {
+        Rational::new(self.config.common.rate_numerator, self.config.common.rate_denominator)
+    }
+
+    /// Whether it is a ring of grains.
+    pub fn is_discrete(&self) -> bool {
+        [layout::format::VIDEO, layout::format::DATA].contains(&self.config.common.format)
+    }
+}
+
+/// What of a flow changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The newest committed index.
+    pub head: u64,
+    /// Nanoseconds of TAI.
+    pub last_write: u64,
+    /// Nanoseconds of TAI. Of grains only; the writer's process notes it.
+    pub last_read: u64,
+}
+
+/// How often a reader that finds nothing asks the file system whether the flow still is there, in nanoseconds.
+const CHECK_EVERY: u64 = 1_000_000;
+
+/// An open `data`.
+#[derive(Debug)]
+pub struct Flow {
+    pub info: FlowInfo,
+    dir: PathBuf,
+    path: PathBuf,
+    words: Mapping,
+    /// A writer's: it carries the lock.
+    file: Option<OwnedFd>,
+    inode: u64,
+    checked: AtomicU64,
+    /// Set when a writer turned out not to be one: then it deletes nothing.
+    keep: AtomicBool,
+}
+
+/// Why a flow cannot be written: a state that passes by itself is told apart.
+#[derive(Debug)]
+pub enum Refused {
+    /// It is not there (any more): make it.
+    Gone,
+    /// Anything else.
+    Error(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Flow {
+    /// Opens the flow in `dir` to read it.
+    pub fn read(dir: &Path, id: Uuid) -> Result<Self, Error> {
+        let path = dir.join("data");
+        let file = file::open(&path, false).map_err(|error| not_found(error, id))?;
+        let info = check(&file, &path, id)?;
+        let (_, inode) = file::size(&file, &path)?;
+        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), false)?;
+        Ok(Self {
+            info,
+            dir: dir.to_path_buf(),
+            path,
+            words,
+            file: None,
+            inode,
+            checked: AtomicU64::new(0),
+            keep: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens the flow in `dir` to write it, and keeps it from being collected.
+    pub fn write(dir: &Path, id: Uuid) -> Result<Self, Refused> {
+        let path = dir.join("data");
+        let file = file::open(&path, true).map_err(|error| gone(error, id))?;
+        file::lock_shared(&file, &path)?;
+        let flow = Self::locked(file, dir, id)?;
+        // Its last writer may have deleted it between our opening and our locking it.
+        if flow.is_current() { Ok(flow) } else { Err(Refused::Gone) }
+    }
+
+    /// A file that this process has locked.
+    pub fn locked(file: OwnedFd, dir: &Path, id: Uuid) -> Result<Self, Error> {
+        let path = dir.join("data");
+        let info = check(&file, &path, id)?;
+        let (_, inode) = file::size(&file, &path)?;
+        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), true)?;
+        let dir = dir.to_path_buf();
+        Ok(Self {
+            info,
+            dir,
+            path,
+            words,
+            file: Some(file),
+            inode,
+            checked: AtomicU64::new(0),
+            keep: AtomicBool::new(false),
+        })
+    }
+
+    /// The flow got its public name.
+    pub fn renamed(&mut self, dir: &Path) {
+        self.dir = dir.to_path_buf();
+        self.path = dir.join("data");
+    }
+
+    /// The flow's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The words that change.
+    pub fn words(&self) -> FlowWords<'_> {
+        FlowWords {
+            head: self.words.u64_at(at::HEAD),
+            last_write: self.words.u64_at(at::LAST_WRITE),
+            counter: self.words.u32_at(at::COUNTER),
+        }
+    }
+
+    /// When it was last read.
+    pub fn last_read(&self) -> &AtomicU64 {
+        self.words.u64_at(at::LAST_READ)
+    }
+
+    pub fn runtime(&self) -> Runtime {
+        let words = self.words();
+        Runtime {
+            head: words.head.load(Ordering::Acquire),
+            last_write: words.last_write.load(Ordering::Relaxed),
+            last_read: self.last_read().load(Ordering::Relaxed),
+        }
+    }
+
+    /// Wakes who sleeps on the counter.
+    pub fn wake(&self) {
+        futex::wake(self.words().counter);
+    }
+
+    /// Whether one of ours deleted it.
+    fn is_deleted(&self) -> bool {
+        self.words.u64_at(at::INODE).load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether it still is the flow of its name.
+    pub fn is_current(&self) -> bool {
+        !self.is_deleted() && rustix::fs::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+    }
+
+    /// As [`is_current`](Self::is_current), but asks the file system at most once in a millisecond.
+    pub fn seems_current(&self) -> bool {
+        if self.is_deleted() {
+            return false;
+        }
+        let now = time::coarse();
+        if now.wrapping_sub(self.checked.load(Ordering::Relaxed)) < CHECK_EVERY {
+            return true;
+        }
+        let current = self.is_current();
+        // A flow that is gone is asked for again: it is gone every time.
+        if current {
+            self.checked.store(now, Ordering::Relaxed);
+        }
+        current
+    }
+
+    /// Whoever opened it to write it is no writer of it.
+    pub fn keep(&self) {
+        self.keep.store(true, Ordering::Relaxed);
+    }
+
+    /// A writer gives it up: the last one deletes it.
+    pub fn release(&self) {
+        let Some(file) = self.file.as_ref().filter(|_| !self.keep.load(Ordering::Relaxed)) else { return };
+        if !file::lock_alone(file) {
+            return;
+        }
+        if self.is_current() {
+            self.delete();
+        }
+    }
+
+    /// Deletes it, and says so to whom it may concern.
+    fn delete(&self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            tracing::warn!(%error, dir = %self.dir.display(), "a flow without writers could not be deleted");
+            return;
+        }
+        self.words.u64_at(at::INODE).store(0, Ordering::Relaxed);
+        self.words().counter.fetch_add(1, Ordering::Release);
+        self.wake();
+    }
+}
+
+fn not_found(error: Error, id: Uuid) -> Error {
+    match error {
+        Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound => Error::NotFound(id),
+        other => other,
+    }
+}
+
+fn gone(error: Error, id: Uuid) -> Refused {
+    match not_found(error, id) {
+        Error::NotFound(_) => Refused::Gone,
+        other => Refused::Error(other),
+    }
+}
+
+/// What a file says, if it can be true.
+fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
+    let data: Data = file::header(file, path)?;
+    let Data { info, .. } = data;
+    let broken = |what: String| Err(Error::file(path, what));
+    if info.version != layout::DATA_VERSION {
+        return broken(format!("version {}; {} is supported", info.version, layout::DATA_VERSION));
+    }
+    let common = info.config.common;
+    if common.id != *id.as_bytes() {
+        return broken(format!("is of flow {}", Uuid::from_bytes(common.id)));
+    }
+    if common.payload_location != 0 {
+        return broken(format!("its payload is in memory of device {}", common.device_index));
+    }
+    let found = FlowInfo { config: info.config };
+    if !found.rate().is_positive() {
+        return broken(format!("a rate of {}", found.rate()));
+    }
+    match common.format {
+        layout::format::VIDEO | layout::format::DATA if info.config.discrete().grain_count == 0 => {
+            broken("a ring without grains".into())
+        }
+        layout::format::VIDEO | layout::format::DATA => Ok(found),
+        layout::format::AUDIO => {
+            let continuous = info.config.continuous();
+            if continuous.channel_count == 0 || continuous.buffer_length < 2 {
+                return broken("a ring without samples".into());
+            }
+            Ok(found)
+        }
+        format => broken(format!("format {format} is not supported")),
+    }
+}

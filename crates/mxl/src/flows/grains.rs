@@ -1,0 +1,552 @@
+//! Flows of grains: pictures, fields, blocks of ancillary data.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use uuid::Uuid;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::copy::Shared;
+use super::definition::Geometry;
+use super::domain::Shape;
+use super::file::{self, Mapping};
+use super::flow::{Flow, FlowInfo, Runtime};
+use super::layout::{self, GrainHeader, PAYLOAD_OFFSET};
+use super::time::{self, Rational};
+use super::wait::{self, Ended, Wait, Watch};
+use super::watcher::{Watched, Watcher};
+use super::{Error, scaffold};
+use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
+use crate::ring;
+
+/// How often a reader says that it reads, in nanoseconds.
+const TOUCH_EVERY: u64 = 10_000_000;
+
+/// What is known of a grain besides its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrainInfo {
+    /// Which one.
+    pub index: u64,
+    /// Bit 0: the payload means nothing.
+    pub flags: u32,
+    /// Bytes of the payload; never more than are mapped.
+    pub size: u32,
+    /// Slices of the whole grain.
+    pub total_slices: u16,
+    /// Slices that are there.
+    pub valid_slices: u16,
+}
+
+impl GrainInfo {
+    /// Whether the writer says that the payload means nothing.
+    pub fn is_invalid(&self) -> bool {
+        self.flags & INVALID != 0
+    }
+
+    fn new(index: u64, grain: Grain, slot: &Slot) -> Self {
+        Self {
+            index,
+            flags: grain.flags,
+            size: grain.size.min(slot.payload),
+            total_slices: grain.total,
+            valid_slices: grain.valid,
+        }
+    }
+}
+
+/// A mapped slot.
+#[derive(Debug)]
+struct Slot {
+    file: Mapping,
+    /// Bytes of payload that are mapped.
+    payload: u32,
+    /// Slices of a whole grain.
+    slices: u16,
+}
+
+impl Slot {
+    fn words(&self) -> SlotWords<'_> {
+        SlotWords {
+            index: self.file.u64_at(8),
+            flags: self.file.u32_at(16),
+            size: self.file.u32_at(20),
+            slices: self.file.u32_at(24),
+        }
+    }
+
+    fn payload(&self) -> Shared {
+        self.file.from(PAYLOAD_OFFSET)
+    }
+
+    fn header(&self) -> Shared {
+        self.file.from(0)
+    }
+}
+
+/// The slots of a ring, all of the same size.
+fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
+    if !flow.info.is_discrete() {
+        return Err(Error::argument(format!("flow {} is audio: it has samples", flow.info.id())));
+    }
+    let discrete = flow.info.config.discrete();
+    let line = discrete.slice_sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
+    let open = |index| {
+        let path = scaffold::grain_path(flow.dir(), index);
+        let file = file::open(&path, write)?;
+        let header: GrainHeader = file::header(&file, &path)?;
+        if header.version != layout::GRAIN_VERSION {
+            let wanted = layout::GRAIN_VERSION;
+            return Err(Error::file(&path, format!("version {}; {wanted} is supported", header.version)));
+        }
+        let (bytes, _) = file::size(&file, &path)?;
+        let need = PAYLOAD_OFFSET as u64 + u64::from(header.grain_size);
+        if bytes < need {
+            return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
+        }
+        // What a header says of sizes may be of one grain: how much the slot holds, the file says.
+        let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
+        let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
+        let file = Mapping::new(file.as_fd(), &path, PAYLOAD_OFFSET + payload as usize, write)?;
+        Ok(Slot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
+    };
+    let slots = (0..discrete.grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
+    let same = |slot: &Slot| (slot.payload, slot.slices) == (slots[0].payload, slots[0].slices);
+    if !slots.iter().all(same) {
+        return Err(Error::file(&flow.dir().join("grains"), "slots of different sizes"));
+    }
+    Ok(slots)
+}
+
+/// The slot of a grain. There is one at least, and the count is that of the flow.
+fn slot(slots: &[Slot], index: u64) -> &Slot {
+    &slots[ring::slot(index, slots.len() as u64) as usize]
+}
+
+/// Reads a flow of grains.
+#[derive(Debug)]
+pub struct GrainReader {
+    flow: Flow,
+    slots: Vec<Slot>,
+    /// Touched to say that somebody reads. Not there in a domain that is read-only.
+    access: Option<OwnedFd>,
+    touched: AtomicU64,
+}
+
+impl GrainReader {
+    pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
+        let slots = slots(&flow, false)?;
+        let access = file::open(&flow.dir().join("access"), true).ok();
+        Ok(Self { flow, slots, access, touched: AtomicU64::new(0) })
+    }
+
+    /// Which flow.
+    pub fn id(&self) -> Uuid {
+        self.flow.info.id()
+    }
+
+    /// What the flow is.
+    pub fn info(&self) -> &FlowInfo {
+        &self.flow.info
+    }
+
+    /// Where the flow is.
+    pub fn runtime(&self) -> Runtime {
+        self.flow.runtime()
+    }
+
+    /// Grains a second.
+    pub fn rate(&self) -> Rational {
+        self.flow.info.rate()
+    }
+
+    /// Grains of the ring.
+    pub fn grains(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    /// The newest committed index.
+    pub fn head(&self) -> u64 {
+        self.flow.words().head.load(Ordering::Acquire)
+    }
+
+    /// Whether the flow still is the one of its name.
+    pub fn is_current(&self) -> bool {
+        self.flow.is_current()
+    }
+
+    /// For [`wait_any`](super::wait_any).
+    pub fn watch(&self) -> Watch<'_> {
+        Watch::new(&self.flow)
+    }
+
+    /// A whole grain.
+    ///
+    /// # Errors
+    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::Skipped`], [`Error::FlowInvalid`].
+    pub fn read(&self, index: u64, wait: Wait) -> Result<ReadGrain<'_>, Error> {
+        self.read_slices(index, u16::MAX, wait)
+    }
+
+    /// A grain of which at least `slices` are there.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_slices(&self, index: u64, slices: u16, wait: Wait) -> Result<ReadGrain<'_>, Error> {
+        let grain = self.wait_for(index, slices, wait)?;
+        self.touch();
+        let slot = slot(&self.slots, index);
+        Ok(ReadGrain { slot, info: GrainInfo::new(index, grain, slot) })
+    }
+
+    /// Waits for a grain without reading it.
+    pub(crate) fn wait_for(&self, index: u64, slices: u16, wait: Wait) -> Result<Grain, Error> {
+        let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());
+        let grains = self.grains();
+        let attempt = || protocol::snapshot(words, slot, index, slices, grains);
+        wait::until(&self.flow, wait, attempt).map_err(|ended| self.error(index, ended))
+    }
+
+    #[cold]
+    fn error(&self, index: u64, ended: Ended) -> Error {
+        match ended {
+            Ended::Invalid => Error::FlowInvalid,
+            Ended::Missed(Miss::Early) => Error::TooEarly { index },
+            Ended::Missed(Miss::Skipped) => Error::Skipped { index },
+            Ended::Missed(Miss::Late) => {
+                Error::TooLate { index, oldest: ring::oldest_grain(self.head(), self.grains()) }
+            }
+        }
+    }
+
+    /// Says that somebody reads, as often as anybody could want to know.
+    fn touch(&self) {
+        let Some(access) = &self.access else { return };
+        let now = time::coarse();
+        if now.wrapping_sub(self.touched.load(Ordering::Relaxed)) < TOUCH_EVERY {
+            return;
+        }
+        self.touched.store(now, Ordering::Relaxed);
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+            last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        };
+        // Refused in a domain that became read-only: then nobody is told.
+        let _ = rustix::fs::futimens(access, &times);
+    }
+}
+
+/// A grain that was there when it was read. Its slot may be overwritten at any time: [`still_valid`](Self::still_valid).
+#[derive(Clone, Copy)]
+pub struct ReadGrain<'a> {
+    slot: &'a Slot,
+    info: GrainInfo,
+}
+
+impl fmt::Debug for ReadGrain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+impl ReadGrain<'_> {
+    /// What is known of it.
+    pub fn info(&self) -> GrainInfo {
+        self.info
+    }
+
+    /// Bytes of the payload.
+    pub fn len(&self) -> usize {
+        self.info.size as usize
+    }
+
+    /// Whether the payload has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies a part of the payload. Ask [`still_valid`](Self::still_valid) afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a range that is not inside.
+    pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        let inside = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
+        if inside && self.slot.payload().read(offset, to) {
+            return Ok(());
+        }
+        Err(outside(offset, to.len(), self.len()))
+    }
+
+    /// The whole payload, if it was not overwritten while it was copied.
+    ///
+    /// # Errors
+    /// [`Error::TooLate`] if it was.
+    pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; self.len()];
+        self.read_into(0, &mut bytes)?;
+        if self.still_valid() {
+            return Ok(bytes);
+        }
+        Err(Error::TooLate { index: self.info.index, oldest: self.info.index.saturating_add(1) })
+    }
+
+    /// Whether everything that was read of the payload until now is of this grain.
+    ///
+    /// A writer that opens the *same* grain again and writes it anew is not noticed.
+    pub fn still_valid(&self) -> bool {
+        protocol::unchanged(self.slot.words(), self.info.index)
+    }
+
+    /// The payload where it lies: [`len`](Self::len) bytes, mapped as long as the reader. Another process may write them at
+    /// any time, so it takes volatile or atomic reads, or code that does not mind.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.slot.payload().as_ptr()
+    }
+
+    /// The header as it lies in the file, reserved bytes and all.
+    pub fn header(&self) -> GrainHeader {
+        header(self.slot, self.info)
+    }
+}
+
+fn header(slot: &Slot, info: GrainInfo) -> GrainHeader {
+    let mut header = GrainHeader::new_zeroed();
+    // The file was checked to be longer.
+    let _ = slot.header().read(0, header.as_mut_bytes());
+    GrainHeader {
+        version: layout::GRAIN_VERSION,
+        size: size_of::<GrainHeader>() as u32,
+        index: info.index,
+        flags: info.flags,
+        grain_size: info.size,
+        total_slices: info.total_slices,
+        valid_slices: info.valid_slices,
+        ..header
+    }
+}
+
+#[cold]
+fn outside(offset: usize, len: usize, size: usize) -> Error {
+    Error::argument(format!("{len} bytes at {offset} are not inside a payload of {size}"))
+}
+
+/// Writes a flow of grains. Dropping the last writer of a flow, in all processes, deletes it.
+#[derive(Debug)]
+pub struct GrainWriter {
+    // Dropped in this order: the watch goes before the flow that it names.
+    _watched: Option<Watched>,
+    flow: Arc<Flow>,
+    slots: Vec<Slot>,
+    open: Vec<AtomicBool>,
+}
+
+impl GrainWriter {
+    pub(crate) fn new(flow: Flow, watcher: &Arc<Watcher>) -> Result<Self, Error> {
+        let slots = slots(&flow, true)?;
+        let flow = Arc::new(flow);
+        let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { _watched: watcher.add(&flow), flow, slots, open })
+    }
+
+    /// It is not what its caller took it for: the flow stays as it is.
+    pub(crate) fn refuse(self) {
+        self.flow.keep();
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        let slice_sizes = self.flow.info.config.discrete().slice_sizes;
+        let (payload, slices) = (self.slots[0].payload, self.slots[0].slices);
+        let geometry = Geometry::Grains { rate: self.rate(), payload, slices, slice_sizes };
+        Shape { format: self.flow.info.config.common.format, geometry }
+    }
+
+    /// Which flow.
+    pub fn id(&self) -> Uuid {
+        self.flow.info.id()
+    }
+
+    /// What the flow is.
+    pub fn info(&self) -> &FlowInfo {
+        &self.flow.info
+    }
+
+    /// Where the flow is.
+    pub fn runtime(&self) -> Runtime {
+        self.flow.runtime()
+    }
+
+    /// Grains a second.
+    pub fn rate(&self) -> Rational {
+        self.flow.info.rate()
+    }
+
+    /// Grains of the ring.
+    pub fn grains(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    /// Opens a grain to write it. Several may be open, of different slots; what was committed of the same grain stays.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyOpen`].
+    pub fn open(&self, index: u64) -> Result<OpenGrain<'_>, Error> {
+        let at = ring::slot(index, self.grains()) as usize;
+        if self.open[at].swap(true, Ordering::Acquire) {
+            return Err(Error::AlreadyOpen(index));
+        }
+        let (info, _) = self.begin(index);
+        Ok(OpenGrain { writer: self, info })
+    }
+
+    /// Makes a slot that of grain `index`, and answers what is there of it, and where its payload lies: the raw layer, for
+    /// callers that know themselves which grains are open.
+    pub fn begin(&self, index: u64) -> (GrainInfo, *mut u8) {
+        let slot = slot(&self.slots, index);
+        let grain = protocol::open(slot.words(), index, slot.slices);
+        (GrainInfo::new(index, grain, slot), slot.payload().as_ptr())
+    }
+
+    /// Publishes what is in the slot of a grain, which becomes the head: the raw layer, as [`begin`](Self::begin).
+    pub fn publish(&self, info: GrainInfo) {
+        self.commit(info, Head::Set);
+    }
+
+    /// What a slot says of the grain that it holds, and its header as it lies in the file.
+    pub fn slot_header(&self, index: u64) -> GrainHeader {
+        let slot = slot(&self.slots, index);
+        let words = slot.words();
+        let slices = words.slices.load(Ordering::Acquire);
+        let grain = Grain {
+            flags: words.flags.load(Ordering::Relaxed),
+            size: words.size.load(Ordering::Relaxed),
+            total: slices as u16,
+            valid: (slices >> 16) as u16,
+        };
+        header(slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
+    }
+
+    /// Writes the reserved part of a grain's header.
+    pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
+        // Inside the header, whose length was checked.
+        let _ = slot(&self.slots, index).header().write(28, reserved);
+    }
+
+    fn commit(&self, info: GrainInfo, head: Head) {
+        let grain =
+            Grain { flags: info.flags, size: info.size, total: info.total_slices, valid: info.valid_slices };
+        let slot = slot(&self.slots, info.index).words();
+        protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now());
+        self.flow.wake();
+    }
+}
+
+impl Drop for GrainWriter {
+    fn drop(&mut self) {
+        self._watched = None;
+        self.flow.release();
+    }
+}
+
+/// A grain that is being written. Dropped without a commit, it is given up: readers see what was committed of it before.
+pub struct OpenGrain<'a> {
+    writer: &'a GrainWriter,
+    info: GrainInfo,
+}
+
+impl fmt::Debug for OpenGrain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+impl OpenGrain<'_> {
+    /// What is known of it.
+    pub fn info(&self) -> GrainInfo {
+        self.info
+    }
+
+    /// Bytes of the payload.
+    pub fn len(&self) -> usize {
+        self.info.size as usize
+    }
+
+    /// Whether the payload has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of a slice in each plane: plane after plane, each with all slices.
+    pub fn slice_sizes(&self) -> [u32; 4] {
+        self.writer.flow.info.config.discrete().slice_sizes
+    }
+
+    fn slot(&self) -> &Slot {
+        slot(&self.writer.slots, self.info.index)
+    }
+
+    /// Copies into the payload.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a range that is not inside.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let inside = offset.checked_add(from.len()).is_some_and(|end| end <= self.len());
+        if inside && self.slot().payload().write(offset, from) {
+            return Ok(());
+        }
+        Err(outside(offset, from.len(), self.len()))
+    }
+
+    /// The payload where it lies: [`len`](Self::len) bytes, mapped as long as the writer. Readers and other writers may
+    /// access it at any time.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.slot().payload().as_ptr()
+    }
+
+    /// Publishes the first `valid` slices, and keeps the grain open.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for more slices than there are.
+    pub fn commit_slices(&mut self, valid: u16) -> Result<(), Error> {
+        if valid > self.info.total_slices {
+            return Err(Error::argument(format!("{valid} slices of {}", self.info.total_slices)));
+        }
+        self.info.valid_slices = valid;
+        self.commit_now();
+        Ok(())
+    }
+
+    /// Publishes all of it.
+    ///
+    /// # Errors
+    /// None; a `Result` for what may come.
+    pub fn commit(mut self) -> Result<(), Error> {
+        self.info.flags &= !INVALID;
+        self.info.valid_slices = self.info.total_slices;
+        self.commit_now();
+        Ok(())
+    }
+
+    /// Publishes that there is no such grain: readers need not wait for it.
+    ///
+    /// # Errors
+    /// None; a `Result` for what may come.
+    pub fn commit_invalid(mut self) -> Result<(), Error> {
+        self.info.flags |= INVALID;
+        self.info.valid_slices = self.info.total_slices;
+        self.commit_now();
+        Ok(())
+    }
+
+    fn commit_now(&self) {
+        self.writer.commit(self.info, Head::Keep { grains: self.writer.grains() });
+    }
+}
+
+impl Drop for OpenGrain<'_> {
+    fn drop(&mut self) {
+        let at = ring::slot(self.info.index, self.writer.grains()) as usize;
+        self.writer.open[at].store(false, Ordering::Release);
+    }
+}

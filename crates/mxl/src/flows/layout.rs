@@ -1,0 +1,202 @@
+//! The files of a flow, as bytes: little-endian, natural alignment. Offsets are checked when this is compiled.
+
+use std::mem::{offset_of, size_of};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The only version of `data` that is understood.
+pub const DATA_VERSION: u32 = 1;
+/// The only version of a grain's header that is understood.
+pub const GRAIN_VERSION: u32 = 1;
+/// Where a grain's payload begins in its file.
+pub const PAYLOAD_OFFSET: usize = 8192;
+/// Planes of a grain, at most.
+pub const MAX_PLANES: usize = 4;
+
+/// Formats of flows.
+pub mod format {
+    /// Video, a discrete flow.
+    pub const VIDEO: u32 = 1;
+    /// Audio, a continuous flow.
+    pub const AUDIO: u32 = 2;
+    /// Ancillary data, a discrete flow.
+    pub const DATA: u32 = 3;
+}
+
+/// What all flows have and never changes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct CommonConfig {
+    /// The flow's UUID, in the order of its text.
+    pub id: [u8; 16],
+    /// One of [`format`].
+    pub format: u32,
+    /// None is defined.
+    pub flags: u32,
+    /// Rate of grains or samples; of fields for interlaced video.
+    pub rate_numerator: i64,
+    /// See `rate_numerator`.
+    pub rate_denominator: i64,
+    /// Slices or samples of the largest commit.
+    pub max_commit_batch: u32,
+    /// Slices or samples after which readers are woken, at most.
+    pub max_sync_batch: u32,
+    /// 0: host memory.
+    pub payload_location: u32,
+    /// -1: no device.
+    pub device_index: i32,
+    /// 0.
+    pub reserved: [u8; 72],
+}
+
+/// What discrete flows have besides.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct DiscreteConfig {
+    /// Bytes of a slice in each plane.
+    pub slice_sizes: [u32; MAX_PLANES],
+    /// Slots of the ring.
+    pub grain_count: u32,
+    /// 0.
+    pub reserved: [u32; 11],
+}
+
+/// What continuous flows have besides.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct ContinuousConfig {
+    /// Channels.
+    pub channel_count: u32,
+    /// Samples in each channel's ring.
+    pub buffer_length: u32,
+    /// 0.
+    pub reserved: [u32; 14],
+}
+
+/// What never changes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Config {
+    /// Of all flows.
+    pub common: CommonConfig,
+    /// A [`DiscreteConfig`] or a [`ContinuousConfig`], by the format.
+    pub specific: [u32; 16],
+}
+
+impl Config {
+    /// The part of a discrete flow.
+    pub fn discrete(&self) -> DiscreteConfig {
+        zerocopy::transmute!(self.specific)
+    }
+
+    /// The part of a continuous flow.
+    pub fn continuous(&self) -> ContinuousConfig {
+        zerocopy::transmute!(self.specific)
+    }
+}
+
+/// What changes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct RuntimeInfo {
+    /// The newest committed index.
+    pub head: u64,
+    /// Nanoseconds of TAI.
+    pub last_write: u64,
+    /// Nanoseconds of TAI; discrete flows only.
+    pub last_read: u64,
+    /// 0.
+    pub reserved: [u8; 40],
+}
+
+/// The first part of `data`, which C programs know as `mxlFlowInfo`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Info {
+    /// [`DATA_VERSION`].
+    pub version: u32,
+    /// Bytes of this structure.
+    pub size: u32,
+    /// What never changes.
+    pub config: Config,
+    /// What changes.
+    pub runtime: RuntimeInfo,
+    /// 0.
+    pub reserved: [u8; 1784],
+}
+
+/// The second part of `data`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct State {
+    /// The inode of `data` itself: another there means that the flow was made anew. We store 0 when we delete a flow.
+    pub inode: u64,
+    /// The word that readers sleep on.
+    pub counter: u32,
+    /// 0.
+    pub padding: u32,
+}
+
+/// The whole of `data`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Data {
+    /// What C programs see.
+    pub info: Info,
+    /// What they do not.
+    pub state: State,
+}
+
+/// The header of a grain's file, which C programs know as `mxlGrainInfo`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct GrainHeader {
+    /// [`GRAIN_VERSION`].
+    pub version: u32,
+    /// Bytes of this structure.
+    pub size: u32,
+    /// Which grain.
+    pub index: u64,
+    /// Bit 0: the payload means nothing.
+    pub flags: u32,
+    /// Bytes of the payload.
+    pub grain_size: u32,
+    /// Slices of the whole grain.
+    pub total_slices: u16,
+    /// Slices that are there.
+    pub valid_slices: u16,
+    /// 0.
+    pub reserved: [u8; 4068],
+}
+
+/// Where the words that change lie in `data`.
+pub(crate) mod at {
+    use super::{Data, Info, RuntimeInfo, State, offset_of};
+
+    const RUNTIME: usize = offset_of!(Data, info) + offset_of!(Info, runtime);
+    const STATE: usize = offset_of!(Data, state);
+    pub const HEAD: usize = RUNTIME + offset_of!(RuntimeInfo, head);
+    pub const LAST_WRITE: usize = RUNTIME + offset_of!(RuntimeInfo, last_write);
+    pub const LAST_READ: usize = RUNTIME + offset_of!(RuntimeInfo, last_read);
+    pub const INODE: usize = STATE + offset_of!(State, inode);
+    pub const COUNTER: usize = STATE + offset_of!(State, counter);
+}
+
+const _: () = {
+    assert!(size_of::<CommonConfig>() == 128 && size_of::<Config>() == 192);
+    assert!(size_of::<DiscreteConfig>() == 64 && size_of::<ContinuousConfig>() == 64);
+    assert!(size_of::<RuntimeInfo>() == 64 && size_of::<Info>() == 2048);
+    assert!(size_of::<Data>() == 2064 && size_of::<GrainHeader>() == 4096);
+    assert!(offset_of!(Info, config) + offset_of!(CommonConfig, id) == 8);
+    assert!(offset_of!(Info, config) + offset_of!(CommonConfig, format) == 24);
+    assert!(offset_of!(Info, config) + offset_of!(CommonConfig, rate_numerator) == 32);
+    assert!(offset_of!(Info, config) + offset_of!(CommonConfig, max_commit_batch) == 48);
+    assert!(offset_of!(Info, config) + offset_of!(CommonConfig, device_index) == 60);
+    assert!(offset_of!(Info, config) + offset_of!(Config, specific) == 136);
+    assert!(offset_of!(DiscreteConfig, grain_count) == 16);
+    assert!(at::HEAD == 200 && at::LAST_WRITE == 208 && at::LAST_READ == 216);
+    assert!(at::INODE == 2048 && at::COUNTER == 2056);
+    assert!(offset_of!(GrainHeader, index) == 8 && offset_of!(GrainHeader, flags) == 16);
+    assert!(offset_of!(GrainHeader, grain_size) == 20 && offset_of!(GrainHeader, total_slices) == 24);
+    assert!(offset_of!(GrainHeader, valid_slices) == 26);
+};

@@ -1,0 +1,33 @@
+//! Flows on one host: everything but the protocol and the arithmetic, which loom builds alone.
+
+mod batch;
+mod copy;
+pub mod definition;
+mod domain;
+mod error;
+mod file;
+mod flow;
+mod futex;
+mod garbage;
+mod grains;
+pub mod layout;
+mod samples;
+mod scaffold;
+mod sync_group;
+pub mod time;
+pub mod v210;
+mod wait;
+mod watcher;
+
+pub use batch::BatchHints;
+pub use definition::{FlowDefinition, Format, Geometry, GroupHint};
+pub use domain::{Created, Domain, is_tmpfs};
+pub use error::{Error, Status};
+pub use flow::{FlowInfo, Runtime};
+pub use garbage::Collected;
+pub use grains::{GrainInfo, GrainReader, GrainWriter, OpenGrain, ReadGrain};
+pub use samples::{OpenSamples, ReadSamples, Sample, SampleReader, SampleWriter};
+pub use sync_group::SyncGroup;
+pub use time::Rational;
+pub use uuid::Uuid;
+pub use wait::{Wait, Watch, wait_any};

@@ -1,0 +1,401 @@
+//! Flows of audio samples: a ring for each channel, in one file.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use uuid::Uuid;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Error;
+use super::copy::Shared;
+use super::definition::Geometry;
+use super::domain::Shape;
+use super::file::{self, Mapping};
+use super::flow::{Flow, FlowInfo, Runtime};
+use super::time::{self, Rational};
+use super::wait::{self, Ended, Wait, Watch};
+use crate::protocol::{self, Miss};
+use crate::ring::{self, Batches, Window};
+
+/// A sample: `f32` or `f64`, which must be what the flow holds.
+pub trait Sample: FromBytes + IntoBytes + Immutable + Copy + Default + 'static {}
+impl Sample for f32 {}
+impl Sample for f64 {}
+
+/// The rings of all channels.
+#[derive(Debug)]
+struct Channels {
+    file: Mapping,
+    channels: u32,
+    length: u64,
+    word: u64,
+}
+
+impl Channels {
+    fn open(flow: &Flow, write: bool) -> Result<Self, Error> {
+        if flow.info.is_discrete() {
+            return Err(Error::argument(format!("flow {} is no audio: it has grains", flow.info.id())));
+        }
+        let config = flow.info.config.continuous();
+        let (channels, length) = (config.channel_count, u64::from(config.buffer_length));
+        let path = flow.dir().join("channels");
+        let opened = file::open(&path, write)?;
+        let (bytes, _) = file::size(&opened, &path)?;
+        // The width of a sample is told nowhere else.
+        let samples = u64::from(channels) * length;
+        let word = bytes / samples;
+        if ![4, 8].contains(&word) || bytes % samples != 0 {
+            return Err(Error::file(
+                &path,
+                format!("{bytes} bytes for {channels} channels of {length} samples"),
+            ));
+        }
+        let len = usize::try_from(bytes).map_err(|_| Error::file(&path, "too long for this processor"))?;
+        let file = Mapping::new(opened.as_fd(), &path, len, write)?;
+        Ok(Self { file, channels, length, word })
+    }
+
+    /// Checks that `T` is what the flow holds.
+    fn check<T: Sample>(&self) -> Result<(), Error> {
+        if size_of::<T>() as u64 == self.word {
+            return Ok(());
+        }
+        Err(Error::argument(format!("samples of {} bytes; the flow has {}", size_of::<T>(), self.word)))
+    }
+
+    /// The two pieces of a window in a channel's ring, as byte offsets and lengths.
+    fn pieces(&self, window: Window, channel: u32) -> [(usize, usize); 2] {
+        let base = u64::from(channel) * self.length;
+        let bytes = |samples: u64| (samples * self.word) as usize; // inside the file, whose length is a `usize`
+        [(bytes(base + window.start), bytes(window.first)), (bytes(base), bytes(window.second))]
+    }
+
+    /// Channel, window and buffer fit each other.
+    fn fits<T>(&self, channel: u32, window: Window, buffer: &[T]) -> Result<(), Error> {
+        let count = window.first + window.second;
+        if channel < self.channels && buffer.len() as u64 == count {
+            return Ok(());
+        }
+        Err(Error::argument(format!(
+            "{} samples of channel {channel}; there are {count} of {} channels",
+            buffer.len(),
+            self.channels
+        )))
+    }
+
+    fn bytes(&self) -> Shared {
+        self.file.from(0)
+    }
+}
+
+/// Reads a flow of samples.
+#[derive(Debug)]
+pub struct SampleReader {
+    flow: Flow,
+    ring: Channels,
+}
+
+impl SampleReader {
+    pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
+        let ring = Channels::open(&flow, false)?;
+        Ok(Self { flow, ring })
+    }
+
+    /// Which flow.
+    pub fn id(&self) -> Uuid {
+        self.flow.info.id()
+    }
+
+    /// What the flow is.
+    pub fn info(&self) -> &FlowInfo {
+        &self.flow.info
+    }
+
+    /// Where the flow is.
+    pub fn runtime(&self) -> Runtime {
+        self.flow.runtime()
+    }
+
+    /// Samples a second.
+    pub fn rate(&self) -> Rational {
+        self.flow.info.rate()
+    }
+
+    /// Channels.
+    pub fn channels(&self) -> u32 {
+        self.ring.channels
+    }
+
+    /// Bytes of a sample.
+    pub fn word(&self) -> u64 {
+        self.ring.word
+    }
+
+    /// Samples that one read takes, at most.
+    pub fn max_read(&self) -> u64 {
+        self.ring.length / 2
+    }
+
+    /// The newest committed index.
+    pub fn head(&self) -> u64 {
+        self.flow.words().head.load(Ordering::Acquire)
+    }
+
+    /// Whether the flow still is the one of its name.
+    pub fn is_current(&self) -> bool {
+        self.flow.is_current()
+    }
+
+    /// For [`wait_any`](super::wait_any).
+    pub fn watch(&self) -> Watch<'_> {
+        Watch::new(&self.flow)
+    }
+
+    /// The `count` samples before `index`, of every channel.
+    ///
+    /// # Errors
+    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`] for
+    /// more than [`max_read`](Self::max_read).
+    pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
+        let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
+        let window = window
+            .ok_or_else(|| Error::argument(format!("{count} samples; one read takes {}", self.max_read())))?;
+        self.wait_for(index, count, wait)?;
+        Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
+    }
+
+    /// Waits for samples without reading them.
+    pub(crate) fn wait_for(&self, index: u64, count: u64, wait: Wait) -> Result<(), Error> {
+        let (words, length) = (self.flow.words(), self.ring.length);
+        let attempt = || protocol::snapshot_samples(words, index, count, length);
+        wait::until(&self.flow, wait, attempt).map_err(|ended| match ended {
+            Ended::Invalid => Error::FlowInvalid,
+            Ended::Missed(Miss::Early) => Error::TooEarly { index },
+            Ended::Missed(_) => Error::TooLate { index, oldest: ring::oldest_sample(self.head(), length) },
+        })
+    }
+}
+
+/// Samples that were there when they were read. They may be overwritten later: [`still_valid`](Self::still_valid).
+#[derive(Clone, Copy)]
+pub struct ReadSamples<'a> {
+    reader: &'a SampleReader,
+    window: Window,
+    first: u64,
+}
+
+impl fmt::Debug for ReadSamples<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} samples from {}", self.len(), self.first)
+    }
+}
+
+impl ReadSamples<'_> {
+    /// Samples of each channel.
+    pub fn len(&self) -> usize {
+        (self.window.first + self.window.second) as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies a channel. Ask [`still_valid`](Self::still_valid) afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a channel that is not there, another number of samples, or another type than the flow's.
+    pub fn read_channel<T: Sample>(&self, channel: u32, to: &mut [T]) -> Result<(), Error> {
+        let ring = &self.reader.ring;
+        ring.check::<T>()?;
+        ring.fits(channel, self.window, to)?;
+        let mut rest = to.as_mut_bytes();
+        for (offset, len) in ring.pieces(self.window, channel) {
+            let (piece, tail) = rest.split_at_mut(len);
+            if !ring.bytes().read(offset, piece) {
+                return Err(Error::argument("a piece outside the ring"));
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Where a channel's samples lie: two pieces of some bytes each, mapped as long as the reader. Another process may write
+    /// them at any time.
+    pub fn pieces(&self, channel: u32) -> [(*const u8, usize); 2] {
+        let ring = &self.reader.ring;
+        let channel = channel.min(ring.channels - 1);
+        let base = ring.bytes().as_ptr();
+        ring.pieces(self.window, channel).map(|(offset, len)| (base.wrapping_add(offset).cast_const(), len))
+    }
+
+    /// Bytes from a channel's ring to the next one's.
+    pub fn stride(&self) -> usize {
+        (self.reader.ring.length * self.reader.ring.word) as usize
+    }
+
+    /// Whether everything that was read until now was current.
+    pub fn still_valid(&self) -> bool {
+        protocol::samples_unchanged(self.reader.flow.words(), self.first, self.reader.ring.length)
+    }
+}
+
+/// Writes a flow of samples. Dropping the last writer of a flow, in all processes, deletes it.
+#[derive(Debug)]
+pub struct SampleWriter {
+    flow: Flow,
+    ring: Channels,
+    batches: Mutex<Batches>,
+}
+
+impl SampleWriter {
+    pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
+        let ring = Channels::open(&flow, true)?;
+        let common = flow.info.config.common;
+        let batches = Mutex::new(Batches::new(common.max_commit_batch, common.max_sync_batch));
+        Ok(Self { flow, ring, batches })
+    }
+
+    /// It is not what its caller took it for: the flow stays as it is.
+    pub(crate) fn refuse(self) {
+        self.flow.keep();
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        let (rate, channels, word) = (self.rate(), self.ring.channels, self.ring.word as u32);
+        let geometry = Geometry::Samples { rate, channels, word };
+        Shape { format: self.flow.info.config.common.format, geometry }
+    }
+
+    /// Which flow.
+    pub fn id(&self) -> Uuid {
+        self.flow.info.id()
+    }
+
+    /// What the flow is.
+    pub fn info(&self) -> &FlowInfo {
+        &self.flow.info
+    }
+
+    /// Where the flow is.
+    pub fn runtime(&self) -> Runtime {
+        self.flow.runtime()
+    }
+
+    /// Samples a second.
+    pub fn rate(&self) -> Rational {
+        self.flow.info.rate()
+    }
+
+    /// Channels.
+    pub fn channels(&self) -> u32 {
+        self.ring.channels
+    }
+
+    /// Samples that one commit takes, at most.
+    pub fn max_write(&self) -> u64 {
+        self.ring.length / 2
+    }
+
+    /// Opens the `count` samples before `index`, of every channel.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for more than [`max_write`](Self::max_write).
+    pub fn open(&mut self, index: u64, count: u64) -> Result<OpenSamples<'_>, Error> {
+        let (window, _) = self.begin(index, count)?;
+        Ok(OpenSamples { writer: self, window, index, _one: PhantomData })
+    }
+
+    /// Where the samples of every channel lie: the raw layer, for callers that know themselves what is open. Answers the
+    /// window, and the start of the first channel's ring.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn begin(&self, index: u64, count: u64) -> Result<(Window, *mut u8), Error> {
+        let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_write());
+        let window = window.ok_or_else(|| {
+            Error::argument(format!("{count} samples; one commit takes {}", self.max_write()))
+        })?;
+        protocol::open_samples();
+        Ok((window, self.ring.bytes().as_ptr()))
+    }
+
+    /// Bytes of a sample, and from a channel's ring to the next one's.
+    pub fn strides(&self) -> (usize, usize) {
+        (self.ring.word as usize, (self.ring.length * self.ring.word) as usize)
+    }
+
+    /// Publishes samples up to `index`: the raw layer, as [`begin`](Self::begin).
+    pub fn publish(&self, index: u64) {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let signal = batches.completes(index);
+        protocol::publish_samples(self.flow.words(), index, signal, time::now());
+        if signal {
+            self.flow.wake();
+        }
+    }
+}
+
+impl Drop for SampleWriter {
+    fn drop(&mut self) {
+        self.flow.release();
+    }
+}
+
+/// Samples that are being written. Dropped without a commit, they are not published.
+pub struct OpenSamples<'a> {
+    writer: &'a SampleWriter,
+    window: Window,
+    index: u64,
+    _one: PhantomData<&'a mut ()>,
+}
+
+impl fmt::Debug for OpenSamples<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} samples before {}", self.len(), self.index)
+    }
+}
+
+impl OpenSamples<'_> {
+    /// Samples of each channel.
+    pub fn len(&self) -> usize {
+        (self.window.first + self.window.second) as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies a channel's samples into their place.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a channel that is not there, another number of samples, or another type than the flow's.
+    pub fn write_channel<T: Sample>(&mut self, channel: u32, from: &[T]) -> Result<(), Error> {
+        let ring = &self.writer.ring;
+        ring.check::<T>()?;
+        ring.fits(channel, self.window, from)?;
+        let mut rest = from.as_bytes();
+        for (offset, len) in ring.pieces(self.window, channel) {
+            let (piece, tail) = rest.split_at(len);
+            if !ring.bytes().write(offset, piece) {
+                return Err(Error::argument("a piece outside the ring"));
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Publishes them. Readers that sleep are woken when a batch is complete, as the flow's hints say.
+    ///
+    /// # Errors
+    /// None; a `Result` for what may come.
+    pub fn commit(self) -> Result<(), Error> {
+        self.writer.publish(self.index);
+        Ok(())
+    }
+}

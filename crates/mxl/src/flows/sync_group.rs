@@ -1,0 +1,118 @@
+//! Flows that belong together: waiting until all of them have what belongs to one point in time.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::time::{self, Rational};
+use super::wait::Wait;
+use super::{Error, GrainReader, SampleReader};
+
+#[derive(Debug)]
+enum Reader {
+    Grains(Arc<GrainReader>, u16),
+    Samples(Arc<SampleReader>),
+}
+
+#[derive(Debug)]
+struct Member {
+    reader: Reader,
+    /// How late this flow has been, at most, in nanoseconds.
+    delay: u64,
+}
+
+/// Readers of flows that belong together.
+#[derive(Debug, Default)]
+pub struct SyncGroup {
+    members: Vec<Member>,
+}
+
+impl SyncGroup {
+    /// Without readers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a flow of grains; `slices` of one must be there (`u16::MAX`: all). Added again, it gets the new number.
+    pub fn add_grains(&mut self, reader: &Arc<GrainReader>, slices: u16) {
+        for member in &mut self.members {
+            if let Reader::Grains(there, wanted) = &mut member.reader
+                && Arc::ptr_eq(there, reader)
+            {
+                *wanted = slices;
+                return;
+            }
+        }
+        self.members.push(Member { reader: Reader::Grains(reader.clone(), slices), delay: 0 });
+    }
+
+    /// Adds a flow of samples, once.
+    pub fn add_samples(&mut self, reader: &Arc<SampleReader>) {
+        let is_there =
+            |member: &Member| matches!(&member.reader, Reader::Samples(there) if Arc::ptr_eq(there, reader));
+        if !self.members.iter().any(is_there) {
+            self.members.push(Member { reader: Reader::Samples(reader.clone()), delay: 0 });
+        }
+    }
+
+    /// Takes a flow of grains out.
+    pub fn remove_grains(&mut self, reader: &Arc<GrainReader>) {
+        self.members.retain(
+            |member| !matches!(&member.reader, Reader::Grains(there, _) if Arc::ptr_eq(there, reader)),
+        );
+    }
+
+    /// Takes a flow of samples out.
+    pub fn remove_samples(&mut self, reader: &Arc<SampleReader>) {
+        self.members
+            .retain(|member| !matches!(&member.reader, Reader::Samples(there) if Arc::ptr_eq(there, reader)));
+    }
+
+    /// Flows.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Waits until each flow has the grain or the sample of `timestamp`, in nanoseconds of TAI.
+    ///
+    /// The flow that was latest so far is waited for first: the others then need no sleep.
+    ///
+    /// # Errors
+    /// Of the first flow that does not have it: [`Error::TooEarly`] when the wait is over, [`Error::TooLate`],
+    /// [`Error::Skipped`], [`Error::FlowInvalid`].
+    pub fn wait_for_data_at(&mut self, timestamp: u64, wait: Wait) -> Result<(), Error> {
+        let begin = Instant::now();
+        let wait = match wait {
+            Wait::For(time) => begin.checked_add(time).map_or(wait, Wait::Until),
+            other => other,
+        };
+        for member in &mut self.members {
+            let index = |rate| time::timestamp_to_index(rate, timestamp).unwrap_or(u64::MAX);
+            let (rate, index) = match &member.reader {
+                Reader::Grains(reader, slices) => {
+                    let index = index(reader.rate());
+                    reader.wait_for(index, *slices, wait)?;
+                    (reader.rate(), index)
+                }
+                Reader::Samples(reader) => {
+                    let index = index(reader.rate());
+                    reader.wait_for(index, 0, wait)?;
+                    (reader.rate(), index)
+                }
+            };
+            member.delay = member.delay.max(delay(rate, index));
+        }
+        self.members.sort_by_key(|member| Reverse(member.delay));
+        Ok(())
+    }
+}
+
+/// How long ago `index` began.
+fn delay(rate: Rational, index: u64) -> u64 {
+    time::index_to_timestamp(rate, index).map_or(0, |begin| time::now().saturating_sub(begin))
+}

@@ -1,0 +1,146 @@
+//! How long to wait, and waiting: for one flow, or for the first of many.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::flow::Flow;
+use super::futex;
+use crate::protocol::Miss;
+
+/// How long a read may take. Every wait has an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Not,
+    /// Asleep, until the writer wakes us.
+    For(Duration),
+    /// Asleep, until the writer wakes us.
+    Until(Instant),
+    /// Awake: the shortest way, at the price of a processor.
+    Busy(Duration),
+}
+
+/// How long one sleep is, at most: then somebody looks whether the flow still is there.
+const SLICE: Duration = Duration::from_millis(100);
+/// How long a sleep is where the kernel cannot wait for many words.
+const FALLBACK: Duration = Duration::from_micros(500);
+
+/// Why a wait ended without data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// As the protocol says.
+    Missed(Miss),
+    /// The flow is not what it was.
+    Invalid,
+}
+
+/// Tries until it is not too early, or the time is over.
+#[inline]
+pub fn until<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss>) -> Result<T, Ended> {
+    match attempt() {
+        Ok(there) => Ok(there),
+        Err(Miss::Early) => later(flow, wait, attempt),
+        Err(miss) => Err(Ended::Missed(miss)),
+    }
+}
+
+#[cold]
+fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss>) -> Result<T, Ended> {
+    let begin = Instant::now();
+    let (end, busy) = match wait {
+        Wait::Not => {
+            return Err(if flow.seems_current() { Ended::Missed(Miss::Early) } else { Ended::Invalid });
+        }
+        Wait::For(time) => (begin + time.min(YEAR), false),
+        Wait::Until(end) => (end, false),
+        Wait::Busy(time) => (begin + time.min(YEAR), true),
+    };
+    let counter = flow.words().counter;
+    let mut turns = 0_u32;
+    loop {
+        // Before the attempt: a commit after this changes it, and the sleep does not begin.
+        let seen = counter.load(Ordering::Acquire);
+        match attempt() {
+            Ok(there) => return Ok(there),
+            Err(Miss::Early) => {}
+            Err(miss) => return Err(Ended::Missed(miss)),
+        }
+        if busy {
+            std::hint::spin_loop();
+            turns = turns.wrapping_add(1);
+            if !turns.is_multiple_of(64) {
+                continue;
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(if flow.is_current() { Ended::Missed(Miss::Early) } else { Ended::Invalid });
+        }
+        if busy {
+            if !flow.seems_current() {
+                return Err(Ended::Invalid);
+            }
+            continue;
+        }
+        futex::wait(counter, seen, left.min(SLICE));
+        if counter.load(Ordering::Acquire) == seen && !flow.is_current() {
+            return Err(Ended::Invalid);
+        }
+        if !flow.seems_current() {
+            return Err(Ended::Invalid);
+        }
+    }
+}
+
+/// Longer than any wait, and short enough to be added to a point in time.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// The state of a flow at some moment: [`wait_any`] sleeps until one of several has changed since.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    word: &'a AtomicU32,
+    seen: u32,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(flow: &'a Flow) -> Self {
+        let word = flow.words().counter;
+        Self { word, seen: word.load(Ordering::Acquire) }
+    }
+
+    /// Whether the flow was written (or deleted) since.
+    pub fn changed(&self) -> bool {
+        self.word.load(Ordering::Acquire) != self.seen
+    }
+}
+
+/// Sleeps until one of the flows has changed since it was watched. Which, [`Watch::changed`] says.
+///
+/// Take the watches, then read all that there is, then wait: what is written in between is not missed. One system call
+/// waits for up to 128 flows; for more of them, and on kernels before 5.16, it looks twice in a millisecond.
+///
+/// Returns whether one has changed: if not, the time is over.
+pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {
+    let begin = Instant::now();
+    let (end, busy) = match wait {
+        Wait::Not => (begin, false),
+        Wait::For(time) => (begin + time.min(YEAR), false),
+        Wait::Until(end) => (end, false),
+        Wait::Busy(time) => (begin + time.min(YEAR), true),
+    };
+    let words: Vec<(&AtomicU32, u32)> = flows.iter().map(|watch| (watch.word, watch.seen)).collect();
+    loop {
+        if flows.iter().any(Watch::changed) {
+            return true;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        if busy {
+            std::hint::spin_loop();
+        } else if !futex::wait_many(&words, left) {
+            std::thread::sleep(left.min(FALLBACK));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! When a flow was last read: readers touch its file `access`, and the writer's process notes it.
+//!
+//! One thread for each domain with writers of grains. It sleeps until a reader touches something.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+use super::flow::Flow;
+use super::{Error, time};
+
+/// Flows by the kernel's number of their watch.
+type Flows = HashMap<i32, Vec<Weak<Flow>>>;
+
+#[derive(Debug)]
+struct Shared {
+    inotify: OwnedFd,
+    stop: OwnedFd,
+    flows: Mutex<Flows>,
+}
+
+impl Shared {
+    fn flows(&self) -> MutexGuard<'_, Flows> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut sources =
+                [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+            match rustix::event::poll(&mut sources, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return tracing::error!(%error, "times of reads are not noted any more"),
+            }
+            if !sources[1].revents().is_empty() {
+                return;
+            }
+            let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+            while let Ok(event) = events.next() {
+                self.touched(event.wd());
+            }
+        }
+    }
+
+    fn touched(&self, watch: i32) {
+        for flow in self.flows().get(&watch).into_iter().flatten().filter_map(Weak::upgrade) {
+            flow.last_read().store(time::now(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Notes when flows of a domain are read.
+#[derive(Debug)]
+pub struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A flow that is watched, until this is dropped.
+#[derive(Debug)]
+pub struct Watched {
+    watcher: Arc<Watcher>,
+    watch: i32,
+    flow: Weak<Flow>,
+}
+
+impl Watcher {
+    /// Starts the thread.
+    pub fn start(domain: &Path) -> Result<Arc<Self>, Error> {
+        let os = |call| move |error: rustix::io::Errno| Error::os(call, domain, error);
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(os("inotify"))?;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(os("eventfd"))?;
+        let shared = Arc::new(Shared { inotify, stop, flows: Mutex::default() });
+        let run = shared.clone();
+        let thread = std::thread::Builder::new().name("mxl-watcher".into()).spawn(move || run.run());
+        let thread = thread.map_err(|error| Error::os("thread", domain, error))?;
+        Ok(Arc::new(Self { shared, thread: Some(thread) }))
+    }
+
+    /// Watches a flow. One without the file (it is not of the C++ SDK) is written all the same.
+    pub fn add(self: &Arc<Self>, flow: &Arc<Flow>) -> Option<Watched> {
+        let path = flow.dir().join("access");
+        let mut flows = self.shared.flows();
+        match inotify::add_watch(&self.shared.inotify, &path, WatchFlags::ACCESS | WatchFlags::ATTRIB) {
+            Ok(watch) => {
+                let flow = Arc::downgrade(flow);
+                flows.entry(watch).or_default().push(flow.clone());
+                Some(Watched { watcher: self.clone(), watch, flow })
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "times of reads are not noted");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut flows = self.watcher.shared.flows();
+        let Some(list) = flows.get_mut(&self.watch) else { return };
+        list.retain(|flow| !flow.ptr_eq(&self.flow));
+        if list.is_empty() {
+            flows.remove(&self.watch);
+            // The kernel has done it already if the flow was deleted.
+            let _ = inotify::remove_watch(&self.watcher.shared.inotify, self.watch);
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

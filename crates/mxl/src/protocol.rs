@@ -1,0 +1,204 @@
+//! How a writer publishes and how a reader knows what it read: words in shared files, and the order of their accesses.
+//!
+//! The words and their meaning are those of the C++ SDK. The order is ours, and other processes cannot tell it from
+//! theirs except by fewer surprises:
+//!
+//! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
+//!     of the payload does (OPEN).
+//! I2. When `index` changes, `slices` has become 0 and `flags` 0 before: nothing of the last lap counts for the new grain.
+//! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head sees
+//!     what was committed with it.
+//! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
+//!
+//! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
+//!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then `index`.
+//!        `counter`, publish (Release) to the waiting reader (Acquire), which sleeps on it in the kernel.
+//!
+//! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; a reader then may
+//! see a grain as complete that is not yet, as a C++ reader would.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::ring;
+
+/// Flag of a grain: its payload means nothing, and readers need not wait for more of it.
+pub const INVALID: u32 = 1;
+
+/// The words of a flow that change.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowWords<'a> {
+    /// The newest committed index.
+    pub head: &'a AtomicU64,
+    /// When the flow was last written, in nanoseconds of TAI.
+    pub last_write: &'a AtomicU64,
+    /// The word that readers sleep on.
+    pub counter: &'a AtomicU32,
+}
+
+/// The words of a grain's slot.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotWords<'a> {
+    /// Which grain.
+    pub index: &'a AtomicU64,
+    /// [`INVALID`], or 0.
+    pub flags: &'a AtomicU32,
+    /// Bytes of payload.
+    pub size: &'a AtomicU32,
+    /// Total slices in the lower half, valid slices in the upper.
+    pub slices: &'a AtomicU32,
+}
+
+/// What a slot says of its grain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grain {
+    /// [`INVALID`], or 0.
+    pub flags: u32,
+    /// Bytes of payload, as the writer says.
+    pub size: u32,
+    /// Slices of the whole grain.
+    pub total: u16,
+    /// Slices that are there.
+    pub valid: u16,
+}
+
+/// Why there is nothing to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// Not yet written, or not enough of it.
+    Early,
+    /// Overwritten, or about to be.
+    Late,
+    /// The writer went past it and never wrote it.
+    Skipped,
+}
+
+/// What a commit does to the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Becomes the committed index, whatever it was: what the C++ SDK does.
+    Set,
+    /// Stays if it is ahead by less than a ring of `grains`: a grain of several was committed late.
+    Keep {
+        /// Slots of the ring.
+        grains: u64,
+    },
+}
+
+const fn pack(total: u16, valid: u16) -> u32 {
+    total as u32 | (valid as u32) << 16
+}
+
+/// Makes the slot the place of grain `index`, so that its payload may be written. Keeps what is there of the same grain.
+pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
+    if slot.index.load(Ordering::Relaxed) != index {
+        slot.slices.store(pack(total, 0), Ordering::Relaxed);
+        slot.flags.store(0, Ordering::Relaxed);
+        slot.index.store(index, Ordering::Release); // OPEN, I2
+    }
+    fence(Ordering::Release); // OPEN, I1
+    let slices = slot.slices.load(Ordering::Relaxed);
+    let (total, valid) = (slices as u16, (slices >> 16) as u16);
+    Grain { flags: slot.flags.load(Ordering::Relaxed), size: slot.size.load(Ordering::Relaxed), total, valid }
+}
+
+/// Publishes what is in the slot of grain `index`. The caller then wakes who sleeps on the counter.
+pub fn publish(flow: FlowWords<'_>, slot: SlotWords<'_>, index: u64, grain: Grain, head: Head, now: u64) {
+    slot.flags.store(grain.flags, Ordering::Relaxed);
+    slot.size.store(grain.size, Ordering::Relaxed);
+    slot.slices.store(pack(grain.total, grain.valid), Ordering::Release); // COMMIT
+    move_head(flow.head, index, head);
+    flow.last_write.store(now, Ordering::Relaxed);
+    flow.counter.fetch_add(1, Ordering::Release);
+}
+
+fn move_head(word: &AtomicU64, index: u64, rule: Head) {
+    let Head::Keep { grains } = rule else {
+        return word.store(index, Ordering::Release); // COMMIT
+    };
+    let mut seen = word.load(Ordering::Relaxed);
+    while !(seen > index && seen - index < grains) {
+        match word.compare_exchange(seen, index, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(newer) => seen = newer,
+        }
+    }
+    // Slices of an older grain: who reads the head must see them too.
+    fence(Ordering::Release);
+}
+
+/// What there is of grain `index` in a ring of `grains` slots, if it is `wanted` slices at least.
+///
+/// # Errors
+/// Why there is nothing to read.
+pub fn snapshot(
+    flow: FlowWords<'_>,
+    slot: SlotWords<'_>,
+    index: u64,
+    wanted: u16,
+    grains: u64,
+) -> Result<Grain, Miss> {
+    let head = flow.head.load(Ordering::Acquire); // COMMIT
+    if index > head {
+        return Err(Miss::Early);
+    }
+    if index < ring::oldest_grain(head, grains) {
+        return Err(Miss::Late);
+    }
+    let there = slot.index.load(Ordering::Acquire); // OPEN
+    if there != index {
+        return Err(if there < index { Miss::Skipped } else { Miss::Late });
+    }
+    let slices = slot.slices.load(Ordering::Acquire); // COMMIT
+    let flags = slot.flags.load(Ordering::Relaxed);
+    let size = slot.size.load(Ordering::Relaxed);
+    if !unchanged(slot, index) {
+        return Err(Miss::Late);
+    }
+    let (total, valid) = (slices as u16, (slices >> 16) as u16);
+    if valid >= wanted.min(total) || flags & INVALID != 0 {
+        Ok(Grain { flags, size, total, valid })
+    } else {
+        Err(Miss::Early)
+    }
+}
+
+/// Whether the slot still is that of grain `index`: nothing that was read from it before is of another grain.
+pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
+    fence(Ordering::Acquire); // CHECK
+    slot.index.load(Ordering::Relaxed) == index
+}
+
+/// Before samples are written: what readers may not see as current any more is published as such.
+pub fn open_samples() {
+    fence(Ordering::Release);
+}
+
+/// Publishes samples up to `index`; `signal` says whether readers are to be woken, which then is the caller's part.
+pub fn publish_samples(flow: FlowWords<'_>, index: u64, signal: bool, now: u64) {
+    flow.head.store(index, Ordering::Release);
+    flow.last_write.store(now, Ordering::Relaxed);
+    if signal {
+        flow.counter.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Whether `count` samples before `index` can be read from a ring of `length`.
+///
+/// # Errors
+/// Why not.
+pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64) -> Result<(), Miss> {
+    let head = flow.head.load(Ordering::Acquire);
+    if index > head {
+        return Err(Miss::Early);
+    }
+    let oldest = ring::oldest_sample(head, length);
+    if index < oldest || index - oldest < count { Err(Miss::Late) } else { Ok(()) }
+}
+
+/// Whether samples that were read from `start` on could not have been overwritten meanwhile.
+pub fn samples_unchanged(flow: FlowWords<'_>, start: u64, length: u64) -> bool {
+    fence(Ordering::Acquire);
+    start >= ring::oldest_sample(flow.head.load(Ordering::Relaxed), length)
+}
+
+#[cfg(test)]
+mod tests;

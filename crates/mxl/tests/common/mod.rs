@@ -1,0 +1,76 @@
+//! A domain for one test, and a second process that runs the same test.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use mxl::{Domain, FlowDefinition, Rational, Wait};
+
+/// Long, for a loaded machine; tests end when what they wait for happens.
+pub const SOON: Wait = Wait::For(Duration::from_secs(20));
+
+/// A directory that goes with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("mxl-test-{}-{count}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn domain(&self) -> Domain {
+        Domain::open(&self.0).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A picture of 4 lines of 128 bytes, 50 a second: a ring of 10.
+pub fn camera() -> FlowDefinition {
+    FlowDefinition::video("camera", 48, 4, Rational::new(50, 1)).unwrap()
+}
+
+/// 48 kHz: a ring of 19,456 samples of each channel.
+pub fn microphone(channels: u32) -> FlowDefinition {
+    FlowDefinition::audio("microphone", channels, Rational::new(48_000, 1)).unwrap()
+}
+
+/// What the other process is to do: `None` in the process that the test runner started.
+pub fn role() -> Option<(String, PathBuf)> {
+    Some((std::env::var("MXL_TEST_ROLE").ok()?, std::env::var_os("MXL_TEST_DOMAIN")?.into()))
+}
+
+/// Runs the test of that name in another process.
+pub fn other_process(test: &str, role: &str, domain: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("MXL_TEST_ROLE", role)
+        .env("MXL_TEST_DOMAIN", domain)
+        .spawn()
+        .unwrap()
+}
+
+/// The path of a flow's file.
+pub fn file(folder: &Folder, definition: &FlowDefinition, name: &str) -> PathBuf {
+    folder.path().join(format!("{}.mxl-flow", definition.id)).join(name)
+}
+
+/// The bytes of grain `index`: none is like another.
+pub fn picture(index: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (index.wrapping_mul(31).wrapping_add(at * 7)) as u8).collect()
+}
