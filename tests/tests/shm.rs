@@ -1,5 +1,7 @@
 //! What only shared memory does: when it offers itself, and what its addresses are.
 
+use std::time::Duration;
+
 use ofi_tests::{Naming, hints, open, opening};
 use testkit::prelude::*;
 use testkit::process::{Child, Line};
@@ -34,6 +36,9 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
     let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
     let region = pair.b.register(&into, MrAccess::REMOTE_WRITE).unwrap();
     let there = [remote(&region)];
+    // Once the peer has answered that it does not grant this memory, writes go into the ring.
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&there));
+    pair.done(&pair.a);
     let mut posted = 0;
     while pair.a.out(pair.to_b, &from).context(1).write(&there).is_ok() {
         posted += 1;
@@ -46,6 +51,30 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
         pair.a.tx.trywait().is_err()
     });
     assert!(tries.take(10).count() < 10, "it never sleeps");
+}
+
+/// A reader that blocks and the progress thread wait for the same things: neither wakes the other to wait anew.
+#[test]
+fn a_blocked_reader_and_the_progress_thread_let_each_other_sleep() {
+    let open = || {
+        let opening = opening(Naming::Names).wait_obj(WaitObj::Fd);
+        opening.hints(|hints| hints.progress(Progress::Auto)).open()
+    };
+    let pair = Pair::of(open(), open());
+    pair.warm_up();
+    let switches = || {
+        // SAFETY: all zeroes is a valid `rusage`.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: room for the structure.
+        assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }, 0);
+        usage.ru_nvcsw
+    };
+    let before = switches();
+    let mut entries = [CqTaggedEntry::EMPTY; 1];
+    let read = pair.b.rx.read_wait(&mut CqBuffer::new(&mut entries), Some(Duration::from_secs(1)));
+    assert_eq!(read.unwrap_err().errno(), Errno::EAGAIN);
+    let switched = switches() - before;
+    assert!(switched < 400, "{switched} times in a second");
 }
 
 #[test]

@@ -139,8 +139,7 @@ impl Thread {
         self.asleep.store(true, Ordering::SeqCst);
         let polls = self.polls.load(Ordering::SeqCst);
         for source in &sources {
-            source.drive();
-            blocks &= source.arm_lanes() == Arm::Armed;
+            blocks &= source.stand_in() == Arm::Armed;
             if let Some(fd) = source.wait_fd() {
                 blocks &= set.add(fd).is_ok();
             }

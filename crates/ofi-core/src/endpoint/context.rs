@@ -100,6 +100,10 @@ impl<T: Transport> Source for Port<T> {
         Source::drive(&*self.core);
     }
 
+    fn stand_in(&self) -> Arm {
+        self.core.stand_in()
+    }
+
     fn attend(&self) {
         self.core.attend();
     }

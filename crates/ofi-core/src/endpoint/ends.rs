@@ -43,6 +43,8 @@ pub struct Ends<T: Transport> {
     pub multicast: Option<Box<MulticastSide>>,
     /// Those who sleep on event queues that drive the endpoint.
     pub sleepers: Vec<Sleepers>,
+    /// The progress thread polls, and arms anew for all.
+    pub stands_in: bool,
 }
 
 impl<T: Transport> Ends<T> {
@@ -106,6 +108,9 @@ impl<T: Transport> Ends<T> {
 impl<T: Transport> Host<T> for Ends<T> {
     #[cold]
     fn disarmed(&mut self) {
+        if self.stands_in {
+            return;
+        }
         let sides = || self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
         let all = || std::iter::once(&self.boxes).chain(sides());
         let reader = all().find_map(|boxes| boxes.reader());

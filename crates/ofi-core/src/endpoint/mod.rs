@@ -180,6 +180,17 @@ impl<T: Transport> Source for EpCore<T> {
         self.domain.works.run_if_due();
     }
 
+    fn stand_in(&self) -> Arm {
+        {
+            let mut guard = self.state.lock();
+            guard.ends.stands_in = true;
+            guard.drive();
+            guard.ends.stands_in = false;
+        }
+        self.domain.works.run_if_due();
+        self.arm_lanes()
+    }
+
     fn attend(&self) {
         self.domain.progress.polled();
         self.drive();
@@ -292,6 +303,7 @@ impl<T: Transport> Ep<T> {
                 collectives: CollectiveSide::new::<T>(caps),
                 multicast: MulticastSide::new(caps),
                 sleepers: Vec::new(),
+                stands_in: false,
             },
             lanes: None,
             queues: [None, None],
