@@ -39,6 +39,8 @@ pub struct Completion {
     pub claim: Option<Claim>,
     /// Where in the buffer the operation's part begins.
     pub(crate) start: usize,
+    /// More completions of the operation follow.
+    pub(crate) goes_on: bool,
     /// The operation is one of a shared context, not of the node.
     pub(crate) shared: bool,
 }
@@ -58,6 +60,7 @@ impl Completion {
             released: None,
             claim: None,
             start: 0,
+            goes_on: false,
             shared: false,
         }
     }

@@ -157,6 +157,7 @@ impl Operations {
             }
             Some(Slot::Multi(buffer)) => {
                 done.range = if addr == 0 { None } else { buffer.part(addr, done.len) };
+                done.goes_on = !done.flags.contains(CompletionFlags::MULTI_RECV);
                 if done.flags.contains(CompletionFlags::MULTI_RECV) {
                     done.released = Some(buffer.share());
                     if !self.keeps_released {

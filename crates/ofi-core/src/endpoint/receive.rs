@@ -194,7 +194,8 @@ impl<T: Transport> RxSide<T> {
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
             let (credit, context) = ((Credit::Receive, Route::ENDPOINT), body.op_context);
-            return unknown_source(boxes, peers, context, arrived, arrived.len, body.flags, credit);
+            let placed = (arrived.len, std::ptr::null_mut());
+            return unknown_source(boxes, peers, context, arrived, placed, body.flags, credit);
         }
         boxes.received(body, source, Credit::Receive);
     }
@@ -229,7 +230,7 @@ impl<T: Transport> RxSide<T> {
                 peers,
                 filling.context,
                 arrived,
-                placed,
+                (placed, buf),
                 flags,
                 (credit, filling.route),
             );
@@ -284,12 +285,13 @@ fn unknown_source(
     peers: &Peers,
     context: Context,
     arrived: &Arrived,
-    placed: usize,
+    (placed, buf): (usize, *mut u8),
     flags: CompletionFlags,
     (credit, route): (Credit, Route),
 ) {
     let mut error = CqErrorEntry::new(context, flags, Errno::EADDRNOTAVAIL);
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
+    error.buf = buf.addr();
     error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
     boxes.receive_failed(error, credit, route);
 }

@@ -82,7 +82,8 @@ impl<'a, L: Level> MultiRecv<'a, L> {
         Poll::Ready(Some(item))
     }
 
-    /// Asks that it end (`fi_cancel`): the messages that came before are given, then the buffer, with `FI_ECANCELED`.
+    /// Asks that it end (`fi_cancel`): the messages that came before are given, then the buffer, with `FI_ECANCELED`. A message
+    /// that is half in is given too, and the buffer with the last such.
     pub fn cancel(&self) {
         super::operation::cancel(self.node, self.id);
     }

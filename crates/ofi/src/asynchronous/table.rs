@@ -16,6 +16,11 @@ use crate::node::Node;
 use crate::operations::{Claim, Op};
 use crate::threading::Level;
 
+/// Whether it only tells that its operation will end.
+fn is_cancelled(done: &Completion) -> bool {
+    done.range.is_none() && done.result.as_ref().is_err_and(|error| error.errno() == Errno::ECANCELED)
+}
+
 /// Events that are kept for [`event`](super::AsyncNode::event) at most.
 const EVENTS: usize = 1 << 16;
 
@@ -355,8 +360,8 @@ impl<L: Level> Table<L> {
     }
 
     fn dispatch(&mut self, mut done: Completion, chores: &mut Chores) {
-        // A message of a multi-receive that takes more.
-        let goes_on = done.range.is_some() && done.released.is_none();
+        // A multi-receive that takes more messages, or that was cancelled while some were half in.
+        let goes_on = done.goes_on;
         let owner = match done.op {
             // Its number is one of the context's.
             Some(_) if done.shared => Owner::Nobody,
@@ -368,6 +373,8 @@ impl<L: Level> Table<L> {
             None => Owner::Nobody,
         };
         match owner {
+            // The last message brings the buffer.
+            Owner::Cell(_) if goes_on && is_cancelled(&done) => chores.later(done),
             Owner::Cell(id) if goes_on || done.released.is_some() => self.push(id, done, chores),
             Owner::Cell(id) => self.end(id, Ended::Done(done), chores),
             Owner::Dropped => {

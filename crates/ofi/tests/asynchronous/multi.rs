@@ -63,6 +63,50 @@ fn a_cancelled_stream_gives_what_came_and_its_buffer() {
     assert_eq!(pair.b.in_flight(), 0);
 }
 
+/// A message is matched, and its bytes are still at the sender when the receive is cancelled.
+#[test]
+fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
+    const LONG: usize = 300_000;
+    let pair = pair();
+    park_on(async {
+        let mut messages = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 1_000_000]));
+        pair.a.send(pattern(10), pair.to_b).await.unwrap();
+        let mut long = pair.a.send(pattern(LONG), pair.to_b);
+        assert!(poll_once(&mut long).is_pending());
+        look_around(&pair.b).await;
+        messages.cancel();
+        look_around(&pair.b).await;
+        assert_eq!(messages.next_message().await.unwrap().unwrap().bytes(), pattern(10));
+        let (sent, last) = both(long, messages.next_message()).await;
+        sent.unwrap();
+        let last = last.unwrap().unwrap();
+        assert!(last.bytes() == pattern(LONG) && last.released.is_some());
+        assert!(messages.next_message().await.is_none());
+        let mut event = pair.b.event();
+        assert!(poll_once(&mut event).is_pending(), "nothing of it is anybody's");
+    });
+    assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 0));
+}
+
+#[test]
+fn a_stream_that_is_dropped_in_the_middle_of_a_message_gives_its_buffer_up() {
+    let pair = pair();
+    park_on(async {
+        let messages = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 1_000_000]));
+        let mut long = pair.a.send(pattern(300_000), pair.to_b);
+        assert!(poll_once(&mut long).is_pending());
+        look_around(&pair.b).await;
+        drop(messages);
+        let (sent, (behind, got)) =
+            both(long, Box::pin(both(pair.a.send(pattern(9), pair.to_b), pair.b.recv(vec![0; 9])))).await;
+        assert!(sent.is_ok() && behind.is_ok());
+        assert_eq!(got.unwrap().buffer, pattern(9));
+        let mut event = pair.b.event();
+        assert!(poll_once(&mut event).is_pending(), "nothing of it is anybody's");
+    });
+    assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 1));
+}
+
 #[test]
 fn a_dropped_stream_is_counted_and_takes_no_message_of_others() {
     let pair = pair();
