@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi_api::{Errno, Result};
+use ofi_api::{Errno, Error, Result};
 use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
@@ -80,8 +80,41 @@ pub struct Helper {
     rounds: AtomicU64,
 }
 
+/// A process and its helper.
+type Running = Option<(u32, Weak<Helper>)>;
+
+/// How long another thread may take to start the helper.
+const START: Duration = Duration::from_secs(2);
+
+/// What [`RUNNING`] guards. The child of a fork in the moment when another thread had the lock finds it held for good: so the
+/// wait has an end.
+///
+/// # Errors
+/// `FI_EBUSY`.
+fn running() -> Result<MutexGuard<'static, Running>> {
+    let deadline = Instant::now() + START;
+    loop {
+        match RUNNING.try_lock() {
+            Ok(running) => return Ok(running),
+            Err(TryLockError::Poisoned(running)) => return Ok(running.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::wanted(
+                    Errno::EBUSY,
+                    "the helper thread of provider shm",
+                    "a process that can start it",
+                    "the child of a fork in the moment when its parent started one",
+                    "open endpoints before the fork, or execute a program after it",
+                ));
+            }
+        }
+    }
+}
+
 /// The running helper, if an endpoint needs one. A forked child has none of its parent's threads: its number differs.
-static RUNNING: Mutex<Option<(u32, Weak<Helper>)>> = Mutex::new(None);
+static RUNNING: Mutex<Running> = Mutex::new(None);
 
 impl Helper {
     /// The process's helper, started if need be.
@@ -89,7 +122,7 @@ impl Helper {
     /// # Errors
     /// What starting a thread answers.
     pub fn get() -> Result<Arc<Self>> {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = running()?;
         let process = std::process::id();
         if let Some((owner, helper)) = &*running
             && *owner == process
