@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ofi::raw::{Address, Fabric, Hints, Info, Offers, Provider, Request, Result, Version};
 use ofi_core::composite::{Both, Pairing};
 use ofi_core::domain::FabricCore;
+use ofi_core::transport::Transport;
 use transport_shm::{Shm, ShmProvider};
 
 /// How peers are divided.
@@ -59,20 +60,20 @@ impl<D: Division> Pairing for Two<D> {
         Some(Info { src_addr: None, dest_addr: None, ..info.clone() })
     }
 
-    fn near_address(far: &Address) -> Option<Address> {
+    fn own_near(_lanes: &<Shm as Transport>::Lanes, far: &Address) -> Option<Address> {
         Some(Address::from_text(&format!("{}~", far.text()?)))
     }
 
-    fn far_address(near: &Address) -> Option<Address> {
-        Some(Address::from_text(near.text()?.strip_suffix('~')?))
+    fn far_addresses(near: &Address) -> Vec<Address> {
+        near.text().and_then(|name| name.strip_suffix('~')).map(Address::from_text).into_iter().collect()
     }
 
-    fn meet(far: &Address) -> Result<Address> {
-        Ok(far.clone())
+    fn meet(near: &Address) -> Result<Address> {
+        Ok(Self::far_addresses(near).remove(0))
     }
 
-    fn is_near(own: &mut Address, far: &Address) -> bool {
-        D::is_near(own, far)
+    fn near_address(own: &mut Address, far: &Address) -> Option<Address> {
+        D::is_near(own, far).then(|| Address::from_text(&format!("{}~", far.text().unwrap_or_default())))
     }
 }
 

@@ -174,6 +174,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
 pub trait Port: Send + Sync {
     /// Its address.
     fn address(&self) -> &Address;
+    /// The address that the connecting endpoint at `from` knows it by, where it has several.
+    fn address_towards(&self, from: &Address) -> Address {
+        let _ = from;
+        self.address().clone()
+    }
     /// Sends a packet of up to [`MAX_PACKET`] bytes to a connecting endpoint.
     ///
     /// # Errors

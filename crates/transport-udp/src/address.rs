@@ -72,6 +72,19 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
 }
 
+/// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host, if neither
+/// says more, or those that `FI_UDP_IFACE` leaves.
+pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> SocketAddr {
+    let any = crate::socket::local::any(v6);
+    let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any), 0));
+    if wanted.ip().is_unspecified()
+        && let Some(ip) = crate::interface::chosen(wanted.is_ipv6())
+    {
+        wanted.set_ip(ip);
+    }
+    wanted
+}
+
 /// The address of this host from which `to` is reached.
 pub fn route(to: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -81,7 +94,8 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
     probe.local_addr().ok().map(|address| address.ip())
 }
 
-/// The address by which others most likely reach this host: the one that the default route has, else loopback.
+/// The address by which others most likely reach this host: the one that the default route has, else that of an
+/// interface, else loopback.
 pub fn own_ip(v6: bool) -> IpAddr {
     if let Some(ip) = crate::interface::chosen(v6) {
         return ip;
@@ -92,7 +106,8 @@ pub fn own_ip(v6: bool) -> IpAddr {
     } else {
         (Ipv4Addr::new(192, 0, 2, 1).into(), Ipv4Addr::LOCALHOST.into())
     };
-    route(SocketAddr::new(outside, 9)).unwrap_or(loopback)
+    let any = || crate::interface::all().into_iter().find(|found| found.serves(v6)).map(|found| found.ip);
+    route(SocketAddr::new(outside, 9)).or_else(any).unwrap_or(loopback)
 }
 
 #[cfg(test)]

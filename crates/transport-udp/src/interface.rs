@@ -1,4 +1,5 @@
-//! Which address an endpoint has that was given none: that of the interface in `FI_UDP_IFACE`, if it is set.
+//! The addresses of this host, and which of them an endpoint has that was given none: that of the interface in
+//! `FI_UDP_IFACE`, if it is set.
 
 use std::net::IpAddr;
 use std::ptr::null_mut;
@@ -25,16 +26,84 @@ fn find(text: &str, v6: bool) -> Option<IpAddr> {
         Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),
         // What is only valid on one link comes last.
         Err(_) => {
-            let all = addresses(text);
-            let fits = |ip: &&IpAddr| ip.is_ipv6() == v6;
-            let local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-            all.iter().filter(fits).find(|ip| !local(ip)).copied()
+            let named = |found: &Interface| found.name == text && found.ip.is_ipv6() == v6;
+            all().into_iter().find(|found| named(found) && !found.is_of_link()).map(|found| found.ip)
         }
     }
 }
 
-/// The addresses of an interface.
-fn addresses(interface: &str) -> Vec<IpAddr> {
+/// An address of this host, and its interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Of the interface.
+    pub name: String,
+    /// One of its addresses.
+    pub ip: IpAddr,
+    /// Its network: the address, cut to the prefix, and the length of that.
+    pub network: String,
+    flags: libc::c_uint,
+}
+
+impl Interface {
+    fn has(&self, flag: i32) -> bool {
+        self.flags & flag as libc::c_uint != 0
+    }
+
+    /// Whether it leads to this host alone.
+    pub fn is_loopback(&self) -> bool {
+        self.has(libc::IFF_LOOPBACK)
+    }
+
+    /// Whether the address has a meaning on its link only.
+    fn is_of_link(&self) -> bool {
+        matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+    }
+
+    /// Whether others may reach this host by it, unasked: it is up, and neither loopback nor a tunnel, as C libfabric has it.
+    pub fn serves(&self, v6: bool) -> bool {
+        let up = self.has(libc::IFF_UP) && self.has(libc::IFF_RUNNING);
+        let meant = !self.is_loopback() && !self.has(libc::IFF_POINTOPOINT) && !self.is_of_link();
+        up && meant && self.ip.is_ipv6() == v6
+    }
+}
+
+/// The prefix of an address whose mask has so many bits, and their number.
+fn network(ip: IpAddr, bits: u32) -> String {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
+            format!("{}/{bits}", std::net::Ipv4Addr::from(u32::from(ip) & mask))
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
+            format!("{}/{bits}", std::net::Ipv6Addr::from(u128::from(ip) & mask))
+        }
+    }
+}
+
+/// The address at `place`, if it is one of IP.
+///
+/// # Safety
+/// `place` is null, or leads to a socket address.
+unsafe fn address_at(place: *const libc::sockaddr) -> Option<IpAddr> {
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: the family is the first field of all socket addresses.
+    let len = match i32::from(unsafe { (*place).sa_family }) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    let mut storage = empty_storage();
+    let to = std::ptr::from_mut(&mut storage).cast::<u8>();
+    // SAFETY: an address of this family has so many bytes, and the storage is larger than any.
+    unsafe { std::ptr::copy_nonoverlapping(place.cast::<u8>(), to, len) };
+    from_storage(&storage).map(|address| address.ip())
+}
+
+/// The addresses of this host, in the system's order.
+pub fn all() -> Vec<Interface> {
     let mut first: *mut libc::ifaddrs = null_mut();
     // SAFETY: writes a list's head, which is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
@@ -46,23 +115,23 @@ fn addresses(interface: &str) -> Vec<IpAddr> {
         // SAFETY: an entry of the list, which is there until it is freed.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
-        // SAFETY: every entry has a name, which ends with a zero.
-        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
-        if name.to_bytes() != interface.as_bytes() || entry.ifa_addr.is_null() {
-            continue;
-        }
-        // SAFETY: as the family says, and that is the first field of all socket addresses.
-        let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
-        let len = match family {
-            libc::AF_INET => size_of::<libc::sockaddr_in>(),
-            libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-            _ => continue,
+        // SAFETY: an entry's address, if it has one.
+        let Some(ip) = (unsafe { address_at(entry.ifa_addr) }) else { continue };
+        // SAFETY: an entry's mask, if it has one.
+        let bits = match unsafe { address_at(entry.ifa_netmask) } {
+            Some(IpAddr::V4(mask)) => u32::from(mask).count_ones(),
+            Some(IpAddr::V6(mask)) => u128::from(mask).count_ones(),
+            None => {
+                if ip.is_ipv6() {
+                    128
+                } else {
+                    32
+                }
+            }
         };
-        let mut storage = empty_storage();
-        let (from, to) = (entry.ifa_addr.cast::<u8>(), std::ptr::from_mut(&mut storage).cast::<u8>());
-        // SAFETY: an address of this family has so many bytes, and the storage is larger than any.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-        all.extend(from_storage(&storage).map(|address| address.ip()));
+        // SAFETY: every entry has a name, which ends with a zero.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+        all.push(Interface { name, ip, network: network(ip, bits), flags: entry.ifa_flags });
     }
     // SAFETY: made by getifaddrs, and not used any more.
     unsafe { libc::freeifaddrs(first) };
@@ -79,5 +148,26 @@ mod tests {
         assert_eq!(find("10.1.2.3", false), Some([10, 1, 2, 3].into()));
         assert_eq!(find("10.1.2.3", true), None);
         assert_eq!(find("no-such-interface", false), None);
+    }
+
+    #[test]
+    fn loopback_is_listed_and_serves_nobody_else() {
+        let lo: Vec<Interface> = all().into_iter().filter(|found| found.name == "lo").collect();
+        let four = lo.iter().find(|found| found.ip.is_ipv4()).expect("127.0.0.1");
+        assert_eq!((four.ip, &*four.network), ([127, 0, 0, 1].into(), "127.0.0.0/8"));
+        assert!(four.is_loopback() && !four.serves(false));
+    }
+
+    #[test]
+    fn a_network_is_the_prefix_of_its_addresses() {
+        for (ip, bits, wanted) in [
+            ("10.1.2.3", 8, "10.0.0.0/8"),
+            ("10.1.2.3", 32, "10.1.2.3/32"),
+            ("10.1.2.3", 0, "0.0.0.0/0"),
+            ("fd00::12:7", 64, "fd00::/64"),
+            ("fd00::7", 128, "fd00::7/128"),
+        ] {
+            assert_eq!(network(ip.parse().unwrap(), bits), wanted);
+        }
     }
 }

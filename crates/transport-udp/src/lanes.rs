@@ -77,6 +77,11 @@ impl State {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }
 
+    /// Whether it is enabled, and bound to all addresses of the host.
+    pub fn has_all_addresses(&self) -> bool {
+        matches!(self, Self::Open(lanes) if lanes.socket.address.ip().is_unspecified())
+    }
+
     #[inline]
     fn open(&mut self) -> Result<&mut UdpLanes> {
         match self {
@@ -89,24 +94,18 @@ impl State {
 
 impl UdpLanes {
     fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
-        let mut wanted: SocketAddr = match name {
-            Some(name) => address::socket(name)?,
-            None => match info.src_addr.as_ref().map(address::socket) {
-                // An accepting endpoint stays where its passive endpoint was asked.
-                Some(Ok(source)) => SocketAddr::new(source.ip(), 0),
-                _ => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
-            },
-        };
-        if wanted.ip().is_unspecified() {
-            wanted.set_ip(address::own_ip(wanted.is_ipv6()));
-        }
+        // An accepting endpoint stays where its passive endpoint was asked.
+        let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
+        let v6 = info.addr_format == AddrFormat::SockaddrIn6;
+        let name = name.map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, source.map(|source| source.ip()), v6);
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         socket.mark(crate::class::of(info))?;
         let mut alive = Alive::new(wanted)?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
-        endpoint.set_addresses([address::canonical(socket.address)]);
+        endpoint.set_addresses(socket.names());
         alive.set_epoch(endpoint.epoch());
         alive.watch(socket.raw())?;
         let common = Common {
@@ -461,7 +460,7 @@ impl Lanes<Udp> for State {
             return Ok(address);
         }
         let lanes = UdpLanes::new(domain, info, name)?;
-        let address = Address::from(address::canonical(lanes.socket.address));
+        let address = Address::from(lanes.socket.name());
         *self = Self::Open(Box::new(lanes));
         Ok(address)
     }

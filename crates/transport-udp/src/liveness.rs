@@ -13,6 +13,8 @@ use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::{WaitSet, os_error, wait_readable};
 use ofi_core::transport::Attendant;
 
+use crate::socket::local;
+
 mod questions;
 
 /// How long an endpoint has to look at what came to its socket before somebody else does.
@@ -85,13 +87,13 @@ impl Helper {
                 let mut asked = Vec::new();
                 // A few of each: a flood at one does not keep the others waiting.
                 for _ in 0..64 {
-                    let Ok((len, from)) = socket.recv_from(&mut buffer) else { break };
+                    let Ok((len, from, local)) = local::receive(&socket, &mut buffer) else { break };
                     let answer = rdm_proto::answer_liveness(&buffer[..len], |epoch| {
                         asked.push(epoch);
                         self.known().live.contains_key(&epoch)
                     });
                     if let Some(answer) = answer {
-                        let _ = socket.send_to(&answer, from);
+                        let _ = local::send(&socket, &answer, from, local);
                     }
                 }
                 asked.sort_unstable();
@@ -195,6 +197,7 @@ impl Alive {
             Some(&(_, port)) => port,
             None => {
                 let socket = crate::ports::bind(address).map_err(|_| os_error("bind"))?;
+                local::prepare(&socket, address);
                 socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
                 let port = socket.local_addr().map_err(|_| os_error("getsockname"))?.port();
                 helper.set.add(socket.as_raw_fd())?;

@@ -83,23 +83,18 @@ impl UdpPort {
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
-        let mut wanted: SocketAddr = match name {
-            Some(name) => address::socket(name)?,
-            None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
-        };
-        if wanted.ip().is_unspecified() {
-            wanted.set_ip(address::own_ip(wanted.is_ipv6()));
-        }
+        let name = name.map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6);
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
         let mut alive = Alive::new(wanted)?;
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
         let mut endpoint = Endpoint::new(config, secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
-        endpoint.set_addresses([address::canonical(socket.address)]);
+        endpoint.set_addresses(socket.names());
         alive.set_epoch(endpoint.epoch());
         alive.watch(socket.raw())?;
-        let address = Address::from(address::canonical(socket.address));
+        let address = Address::from(socket.name());
         let (fd, desk) = (socket.fd(), Desk::default());
         Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive }) })
     }
@@ -177,6 +172,13 @@ impl Inner {
 impl Port for UdpPort {
     fn address(&self) -> &Address {
         &self.address
+    }
+
+    fn address_towards(&self, from: &Address) -> Address {
+        match address::socket(from) {
+            Ok(from) => Address::from(self.inner().socket.name_towards(from)),
+            Err(_) => self.address.clone(),
+        }
     }
 
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {

@@ -3,7 +3,9 @@
 use std::io::{Error, ErrorKind, Result};
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
 
+use crate::datagram::kernel;
 use crate::settings;
 
 /// Reads a range as `LOW-HIGH`, or one port. `None` for what is none.
@@ -20,12 +22,24 @@ fn parse(text: &str) -> Option<RangeInclusive<u16>> {
 pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
     let text = settings::PORT_RANGE.get();
     if address.port() != 0 || text.is_empty() {
-        return UdpSocket::bind(address);
+        return bind_one(address);
     }
     match parse(&text) {
         Some(range) => bind_in(address, range),
         None => Err(Error::new(ErrorKind::InvalidInput, format!("FI_UDP_PORT_RANGE={text} is no LOW-HIGH"))),
     }
+}
+
+/// All addresses of IPv6 are those of IPv6 alone: IPv4 has sockets of its own.
+fn bind_one(address: SocketAddr) -> Result<UdpSocket> {
+    if address.is_ipv4() || !address.ip().is_unspecified() {
+        return UdpSocket::bind(address);
+    }
+    let system = |error: ofi_api::Error| Error::from_raw_os_error(error.errno().get());
+    let socket = UdpSocket::from(kernel::unbound(true).map_err(system)?);
+    crate::sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
+    kernel::bind(socket.as_raw_fd(), address).map_err(system)?;
+    Ok(socket)
 }
 
 fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSocket> {
@@ -34,7 +48,7 @@ fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSoc
     let start = getrandom::u32().unwrap_or(0) % len;
     for step in 0..len {
         address.set_port(low + ((start + step) % len) as u16);
-        match UdpSocket::bind(address) {
+        match bind_one(address) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             other => return other,
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal,
-    Request, Result, TrafficClass, Version,
+    AddrFormat, Address, Caps, EpType, Fabric, GetinfoFlags, Info, MsgOrder, Offers, OpFlags, Protocol,
+    Provider, Refusal, Request, Result, TrafficClass, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
@@ -14,6 +14,7 @@ use crate::UdpOrShm;
 use crate::address;
 use crate::command::RMA_IOV_LIMIT;
 use crate::settings;
+use crate::socket::local;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "udp";
@@ -122,11 +123,20 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR, FI_SOCKADDR_IP";
         return Err(refusal("addr_format", other.to_string(), offered));
     }
+    let nowhere = request.node.is_none_or(str::is_empty) && request.flags.contains(GetinfoFlags::SOURCE);
     let named = request.node.is_some() || request.service.is_some();
     let address =
         named.then(|| address::resolve(request.node, request.service, format)).transpose().map_err(
             |error| refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string()),
         )?;
+    // A service of this host, whatever address it is asked for at.
+    let address = match address.as_ref().and_then(Address::to_socket_addr) {
+        Some(mut all) if nowhere => {
+            all.set_ip(local::any(all.is_ipv6()));
+            Some(Address::from(all))
+        }
+        _ => address,
+    };
     let format = format.or(address.as_ref().map(Address::format)).unwrap_or(AddrFormat::SockaddrIn);
     offer::check_formats(NAME, request, format)?;
     Ok((format, address))

@@ -78,7 +78,7 @@ pub static INTERFACE: Setting<&'static str> = Setting::new(
     "udp",
     "iface",
     "",
-    "Interface, or address, of endpoints to which no address was given; that of the default route if empty",
+    "Interface, or address, of endpoints to which no address was given; all of the host if empty",
 );
 
 /// How long closing an endpoint may wait for injected messages to arrive.

@@ -112,6 +112,7 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
         Error::wanted(errno, "the address of an endpoint", wanted, format!("{address}: {error}"), advice)
     })?;
     socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
+    crate::socket::local::prepare(&socket, address);
     let asked = i32::try_from(buffer).unwrap_or(i32::MAX);
     // Privileged processes get what they ask for, others at most net.core.rmem_max and wmem_max.
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]

@@ -124,7 +124,7 @@ impl Listener {
         let Some(Packet { kind: Kind::Request, cookie, data, .. }) = Packet::parse(bytes) else { return };
         let (eq, name) = {
             let state = self.state();
-            (state.eq.clone(), state.port.as_ref().map(|port| port.address().clone()))
+            (state.eq.clone(), state.port.as_ref().map(|port| port.address_towards(&from)))
         };
         let Some((eq, name)) = eq.zip(name) else { return }; // does not listen any more
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);

@@ -68,7 +68,7 @@ impl<P: Pairing> BothLanes<P> {
 
     /// Enables the near transport for the endpoint at `address`.
     fn enable_near(&self, mut lanes: <P::Near as Transport>::Lanes, address: &Address) -> Result<Nearby<P>> {
-        let near = P::near_address(address).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        let near = P::own_near(&self.far, address).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
         lanes.enable(Some(&near))?;
         let wait = match lanes.wait_fd() {
             Some(near) => {
@@ -78,7 +78,7 @@ impl<P: Pairing> BothLanes<P> {
             }
             None => None,
         };
-        Ok(Nearby { meeting: P::meet(address)?, lanes, wait, far_watched: AtomicBool::new(false) })
+        Ok(Nearby { meeting: P::meet(&near)?, lanes, wait, far_watched: AtomicBool::new(false) })
     }
 
     /// Decides where sends to `peer` go.
@@ -88,12 +88,14 @@ impl<P: Pairing> BothLanes<P> {
         let mut heard = false;
         if let Some(near) = &mut self.near
             && !self.routes.refused(peer)
-            && P::is_near(&mut near.meeting, &address)
-            && let Some(name) = P::near_address(&address)
+            && let Some(name) = P::near_address(&mut near.meeting, &address)
         {
             if self.routes.local(NEAR, peer).is_none() {
+                self.routes.asked = Some(address.clone());
                 let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
-                near.lanes.peer(&mut host, &name)?;
+                let met = near.lanes.peer(&mut host, &name);
+                self.routes.asked = None;
+                met?;
             }
             if let Some(route) = self.routes.decide(NEAR, peer) {
                 return Ok(route);
@@ -201,12 +203,17 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         // Whoever is near is nothing to the far transport, which knows whether it is an address at all.
         let mut heard = false;
         if let Some(near) = &mut self.near
-            && P::is_near(&mut near.meeting, address)
-            && let Some(name) = P::near_address(address)
+            && let Some(name) = P::near_address(&mut near.meeting, address)
         {
+            self.routes.asked = Some(address.clone());
             let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
-            let local = near.lanes.peer(&mut host, &name)?;
-            return Ok(self.routes.peer(NEAR, local));
+            let local = near.lanes.peer(&mut host, &name);
+            self.routes.asked = None;
+            let peer = self.routes.peer(NEAR, local?);
+            // An endpoint with several addresses is near by the one that was met first.
+            if self.routes.address(peer) == Some(address) {
+                return Ok(peer);
+            }
         }
         let local = self.far.peer(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), address)?;
         Ok(self.routes.peer(FAR, local))

@@ -42,21 +42,21 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// What the near transport is opened with. `None` leaves it out, of a domain or of an endpoint.
     fn near_info(info: &Info) -> Option<Info>;
 
-    /// The near address of the endpoint whose far address this is.
-    fn near_address(far: &Address) -> Option<Address>;
+    /// The near address of this endpoint, whose lanes over the far transport are enabled and have the address `far`.
+    fn own_near(lanes: &<Self::Far as Transport>::Lanes, far: &Address) -> Option<Address>;
 
-    /// The far address of the endpoint whose near address this is.
-    fn far_address(near: &Address) -> Option<Address>;
+    /// The far addresses of the endpoint whose near address this is, the usual one first.
+    fn far_addresses(near: &Address) -> Vec<Address>;
 
-    /// Lets peers know that the endpoint at `far` is there over both transports, from now on.
+    /// Lets peers know that the endpoint at `near` is there over both transports, from now on.
     ///
     /// # Errors
     /// Any: the endpoint then goes without the near transport.
-    fn meet(far: &Address) -> Result<Self::Meeting>;
+    fn meet(near: &Address) -> Result<Self::Meeting>;
 
-    /// Whether to send to the peer at `far` over the near transport. Asked before the first message, and again after that
-    /// lane was lost; at once, so by what this host knows.
-    fn is_near(meeting: &mut Self::Meeting, far: &Address) -> bool;
+    /// The near address of the peer at `far`, if it is to be sent to over the near transport. Asked before the first message,
+    /// and again after that lane was lost; at once, so by what this host knows.
+    fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 }
 
 /// The transport that a [`Pairing`] makes.

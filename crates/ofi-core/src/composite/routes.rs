@@ -72,6 +72,8 @@ pub struct Routes {
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
     by_address: HashTable<Peer>,
     secret: RandomState,
+    /// The address that the near transport is asked for now: that of the peer which it introduces next.
+    pub asked: Option<Address>,
     /// Peers that no transport had a number for when they came here.
     alone: VecDeque<Peer>,
     /// Numbers that are nobody's.

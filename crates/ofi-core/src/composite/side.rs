@@ -34,8 +34,8 @@ pub trait Side<P: Pairing> {
     fn own_token(token: &TokenOf<P>) -> Option<&<Self::Is as Transport>::Token>;
     /// A token, if it is its own.
     fn take_token(token: TokenOf<P>) -> Option<<Self::Is as Transport>::Token>;
-    /// The endpoint's form of one of its addresses.
-    fn address(own: &Address) -> Address;
+    /// The endpoint's form of one of its addresses: the one that `known` knows, if there are several.
+    fn address(own: &Address, known: impl Fn(&Address) -> bool) -> Address;
 }
 
 /// The near one.
@@ -44,7 +44,7 @@ pub struct Near;
 pub struct Far;
 
 macro_rules! side {
-    ($side:ident, $index:ident, $address:expr) => {
+    ($side:ident, $index:ident, $addresses:expr) => {
         impl<P: Pairing> Side<P> for $side {
             type Is = P::$side;
             const INDEX: usize = $index;
@@ -81,17 +81,18 @@ macro_rules! side {
                 if let Either::$side(own) = token { Some(own) } else { None }
             }
 
-            fn address(own: &Address) -> Address {
-                let address: fn(&Address) -> Address = $address;
-                address(own)
+            fn address(own: &Address, known: impl Fn(&Address) -> bool) -> Address {
+                let mut all: Vec<Address> = $addresses(own);
+                let at = all.iter().position(known).unwrap_or(0);
+                if all.is_empty() { own.clone() } else { all.swap_remove(at) }
             }
         }
     };
 }
 
 // A near peer whose name is no pairing's keeps that name: it is somebody who found the endpoint in another way.
-side!(Near, NEAR, |own| P::far_address(own).unwrap_or_else(|| own.clone()));
-side!(Far, FAR, Address::clone);
+side!(Near, NEAR, P::far_addresses);
+side!(Far, FAR, |_| Vec::new());
 
 /// The core, as one of the two transports sees it.
 pub struct SideHost<'a, S, P, H> {
@@ -124,7 +125,10 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     }
 
     fn introduce(&mut self, local: Peer, address: &Address) {
-        let address = S::address(address);
+        let address = match self.routes.asked.take() {
+            Some(asked) => asked,
+            None => S::address(address, |address| self.routes.find(address).is_some()),
+        };
         if self.routes.find(&address).is_none() {
             let host = &mut *self.host;
             self.routes.make_room(|peer| host.retire(peer));

@@ -144,7 +144,7 @@ impl Messages {
     fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: &[u8]) -> Result<()> {
         // An error may be of an earlier datagram, about which ICMP came back: then this one was not tried.
         for last in [false, true] {
-            match socket.raw().send_to(bytes, to) {
+            match socket.send_to(bytes, to) {
                 Ok(_) => {
                     self.counts.sent += 1;
                     return Ok(());
@@ -280,7 +280,7 @@ impl Messages {
 
     /// See [`ofi_core::transport::Lanes::join_group`].
     pub fn join_group(&mut self, socket: &Socket, group: &Address) -> Result<Address> {
-        let own = address::canonical(socket.address);
+        let own = socket.name();
         let mut group = address::socket(group)?;
         if group.port() == 0 {
             group.set_port(own.port());
@@ -291,7 +291,13 @@ impl Messages {
         {
             v6.set_scope_id(groups::interface(own));
         }
-        let joined = self.groups.join(group, own)?;
+        // A socket with all addresses has those of groups as well, unless it shares them for the moment.
+        let share = |value| crate::sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, value);
+        let shares = socket.address.ip().is_unspecified();
+        let _shared = shares && share(1);
+        let joined = self.groups.join(group, own);
+        let _alone = shares && share(0);
+        let joined = joined?;
         socket.watch(joined.as_raw_fd())?;
         Ok(Address::from(group))
     }

@@ -8,7 +8,7 @@
 mod beside;
 mod groups;
 mod header;
-mod kernel;
+pub mod kernel;
 mod messages;
 
 use std::collections::HashMap;
@@ -113,13 +113,8 @@ impl Datagrams {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
     pub fn new(info: &Info, name: Option<&Address>) -> Result<Self> {
         without_key(info)?;
-        let mut wanted: SocketAddr = match name {
-            Some(name) => address::socket(name)?,
-            None => (address::own_ip(info.addr_format == AddrFormat::SockaddrIn6), 0).into(),
-        };
-        if wanted.ip().is_unspecified() {
-            wanted.set_ip(address::own_ip(wanted.is_ipv6()));
-        }
+        let name = name.map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6);
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         Ok(Self { socket, peers: Peers::default(), messages: Messages::new(info) })
@@ -127,7 +122,7 @@ impl Datagrams {
 
     /// Its address.
     pub fn address(&self) -> Address {
-        Address::from(address::canonical(self.socket.address))
+        Address::from(self.socket.name())
     }
 
     /// See [`ofi_core::transport::Lanes::peer`].

@@ -1,10 +1,11 @@
 //! Datagrams on their way in, received in batches; many of them may come as one message and are taken apart here.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use ofi_api::Result;
 
+use super::local::{CONTROL, Control, Told};
 use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
 use crate::sys::Pages;
@@ -17,14 +18,6 @@ const RECEIVE_LONG: usize = 4;
 const LONG: usize = 16 << 10;
 /// Room for one message of any length.
 const MESSAGE: usize = 65_536;
-/// Bytes of control messages: UDP_GRO's, aligned as cmsghdr(3) wants it.
-pub const CONTROL: usize = 24;
-
-/// The control messages of one message.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-pub struct Control(pub [u8; CONTROL]);
-
 /// Where a datagram lies.
 #[derive(Clone, Copy)]
 struct Span {
@@ -40,6 +33,8 @@ pub struct Incoming {
     pages: Pages,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[Control]>,
+    /// Where each came to, if the kernel tells.
+    locals: [Option<IpAddr>; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     /// Messages of the last batch, whose headers the kernel has changed.
@@ -63,7 +58,8 @@ impl Incoming {
         let mut new = Self {
             pages: Pages::new(RECEIVE * MESSAGE, false)?,
             names: (0..RECEIVE).map(|_| empty_storage()).collect(),
-            controls: vec![Control([0; CONTROL]); RECEIVE].into(),
+            locals: [None; RECEIVE],
+            controls: vec![Control::EMPTY; RECEIVE].into(),
             vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RECEIVE].into(),
             headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
             used: RECEIVE,
@@ -127,9 +123,12 @@ impl Incoming {
             let header = &self.headers[message];
             let len = (header.msg_len as usize).min(MESSAGE);
             self.long |= len >= LONG;
-            let segment =
-                (header.msg_hdr.msg_controllen > 0).then(|| segment_len(&self.controls[message])).flatten();
-            self.spans.extend(segments::cut(len, segment).map(|(start, end)| Span {
+            let told = match header.msg_hdr.msg_controllen {
+                0 => Told::default(),
+                len => self.controls[message].read(len),
+            };
+            self.locals[message] = told.local;
+            self.spans.extend(segments::cut(len, told.segment).map(|(start, end)| Span {
                 message: message as u32,
                 start: start as u32,
                 end: end as u32,
@@ -149,16 +148,7 @@ impl Incoming {
         let base = self.pages.base().wrapping_add(message * MESSAGE + start as usize);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
-        Row { bytes, len: (end - start) as usize, from: from_storage(&self.names[message]) }
+        let (from, local) = (from_storage(&self.names[message]), self.locals[message]);
+        Row { bytes, len: (end - start) as usize, from, local }
     }
-}
-
-/// The length that `UDP_GRO` tells, if the control message is one.
-pub fn segment_len(control: &Control) -> Option<usize> {
-    let header = size_of::<libc::cmsghdr>();
-    let word = |at: usize| control.0.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);
-    if (word(header - 8)?, word(header - 4)?) != (libc::SOL_UDP, libc::UDP_GRO) {
-        return None;
-    }
-    usize::try_from(word(header)?).ok()
 }

@@ -7,6 +7,7 @@
 mod driver;
 mod errors;
 mod incoming;
+pub mod local;
 pub mod name;
 mod outgoing;
 mod ring;
@@ -24,6 +25,7 @@ use ofi_core::sys::WaitSet;
 use rdm_proto::{Instant, Transmit};
 
 use driver::Driver;
+use local::Locals;
 use outgoing::Outgoing;
 use segments::Row;
 use vacancy::Vacancy;
@@ -62,6 +64,8 @@ pub struct Socket {
     /// What it is bound to.
     pub address: SocketAddr,
     outgoing: Outgoing,
+    /// Of a socket with all addresses of the host.
+    locals: Option<Locals>,
     /// Addresses where ICMP says that nobody is.
     pub refused: Vec<SocketAddr>,
     set: WaitSet,
@@ -98,6 +102,7 @@ impl Socket {
             granted,
             address,
             outgoing: Outgoing::new(joins)?,
+            locals: address.ip().is_unspecified().then(Locals::default),
             refused: Vec::new(),
             set,
             watched: AtomicBool::new(false),
@@ -135,13 +140,65 @@ impl Socket {
     /// The bytes of datagram `index` of the last batch, and its sender.
     #[inline]
     pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
-        self.driver.row(index).first()
+        self.row(index).first()
     }
 
     /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
-        self.driver.row(index)
+        let row = self.driver.row(index);
+        if let (Some(locals), Some(from), Some(local)) = (&mut self.locals, row.from, row.local) {
+            locals.note(crate::address::canonical(from), local);
+        }
+        row
+    }
+
+    /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others most
+    /// likely reach.
+    pub fn name(&self) -> SocketAddr {
+        let mut name = crate::address::canonical(self.address);
+        if name.ip().is_unspecified() {
+            name.set_ip(crate::address::own_ip(name.is_ipv6()));
+        }
+        name
+    }
+
+    /// The address that the peer at `from` knows it by.
+    pub fn name_towards(&self, from: SocketAddr) -> SocketAddr {
+        let mut name = self.name();
+        if let Some(locals) = &self.locals
+            && let Some(ip) = locals.of(from).or_else(|| crate::address::route(from))
+        {
+            name.set_ip(ip);
+        }
+        name
+    }
+
+    /// Everything that it is reached by, as far as that is known now.
+    pub fn names(&self) -> Vec<SocketAddr> {
+        if self.locals.is_none() {
+            return vec![self.name()];
+        }
+        let v6 = self.address.is_ipv6();
+        let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
+        mine.map(|ip| SocketAddr::new(ip, self.address.port())).collect()
+    }
+
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// What sendmsg(2) answers.
+    #[inline]
+    pub fn send_to(&mut self, bytes: &[u8], to: SocketAddr) -> std::io::Result<usize> {
+        let Some(locals) = &mut self.locals else { return self.socket.send_to(bytes, to) };
+        let sent = local::send(&self.socket, bytes, to, locals.of(to));
+        match sent {
+            // The address is gone.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && locals.forget() => {
+                self.socket.send_to(bytes, to)
+            }
+            sent => sent,
+        }
     }
 
     #[cold]
@@ -180,7 +237,7 @@ impl Socket {
     /// Sends what waits. What is left has no gaps.
     pub fn flush(&mut self) -> Sent {
         while !self.outgoing.is_empty() {
-            let errno = match send(&self.socket, self.outgoing.describe()) {
+            let errno = match send(&self.socket, self.outgoing.describe(self.locals.as_ref())) {
                 Ok(messages) => {
                     self.calls[0] += 1;
                     self.outgoing.sent(messages);
@@ -201,6 +258,8 @@ impl Socket {
                     }
                 }
                 libc::EMSGSIZE => self.take_errors(), // it is in the queue, too
+                // An address of this host may be gone that peers have sent to.
+                libc::EINVAL if self.locals.as_mut().is_some_and(Locals::forget) => continue,
                 _ => {}
             }
             // Many that the device cannot cut, or one that is too long.

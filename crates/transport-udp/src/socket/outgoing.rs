@@ -8,6 +8,7 @@ use ofi_api::{Piece, Result};
 use ofi_core::copy;
 use rdm_proto::Transmit;
 
+use super::local::{Control, Locals};
 use super::name::{empty_storage, to_storage};
 use super::segments;
 use crate::sys::Pages;
@@ -26,9 +27,6 @@ const GAPS: usize = 4;
 const LEAST_GAP: usize = 4096;
 /// Parts of one datagram: gaps, and what lies before, between and behind.
 const PARTS: usize = 2 * GAPS + 1;
-/// Bytes of the control message that says how long segments are, aligned as cmsghdr(3) wants it.
-const CONTROL: usize = 24;
-
 /// Bytes of a datagram that are not in its buffer.
 #[derive(Clone, Copy)]
 struct Gap {
@@ -95,11 +93,6 @@ struct Slot {
     gaps: Gaps,
 }
 
-/// The control message of a batch's message.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-struct Control([u8; CONTROL]);
-
 /// See the module. The pointers in `headers` lead to the other fields' heap memory and to lent memory, and are written anew
 /// by [`Outgoing::describe`] before each call that uses them.
 pub struct Outgoing {
@@ -140,7 +133,7 @@ impl Outgoing {
             waiting: 0..0,
             made: 0,
             names: (0..SLOTS).map(|_| empty_storage()).collect(),
-            controls: vec![Control([0; CONTROL]); SLOTS].into(),
+            controls: vec![Control::EMPTY; SLOTS].into(),
             vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SLOTS * PARTS].into(),
             headers: (0..SLOTS).map(|_| super::empty_header()).collect(),
             runs: [0; SLOTS],
@@ -193,8 +186,8 @@ impl Outgoing {
         self.waiting.is_empty()
     }
 
-    /// Describes what waits for sendmmsg(2). The descriptions hold until the next call of `self`.
-    pub fn describe(&mut self) -> &mut [libc::mmsghdr] {
+    /// Describes what waits for sendmmsg(2): from where `locals` say. The descriptions hold until the next call of `self`.
+    pub fn describe(&mut self, locals: Option<&Locals>) -> &mut [libc::mmsghdr] {
         let (mut at, mut message, mut vector) = (self.waiting.start, 0, 0);
         while at < self.waiting.end {
             let run = if self.joins && at >= self.alone {
@@ -213,12 +206,17 @@ impl Outgoing {
             header.msg_namelen = name_len;
             header.msg_iov = &mut self.vectors[first];
             header.msg_iovlen = vector - first;
-            (header.msg_control, header.msg_controllen) = (std::ptr::null_mut(), 0);
+            let (control, mut len) = (&mut self.controls[message], 0);
             if run > 1 || self.slots[at].count > 1 {
-                let control = &mut self.controls[message];
-                *control = segment_control(self.slots[at].len as u16);
-                (header.msg_control, header.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL);
+                len = control.put_segment(0, self.slots[at].len as u16);
             }
+            if let Some(local) = locals.and_then(|locals| locals.of(self.slots[at].to)) {
+                len = control.put_local(len, local);
+            }
+            (header.msg_control, header.msg_controllen) = match len {
+                0 => (std::ptr::null_mut(), 0),
+                len => (control.0.as_mut_ptr().cast(), len),
+            };
             self.runs[message] = run;
             (at, message) = (at + run, message + 1);
         }
@@ -315,17 +313,6 @@ impl Outgoing {
     }
 }
 
-/// `UDP_SEGMENT` with segments of `len` bytes, as cmsg(3) lays it out.
-fn segment_control(len: u16) -> Control {
-    let mut bytes = [0u8; CONTROL];
-    let header = size_of::<libc::cmsghdr>();
-    bytes[..size_of::<usize>()].copy_from_slice(&(header + size_of::<u16>()).to_ne_bytes());
-    bytes[header - 8..header - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    bytes[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    bytes[header..header + 2].copy_from_slice(&len.to_ne_bytes());
-    Control(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,7 +321,7 @@ mod tests {
 
     /// The bytes of each message that is described, and how many vectors it has.
     fn described(batch: &mut Outgoing) -> Vec<(Vec<u8>, usize)> {
-        let headers = batch.describe();
+        let headers = batch.describe(None);
         let read = |header: &libc::mmsghdr| {
             let count = header.msg_hdr.msg_iovlen;
             // SAFETY: as many vectors as the description says, of the batch's own memory.

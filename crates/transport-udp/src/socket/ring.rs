@@ -10,14 +10,14 @@
 //! The owner's look at a socket to which nothing has come costs no system call: two loads.
 
 use std::cell::Cell;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd, RecvMsgOut, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
-use super::incoming::{CONTROL, Control, segment_len};
+use super::local::{CONTROL, Control};
 use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
 use crate::sys::Pages;
@@ -45,6 +45,7 @@ struct Datagram {
     /// The end of the last one of the same message.
     last: u32,
     from: Option<SocketAddr>,
+    local: Option<IpAddr>,
 }
 
 /// See the module. The ring is dropped before the memory that the kernel was told of.
@@ -266,30 +267,31 @@ impl Ring {
                 name_len,
             );
         }
-        let mut control = Control([0; CONTROL]);
+        let mut control = Control::EMPTY;
         let control_len = message.control_data().len().min(CONTROL);
         control.0[..control_len].copy_from_slice(&message.control_data()[..control_len]);
-        let segment = (control_len > 0).then(|| segment_len(&control)).flatten();
+        let told = control.read(control_len);
         let from = from_storage(&name);
         self.long |= payload.len() >= LONG;
         let len = payload.len();
-        self.datagrams.extend(segments::cut(len, segment).map(|(first, end)| Datagram {
+        self.datagrams.extend(segments::cut(len, told.segment).map(|(first, end)| Datagram {
             buffer,
             start: (start + first) as u32,
             end: (start + end) as u32,
             last: (start + len) as u32,
             from,
+            local: told.local,
         }));
     }
 
     /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
-        let Datagram { buffer, start, end, last, from } = self.datagrams[index];
+        let Datagram { buffer, start, end, last, from, local } = self.datagrams[index];
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER + start as usize);
         // SAFETY: inside a buffer that is here, so not the kernel's, and borrowed mutably along with `self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, (last - start) as usize) };
-        Row { bytes, len: (end - start) as usize, from }
+        Row { bytes, len: (end - start) as usize, from, local }
     }
 
     /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can say so.

@@ -1,7 +1,7 @@
 //! Which datagrams go to the kernel as one (UDP_SEGMENT), and where the datagrams lie that came as one (UDP_GRO). See
 //! udp(7); the limits are those of the kernel's net/ipv4/udp.c.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Datagrams that came as one message.
 pub struct Row<'a> {
@@ -10,6 +10,8 @@ pub struct Row<'a> {
     pub len: usize,
     /// Who sent them.
     pub from: Option<SocketAddr>,
+    /// Where they came to, at a socket with all addresses of the host.
+    pub local: Option<IpAddr>,
 }
 
 impl<'a> Row<'a> {
