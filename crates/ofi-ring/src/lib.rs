@@ -8,16 +8,20 @@
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
+//! - [`alarm`]: whether somebody who waits at a descriptor has to be told.
+//! - [`lease`]: memory that others copy from and to until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
 //! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
 //!
 //! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
 
+pub mod alarm;
 pub mod biased;
 pub mod crash;
 pub mod doorbell;
 pub mod fifo;
+pub mod lease;
 pub mod membarrier;
 pub mod memory;
 pub mod mpsc;

@@ -6,12 +6,12 @@
 //! and then waits until nobody says so any more. The barrier between the two is on the closing side.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, RemotePiece, Result};
-use ofi_ring::{crash_point, membarrier};
+use ofi_ring::{crash_point, lease, membarrier};
 
 use crate::control::{Message, Terms};
 use crate::lane::{Common, Lane, Link, Up};
@@ -210,15 +210,14 @@ fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
     for (shared, slot) in given {
         if let Some(shared) = shared.upgrade() {
             crash_point!("withdraw.void");
-            generation(&shared, *slot).fetch_add(1, Ordering::SeqCst);
+            lease::end(generation(&shared, *slot));
             endpoints.push((shared, *slot));
         }
     }
     // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that is
     // refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
-    std::sync::atomic::fence(Ordering::SeqCst);
     let relies = endpoints.iter().any(|(shared, _)| shared.barrier == membarrier::Support::Expedited);
-    if relies && membarrier::heavy().is_err() {
+    if lease::settle(relies).is_err() {
         return false;
     }
     crash_point!("withdraw.wait");
@@ -238,12 +237,16 @@ pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)
     Some((allocated.key, (addr as usize - allocated.base()) as u64))
 }
 
-/// Whether a grant still holds, by the endpoint memory of the peer that gave it.
-fn holds(peer: &Mapping, terms: &Terms) -> bool {
+/// The generation of a grant's slot, in the endpoint memory of the peer that gave it.
+fn current<'a>(peer: &'a Mapping, terms: &Terms) -> &'a AtomicU32 {
     let slot = terms.slot as usize % endpoint::GRANT_SLOTS;
     // SAFETY: `word` checks place and alignment; mapped while `peer` lives and accessed atomically.
-    let generation: &AtomicU32 = unsafe { &*peer.word(endpoint::GRANTS + 4 * slot) };
-    generation.load(Ordering::Acquire) == terms.generation
+    unsafe { &*peer.word(endpoint::GRANTS + 4 * slot) }
+}
+
+/// Whether a grant still holds.
+fn holds(peer: &Mapping, terms: &Terms) -> bool {
+    current(peer, terms).load(Ordering::Acquire) == terms.generation
 }
 
 impl Lane {
@@ -315,20 +318,12 @@ impl Lane {
             copy();
             return true;
         }
-        let copying: &AtomicU64 = link.own.word64(pair::COPYING);
-        copying.store(u64::from(granted.terms.slot) + 1, Ordering::Relaxed);
-        if up.fences {
-            std::sync::atomic::fence(Ordering::SeqCst);
-        } else {
-            membarrier::light();
-        }
-        let holds = holds(&up.parts.endpoint, &granted.terms);
-        crash_point!("copying.claimed");
-        if holds {
+        let (slot, current) = (granted.terms.slot, current(&up.parts.endpoint, &granted.terms));
+        let word = link.own.word64(pair::COPYING);
+        lease::copy(word, (slot, granted.terms.generation), current, up.fences, || {
+            crash_point!("copying.claimed");
             copy();
             crash_point!("copying.copied");
-        }
-        copying.store(0, Ordering::Release);
-        holds
+        })
     }
 }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
-use ofi_ring::crash_point;
 use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
+use ofi_ring::{crash_point, lease};
 
 use crate::Shm;
 use crate::cma::TokenPage;
@@ -343,7 +343,7 @@ impl Shared {
         self.pairs().values().filter_map(|entry| entry.memory.as_ref()).any(|memory| {
             // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
             let copying: &AtomicU64 = unsafe { &*memory.word(crate::layout::pair::COPYING) };
-            copying.load(Ordering::Acquire) == u64::from(slot) + 1
+            lease::is_copying(copying, slot)
         })
     }
 

@@ -2,22 +2,16 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ofi_api::Result;
+use ofi_ring::alarm::Alarm;
 
 use crate::sys;
 
-/// Nobody blocks.
-const IDLE: u8 = 0;
-/// A reader found nothing, and blocks or is about to.
-const ARMED: u8 = 1;
-/// The descriptor is readable.
-const STRUCK: u8 = 2;
-
 struct Shared {
     event: OwnedFd,
-    state: AtomicU8,
+    state: Alarm,
     /// Threads that block in a call of the library, or are about to.
     asleep: AtomicU32,
 }
@@ -34,7 +28,7 @@ impl Bell {
     pub fn new() -> Result<Self> {
         Ok(Self(Arc::new(Shared {
             event: sys::eventfd()?,
-            state: AtomicU8::new(IDLE),
+            state: Alarm::default(),
             asleep: AtomicU32::new(0),
         })))
     }
@@ -42,7 +36,7 @@ impl Bell {
     /// Says that the caller will look once more, and then block. What happens before that look it sees; what happens
     /// after makes the descriptor readable.
     pub fn arm(&self) {
-        if self.0.state.swap(ARMED, Ordering::SeqCst) == STRUCK {
+        if self.0.state.arm() {
             sys::drain_eventfd(self.0.event.as_raw_fd());
         }
     }
@@ -51,14 +45,14 @@ impl Bell {
     /// reader takes after arming, the reader sees if it is not woken.
     #[inline]
     pub fn ring(&self) {
-        if self.0.state.load(Ordering::SeqCst) == ARMED {
+        if self.0.state.is_armed() {
             self.strike();
         }
     }
 
     /// Whether somebody would be woken.
     pub fn is_armed(&self) -> bool {
-        self.0.state.load(Ordering::SeqCst) == ARMED
+        self.0.state.is_armed()
     }
 
     /// Counts the caller as asleep while it arms the bell and blocks.
@@ -84,7 +78,7 @@ impl Bell {
     /// Wakes the reader in any case: the next block returns at once.
     #[cold]
     pub fn strike(&self) {
-        if self.0.state.swap(STRUCK, Ordering::SeqCst) != STRUCK {
+        if self.0.state.strike() {
             sys::signal_eventfd(self.0.event.as_raw_fd());
         }
     }

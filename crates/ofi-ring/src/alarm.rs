@@ -1,0 +1,110 @@
+//! Whether somebody who waits at a descriptor has to be told: three states in one byte.
+//!
+//! Invariants:
+//! A1. Who is going to sleep arms, and looks afterwards for what it waits for.
+//! A2. Who has something makes it known, and looks afterwards whether somebody is armed. The two stores and the two loads are
+//!     `SeqCst` (or what is waited for lies under a lock that both take), so one of the two finds the other.
+//! A3. The descriptor is readable in state STRUCK, and is about to become so or to be emptied around the changes to and from it.
+
+use crate::sync::{AtomicU8, Ordering};
+
+/// Nobody sleeps.
+const IDLE: u8 = 0;
+/// Somebody found nothing, and sleeps or is about to.
+const ARMED: u8 = 1;
+/// The descriptor is readable.
+const STRUCK: u8 = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Alarm(AtomicU8);
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self(AtomicU8::new(IDLE))
+    }
+}
+
+impl Alarm {
+    /// Arms it (A1). Whether the descriptor has to be emptied before the caller looks.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        self.0.swap(ARMED, Ordering::SeqCst) == STRUCK
+    }
+
+    /// Whether somebody has to be told (A2).
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == ARMED
+    }
+
+    /// Tells whoever sleeps, or is going to. Whether the descriptor has to be made readable.
+    #[must_use]
+    pub fn strike(&self) -> bool {
+        self.0.swap(STRUCK, Ordering::SeqCst) != STRUCK
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Arc, AtomicU32, AtomicU64, fence};
+
+    /// What a sleeper waits for, and its descriptor: how often it was made readable.
+    #[derive(Default)]
+    struct Shared {
+        alarm: Alarm,
+        number: AtomicU64,
+        event: AtomicU32,
+    }
+
+    impl Shared {
+        /// Makes known that there is something more, as `Cntr` does.
+        fn raise(&self) {
+            self.number.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst); // loom takes `SeqCst` accesses as `AcqRel`
+            if self.alarm.is_armed() && self.alarm.strike() {
+                self.event.store(1, Ordering::SeqCst);
+            }
+        }
+
+        /// Gets ready to sleep; how much there is.
+        fn arm(&self) -> u64 {
+            if self.alarm.arm() {
+                self.event.store(0, Ordering::SeqCst);
+            }
+            fence(Ordering::SeqCst);
+            self.number.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_wakes() {
+        loom::model(|| {
+            let shared = Arc::new(Shared::default());
+            let raises = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || shared.raise())
+            };
+            let seen = shared.arm();
+            raises.join().unwrap();
+            assert!(seen == 1 || shared.event.load(Ordering::SeqCst) == 1, "a lost wake-up");
+        });
+    }
+
+    #[test]
+    fn of_two_that_raise_the_last_is_seen_or_wakes() {
+        loom::model(|| {
+            let shared = Arc::new(Shared::default());
+            let raises: Vec<_> = (0..2)
+                .map(|_| {
+                    let shared = Arc::clone(&shared);
+                    loom::thread::spawn(move || shared.raise())
+                })
+                .collect();
+            let seen = shared.arm();
+            raises.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(seen == 2 || shared.event.load(Ordering::SeqCst) == 1, "a lost wake-up");
+        });
+    }
+}

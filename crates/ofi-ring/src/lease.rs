@@ -1,0 +1,136 @@
+//! A lease: memory that others copy from and to until it ends, and an end that waits for copies under way.
+//!
+//! The owner has a generation that all users can read. Each user has a word that the owner can read, and that says through
+//! which slot the user is copying. Users and owner may be in several processes, and nobody writes another's words.
+//!
+//! Invariants:
+//! L1. A user copies only after it stored its word and then, behind a barrier, found the generation that it was given.
+//! L2. The owner raises the generation, and then, behind a barrier, looks at the words of all users.
+//!
+//! So either the user finds the new generation, and does not copy, or the owner finds the word, and waits. Pairs: the two
+//! barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides where either process lacks
+//! membarrier(2); DONE on the word, [`copy`] (Release) to [`is_copying`] (Acquire): the copy is over.
+
+use crate::membarrier::{self, Failed};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Runs `copying` if the lease of `slot` holds, in a way that its owner can wait for; whether it does. `generation`: the one
+/// that it was given with. `fences`: the user's process or the owner's lacks membarrier(2).
+#[inline(always)]
+pub fn copy(
+    word: &AtomicU64,
+    (slot, generation): (u32, u32),
+    current: &AtomicU32,
+    fences: bool,
+    copying: impl FnOnce(),
+) -> bool {
+    word.store(u64::from(slot) + 1, Ordering::Relaxed);
+    if fences {
+        fence(Ordering::SeqCst);
+    } else {
+        membarrier::light();
+    }
+    let holds = current.load(Ordering::Acquire) == generation; // L1
+    if holds {
+        copying();
+    }
+    word.store(0, Ordering::Release); // DONE
+    holds
+}
+
+/// Ends the leases of a slot. [`settle`] must follow, and then [`is_copying`] must be asked for each user.
+pub fn end(current: &AtomicU32) {
+    current.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Orders what was ended before the looks that follow. `light`: users may rely on [`membarrier::light`].
+///
+/// # Errors
+/// [`Failed`] if they do and the barrier fails: then a copy that has begun may not be seen.
+pub fn settle(light: bool) -> Result<(), Failed> {
+    fence(Ordering::SeqCst);
+    if light { membarrier::heavy() } else { Ok(()) }
+}
+
+/// Whether a user is copying through `slot`, by its word.
+pub fn is_copying(word: &AtomicU64, slot: u32) -> bool {
+    word.load(Ordering::Acquire) == u64::from(slot) + 1
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Arc, UnsafeCell};
+
+    struct Shared {
+        generation: AtomicU32,
+        word: AtomicU64,
+        memory: UnsafeCell<u32>,
+    }
+
+    // SAFETY: each cell is written by one user inside a copy, and by the owner when there are none: what the models check.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+
+    /// Users have words of their own, so one stands for all.
+    fn a_copy_ends_before_the_memory_is_taken_back(fences: bool) {
+        loom::model(move || {
+            let shared = Arc::new(Shared {
+                generation: AtomicU32::new(7),
+                word: AtomicU64::new(0),
+                memory: UnsafeCell::new(0),
+            });
+            let user = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    copy(&shared.word, (3, 7), &shared.generation, fences, || {
+                        // SAFETY: the lease holds, which loom checks.
+                        shared.memory.with_mut(|cell| unsafe { *cell += 1 });
+                    })
+                })
+            };
+            end(&shared.generation);
+            settle(!fences).unwrap();
+            while is_copying(&shared.word, 3) {
+                loom::thread::yield_now();
+            }
+            // SAFETY: nobody copies any more, which loom checks.
+            shared.memory.with_mut(|cell| unsafe { *cell = 100 });
+            let copied = user.join().unwrap();
+            // SAFETY: no other thread is there.
+            shared.memory.with_mut(|cell| assert_eq!(unsafe { *cell }, 100, "copied: {copied}"));
+        });
+    }
+
+    #[test]
+    fn with_membarrier() {
+        a_copy_ends_before_the_memory_is_taken_back(false);
+    }
+
+    #[test]
+    fn with_fences() {
+        a_copy_ends_before_the_memory_is_taken_back(true);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_holds_until_it_is_ended() {
+        let (word, current) = (AtomicU64::new(0), AtomicU32::new(7));
+        for fences in [true, false] {
+            let mut copied = false;
+            assert!(copy(&word, (3, 7), &current, fences, || {
+                assert!(is_copying(&word, 3) && !is_copying(&word, 2));
+                copied = true;
+            }));
+            assert!(copied && !is_copying(&word, 3));
+        }
+        end(&current);
+        settle(false).unwrap();
+        assert!(!copy(&word, (3, 7), &current, true, || unreachable!("it is over")));
+    }
+}
