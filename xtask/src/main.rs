@@ -11,6 +11,7 @@ mod docs;
 mod features;
 mod layouts;
 mod links;
+mod long;
 mod nightly;
 mod nixl;
 mod plugins;
@@ -111,6 +112,8 @@ enum Command {
     },
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level.
     Nixl,
+    /// What takes longer than CI may: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
+    Nightly(long::Amount),
     /// Compiles for aarch64.
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
         Command::Nixl => nixl::test(&mut report),
+        Command::Nightly(amount) => long::run(&mut report, amount),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),

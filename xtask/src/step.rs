@@ -26,9 +26,21 @@ pub enum Outcome {
     },
 }
 
+/// A step that has ended.
+#[derive(Debug)]
+pub struct Row {
+    /// The step.
+    pub name: String,
+    /// What became of it, in a word or two.
+    pub outcome: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
 /// The steps of one command.
 #[derive(Debug, Default)]
 pub struct Report {
+    rows: Vec<Row>,
     failed: Vec<String>,
     not_run: Vec<String>,
     flaky: Vec<String>,
@@ -41,21 +53,24 @@ impl Report {
         let begin = Instant::now();
         let result = step();
         let seconds = begin.elapsed().as_secs_f64();
-        match result {
-            Ok(Outcome::Passed) => eprintln!("--- {name}: passed, {seconds:.1} s"),
-            Ok(Outcome::NotRun(what)) => {
-                eprintln!("--- {name}: {} not run, {seconds:.1} s", what.len());
-                self.not_run.extend(what);
-            }
+        let (outcome, why) = match &result {
+            Ok(Outcome::Passed) => ("passed".to_string(), String::new()),
+            Ok(Outcome::NotRun(what)) => (format!("{} not run", what.len()), String::new()),
             Ok(Outcome::Flaky { flaky, not_run }) => {
-                eprintln!("--- {name}: {} flaky, {} not run, {seconds:.1} s", flaky.len(), not_run.len());
+                (format!("{} flaky, {} not run", flaky.len(), not_run.len()), String::new())
+            }
+            Err(why) => ("FAILED".to_string(), format!(": {why}")),
+        };
+        eprintln!("--- {name}: {outcome}, {seconds:.1} s{why}");
+        self.rows.push(Row { name: name.to_string(), outcome, seconds });
+        match result {
+            Ok(Outcome::Passed) => {}
+            Ok(Outcome::NotRun(what)) => self.not_run.extend(what),
+            Ok(Outcome::Flaky { flaky, not_run }) => {
                 self.flaky.extend(flaky);
                 self.not_run.extend(not_run);
             }
-            Err(why) => {
-                eprintln!("--- {name}: FAILED, {seconds:.1} s: {why}");
-                self.failed.push(format!("{name}: {why}"));
-            }
+            Err(why) => self.failed.push(format!("{name}: {why}")),
         }
     }
 
@@ -75,6 +90,11 @@ impl Report {
             };
             Ok(Outcome::Flaky { flaky: vec![format!("{name}: {}", why.replace('\n', " "))], not_run })
         });
+    }
+
+    /// The steps so far, in order.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     /// Prints what did not pass, and how the process should end.

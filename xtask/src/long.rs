@@ -1,0 +1,75 @@
+//! `cargo xtask nightly`: what takes longer than a commit may wait, and a table of it for `docs/nightly.md`.
+
+use std::fmt::Write as _;
+
+use crate::step::{Report, Row, output, root};
+use crate::{checks, nightly};
+
+/// How much of each.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Amount {
+    /// Cases of each property of the protocol.
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// Hours of virtual time.
+    #[arg(long, default_value_t = 24)]
+    hours: u64,
+    /// Processes that are killed at random.
+    #[arg(long, default_value_t = 1_000)]
+    kills: u64,
+    /// Minutes of mixed operations.
+    #[arg(long, default_value_t = 60)]
+    soak: u64,
+    /// Seconds for each fuzz target.
+    #[arg(long, default_value_t = 600)]
+    fuzz: u32,
+}
+
+/// Runs all of it, prints the table, and writes it to `docs/nightly.md`.
+pub fn run(report: &mut Report, amount: Amount) {
+    let Amount { seeds, hours, kills, soak, fuzz } = amount;
+    checks::simulate(report, seeds, hours);
+    report.add(&format!("{kills} kills"), || checks::kills(kills));
+    report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));
+    nightly::fuzz(report, fuzz, None);
+    let text = document(&amount, report.rows());
+    print!("{text}");
+    let path = root().join("docs/nightly.md");
+    report.add("docs/nightly.md", || {
+        std::fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(crate::step::Outcome::Passed)
+    });
+}
+
+fn document(amount: &Amount, rows: &[Row]) -> String {
+    let said = |program: &str, args: &[&str]| {
+        output(crate::step::command(program).args(args))
+            .map_or_else(|_| "unknown".into(), |text| text.trim().to_string())
+    };
+    let (tree, date) =
+        (said("git", &["rev-parse", "--short", "HEAD"]), said("date", &["-u", "+%Y-%m-%d %H:%M"]));
+    let Amount { seeds, hours, kills, soak, fuzz } = amount;
+    let mut text = format!(
+        "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
+         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --soak {soak} --fuzz {fuzz}`.\n\n\
+         | step | outcome | seconds |\n|---|---|---|\n"
+    );
+    for Row { name, outcome, seconds } in rows {
+        let _ = writeln!(text, "| {name} | {outcome} | {seconds:.0} |");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_line_for_each_step() {
+        let amount = Amount { seeds: 5, hours: 1, kills: 2, soak: 3, fuzz: 4 };
+        let rows = [Row { name: "2 kills".into(), outcome: "passed".into(), seconds: 1.4 }];
+        let text = document(&amount, &rows);
+        assert!(text.contains("--seeds 5 --hours 1 --kills 2 --soak 3 --fuzz 4"), "{text}");
+        assert!(text.ends_with("|---|---|---|\n| 2 kills | passed | 1 |\n"), "{text}");
+    }
+}
