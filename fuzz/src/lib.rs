@@ -3,12 +3,15 @@
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
 //! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
+//! `rails`: messages and metadata of agents.
 
 mod lane;
 mod protocol;
+mod rails;
 
 pub use lane::lane;
 pub use protocol::protocol;
+pub use rails::rails;
 
 use ofi::raw::{
     AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags,

@@ -48,3 +48,10 @@ fn protocol() {
         assert!(sessions > 0 || name == "strangers", "{name} gets no further than a handshake");
     });
 }
+
+#[test]
+fn rails() {
+    replay("rails", |name, input| {
+        assert_eq!(targets::rails(input), !name.starts_with("refused"), "{name}");
+    });
+}

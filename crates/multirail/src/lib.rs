@@ -1,8 +1,30 @@
 //! One transfer over many rails: what NIXL does above libfabric, in Rust on `ofi`.
 //!
-//! [`Topology`] says which NICs serve which accelerator and which memory.
-#![forbid(unsafe_code)]
+//! An [`Agent`] has rails (each a domain, an endpoint and a queue of any provider) and regions of memory. It hands out
+//! [metadata](Agent::metadata), by which its peers reach both. A peer [prepares](Agent::prepare) lists of local and remote ranges and
+//! posts them: reads or writes, cut over the rails, with a notification behind the data. [`Topology`] says which NICs serve which
+//! accelerator and which memory.
+//!
+//! What decides is [`engine`], which does no I/O; [`wire`] has what agents tell each other. `docs/multirail.md` is the guide.
+#![deny(unsafe_code)] // allowed in memory.rs and rail.rs, which lend memory to rails
 
+mod agent;
+mod builder;
+mod driver;
+pub mod engine;
+mod exchange;
+mod memory;
+mod rail;
+mod range;
 pub mod topology;
+mod transfer;
+pub mod wire;
 
+pub use agent::Agent;
+pub use builder::Builder;
+pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
+pub use exchange::Server;
+pub use memory::{Library, Local, Region};
+pub use rail::RailCounts;
 pub use topology::Topology;
+pub use transfer::{Prepared, Remote, Transfer};

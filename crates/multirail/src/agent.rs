@@ -1,0 +1,343 @@
+//! Agents: rails, memory and peers of one process, driven by whoever calls.
+//!
+//! An agent has one lock. Whoever takes it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does, and so does the progress
+//! thread, if there is one. Nothing calls back into the program.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi::{BufferMut, Errno, Error, Result};
+
+use crate::builder::{Builder, Thread};
+use crate::driver::{Driver, Guard, Shared};
+use crate::engine::{Counts, Event, Notification, PathState, PeerId, Piece, Plan, Way};
+use crate::memory::{Inner as RegionInner, Library, Local, Region};
+use crate::rail::RailCounts;
+use crate::transfer::{Prepared, Remote, Transfer};
+use crate::wire::{Metadata, RegionInfo};
+
+/// How long an agent that is dropped tries to tell its peers.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Rails, memory and peers of one process. Clones are the same agent; threads may share it.
+///
+/// Dropping the last clone, with the last plan and transfer, tells the peers and closes the rails.
+#[derive(Clone)]
+pub struct Agent {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) thread: Arc<Thread>,
+}
+
+impl Agent {
+    /// Begins to open an agent: peers know it by its name.
+    pub fn builder(name: &str) -> Builder {
+        Builder::new(name)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn region_id(&self) -> u64 {
+        self.shared.next_region.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn keep<B>(&self, region: Region<B>) -> Region<B> {
+        let mut regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.retain(|_, region| region.strong_count() > 0);
+        regions.insert(region.id(), Arc::downgrade(region.inner()));
+        region
+    }
+
+    /// Makes a buffer a region: source and target of transfers. Rails register it when they first need it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an empty buffer.
+    pub fn register<B: BufferMut>(&self, buffer: B) -> Result<Region<B>> {
+        Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
+    }
+
+    /// Allocates a region that peers of the same host share: the fastest there. It is zeroed.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
+    pub fn alloc(&self, len: usize) -> Result<Region<Library>> {
+        let rails = self.shared.lock().rails.iter().position(|rail| rail.spec.info.provider == "shm");
+        Ok(self.keep(Region::allocate(self.region_id(), len, rails.unwrap_or(0), &self.shared.domains)?))
+    }
+
+    /// What peers need of this agent, with all of its regions: to be handed to them by any way, and given to [`Agent::load`] there.
+    ///
+    /// # Errors
+    /// What registering a region on a rail answers, if no rail takes it.
+    pub fn metadata(&self) -> Result<Vec<u8>> {
+        let regions: Vec<Arc<RegionInner>> = {
+            let regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
+            regions.values().filter_map(Weak::upgrade).collect()
+        };
+        let infos = regions.iter().map(|region| region.info()).collect::<Result<Vec<RegionInfo>>>()?;
+        Ok(self.shared.lock().core.metadata(infos).encode())
+    }
+
+    /// As [`Agent::metadata`], with this region alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
+        let info = region.inner().info()?;
+        Ok(self.shared.lock().core.metadata(vec![info]).encode())
+    }
+
+    /// Takes the metadata of a peer, and answers its name. Metadata of the same incarnation adds regions; that of another replaces
+    /// everything that was known of the peer.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for bytes that are no metadata of this version, `FI_EADDRINUSE` for a peer with the name of this agent,
+    /// `FI_EHOSTUNREACH` if no rail of the peer's reaches one here, `FI_ENOSPC` for too many peers.
+    pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
+        let parsed = Metadata::parse(metadata).map_err(|malformed| {
+            Error::wanted(
+                Errno::EINVAL,
+                "the metadata of an agent",
+                "what Agent::metadata gave",
+                format!("{} bytes: {malformed}", metadata.len()),
+                "check how it was handed over, and that both programs are of one version",
+            )
+        })?;
+        let mut driver = self.shared.lock();
+        driver
+            .core
+            .load(&parsed)
+            .map_err(|(errno, why)| Error::with(errno, format!("{}: {why}", parsed.name)))?;
+        Ok(parsed.name.into())
+    }
+
+    fn peer(&self, driver: &Driver, name: &str) -> Result<PeerId> {
+        driver.core.find(name).ok_or_else(|| {
+            Error::wanted(
+                Errno::ENOENT,
+                "a peer",
+                "one whose metadata was loaded",
+                format!("{name:?}"),
+                "give its metadata to Agent::load",
+            )
+        })
+    }
+
+    /// Regions of a peer, as its metadata says: their numbers and lengths.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn regions(&self, peer: &str) -> Result<Vec<(u64, u64)>> {
+        let driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
+    }
+
+    /// Prepares transfers: local ranges, and equally long ranges of the peer's regions, one for one.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer or region that is not known; `FI_EINVAL` for lists of different lengths, ranges of different lengths, empty
+    /// ones, and such as go beyond their region.
+    pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
+        if local.len() != remote.len() {
+            let found = format!("{} local and {} remote ones", local.len(), remote.len());
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "descriptors",
+                "as many local as remote ones",
+                found,
+                "pair them",
+            ));
+        }
+        let driver = self.shared.lock();
+        let peer_id = self.peer(&driver, peer)?;
+        let mut plan = Plan {
+            way,
+            pieces: Vec::new(),
+            regions: Vec::new(),
+            incarnation: 0,
+            total: 0,
+            guard: Guard::new(),
+        };
+        plan.pieces.reserve(local.len());
+        for (nth, (local, remote)) in local.iter().zip(remote).enumerate() {
+            let region = plan.guard.iter().position(|region| Arc::ptr_eq(region, &local.region));
+            let region = region.unwrap_or_else(|| {
+                plan.guard.push(Arc::clone(&local.region));
+                plan.guard.len() - 1
+            });
+            let remote_region = match plan.regions.iter().rposition(|region| region.id == remote.region) {
+                Some(known) => known,
+                None => {
+                    let found = driver.core.region(peer_id, remote.region);
+                    let (found, incarnation) =
+                        found.ok_or_else(|| unknown_region(peer, remote.region, nth))?;
+                    plan.incarnation = incarnation;
+                    plan.regions.push(found);
+                    plan.regions.len() - 1
+                }
+            };
+            let len = plan.regions[remote_region].len;
+            let is_inside = remote.offset.checked_add(remote.len).is_some_and(|end| end <= len);
+            if local.len != remote.len || local.len == 0 || !is_inside {
+                return Err(Error::wanted(
+                    Errno::EINVAL,
+                    format!("descriptor {nth}"),
+                    format!("one to {len} bytes, as many as the local range has ({})", local.len),
+                    format!("{} bytes at {} of region {}", remote.len, remote.offset, remote.region),
+                    "give ranges that lie inside, and are equally long",
+                ));
+            }
+            plan.total += local.len;
+            plan.pieces.push(Piece {
+                region: region as u32,
+                local: local.region.address() + local.offset,
+                remote_region: remote_region as u32,
+                remote: remote.offset,
+                len: local.len,
+            });
+        }
+        Ok(Prepared::new(plan, peer_id, self.clone()))
+    }
+
+    /// Sends a notification that waits for no transfer. It is one of its own: [`Transfer::wait`] says when it is with the peer.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known; `FI_EMSGSIZE`.
+    pub fn notify(&self, peer: &str, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
+        self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
+    }
+
+    /// The next notification of a peer, of those that [`Agent::progress`] has brought in.
+    pub fn take_notification(&self) -> Option<Notification> {
+        self.shared.lock().core.take_notification()
+    }
+
+    /// The next notification of a peer, or `None` if none comes within `timeout`.
+    ///
+    /// # Errors
+    /// What a rail's queue answers.
+    pub fn wait_notification(&self, timeout: Duration) -> Result<Option<Notification>> {
+        self.shared.wait_for(timeout, |driver| driver.core.take_notification())
+    }
+
+    /// What happened to peers since the last call.
+    pub fn events(&self) -> Vec<Event> {
+        self.shared.lock().core.take_events()
+    }
+
+    /// Whether a session with the peer is open. The first transfer opens one.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn is_connected(&self, peer: &str) -> Result<bool> {
+        let driver = self.shared.lock();
+        Ok(driver.core.is_up(self.peer(&driver, peer)?))
+    }
+
+    /// The paths to a peer, as they are now.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn paths(&self, peer: &str) -> Result<Vec<PathState>> {
+        let driver = self.shared.lock();
+        Ok(driver.core.paths(self.peer(&driver, peer)?, self.shared.now()))
+    }
+
+    /// What each rail has counted.
+    pub fn rails(&self) -> Vec<(String, RailCounts)> {
+        let driver = self.shared.lock();
+        driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()
+    }
+
+    /// Operations that rails have not given back, and transfers that were not given up or are not quiet.
+    pub fn under_way(&self) -> (usize, usize) {
+        let (operations, transfers, _) = self.shared.lock().core.kept();
+        (operations, transfers)
+    }
+
+    /// What was dropped and moved.
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().core.counts()
+    }
+
+    /// Ends the session with a peer, and tells it. Transfers under way fail; what is posted later opens a new one.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn disconnect(&self, peer: &str) -> Result<()> {
+        let mut driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        let now = self.shared.now();
+        driver.core.disconnect(id, now);
+        driver.pump(now);
+        Ok(())
+    }
+
+    /// Forgets a peer, after [`Agent::disconnect`].
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn forget(&self, peer: &str) -> Result<()> {
+        let mut driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        let now = self.shared.now();
+        driver.core.forget(id, now);
+        driver.pump(now);
+        Ok(())
+    }
+
+    /// Drives everything once, without waiting. Whether there was anything to do.
+    ///
+    /// # Errors
+    /// What a rail's queue answers.
+    pub fn progress(&self) -> Result<bool> {
+        self.shared.lock().progress(self.shared.now())
+    }
+}
+
+fn unknown_region(peer: &str, region: u64, nth: usize) -> Error {
+    Error::wanted(
+        Errno::ENOENT,
+        format!("descriptor {nth}"),
+        format!("a region of {peer:?} whose metadata was loaded"),
+        format!("region {region}"),
+        "load the peer's newest metadata",
+    )
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Agent({})", self.shared.name)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.thread) == 1 {
+            self.shared.over.store(true, Ordering::Relaxed);
+            self.say_goodbye();
+        }
+    }
+}
+
+impl Agent {
+    /// Tells the peers that this agent goes, for a short time.
+    fn say_goodbye(&self) {
+        let began = Instant::now();
+        let mut driver = self.shared.lock();
+        let now = self.shared.now();
+        for (_, peer) in driver.core.peers() {
+            driver.core.forget(peer, now);
+        }
+        while driver.core.kept().2 > 0 && began.elapsed() < FAREWELL {
+            if driver.progress(self.shared.now()).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Opening an agent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ofi::raw::Domain;
+use ofi::{Errno, Error, Hints, Info, Result};
+
+use crate::agent::Agent;
+use crate::driver::{Driver, NAP, SPIN, Shared};
+use crate::engine::{Config, Core, RailSpec};
+use crate::rail::Rail;
+use crate::wire::{MOST_RAILS, check_name};
+
+/// How to open an [`Agent`].
+///
+/// ```
+/// use multirail::Agent;
+/// use ofi::Hints;
+/// let agent = Agent::builder("decode-0").rail(Hints::new().provider("shm")).open()?;
+/// assert_eq!(agent.name(), "decode-0");
+/// # Ok::<(), ofi::Error>(())
+/// ```
+#[must_use]
+#[derive(Debug)]
+pub struct Builder {
+    name: String,
+    rails: Vec<Wanted>,
+    config: Config,
+    progress_thread: bool,
+    shared_memory: bool,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    Hints(Box<Hints>),
+    Info(Box<Info>),
+}
+
+impl Builder {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            rails: Vec::new(),
+            config: Config::default(),
+            progress_thread: false,
+            shared_memory: true,
+        }
+    }
+
+    /// Adds a rail: the first that getinfo offers for these hints. The same hints twice are two rails.
+    pub fn rail(mut self, hints: Hints) -> Self {
+        self.rails.push(Wanted::Hints(Box::new(hints)));
+        self
+    }
+
+    /// Adds the rail of an info.
+    pub fn rail_of(mut self, info: &Info) -> Self {
+        self.rails.push(Wanted::Info(Box::new(info.clone())));
+        self
+    }
+
+    /// How choices are made.
+    pub fn config(self, config: Config) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Has a thread drive the agent, so that peers are answered while the program does something else.
+    pub fn progress_thread(self, wanted: bool) -> Self {
+        Self { progress_thread: wanted, ..self }
+    }
+
+    /// Whether rails of other providers may reach peers of this host through shared memory (`FI_OPT_SHARED_MEMORY_PERMITTED`), as `udp` does unasked.
+    pub fn shared_memory(self, wanted: bool) -> Self {
+        Self { shared_memory: wanted, ..self }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a bad name and without rails; those of [`ofi::getinfo`] and of opening.
+    pub fn open(self) -> Result<Agent> {
+        check_name(&self.name)?;
+        if self.rails.is_empty() || self.rails.len() > MOST_RAILS {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the rails of an agent",
+                format!("1 to {MOST_RAILS}"),
+                self.rails.len().to_string(),
+                "add rails with Builder::rail",
+            ));
+        }
+        let open = |wanted: &Wanted| match wanted {
+            Wanted::Hints(hints) => Rail::open(hints, self.shared_memory),
+            Wanted::Info(info) => Rail::of_info(info, self.shared_memory),
+        };
+        let rails = self.rails.iter().map(open).collect::<Result<Vec<Rail>>>()?;
+        let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
+        let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
+        let core = Core::new(&self.name, specs, self.config, Box::new(random));
+        let stalled = rails.iter().map(|_| VecDeque::new()).collect();
+        let shared = Arc::new(Shared {
+            name: self.name.into(),
+            began: Instant::now(),
+            domains,
+            state: Mutex::new(Driver { core, rails, stalled }),
+            regions: Mutex::new(BTreeMap::new()),
+            next_region: AtomicU64::new(1),
+            over: AtomicBool::new(false),
+        });
+        let thread = self.progress_thread.then(|| spawn(&shared)).transpose()?;
+        Ok(Agent { shared, thread: Arc::new(Thread(thread)) })
+    }
+}
+
+/// 64 random bits of the system's.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        // No source of randomness: two clocks and an address are what is left to differ by.
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let here = &raw const since as usize as u64;
+        (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40
+    })
+}
+
+fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(shared);
+    let run = move || {
+        let mut idle = Instant::now();
+        // The thread keeps nothing: it ends with the agent's last handle.
+        while let Some(shared) = weak.upgrade().filter(|shared| !shared.over.load(Ordering::Relaxed)) {
+            let progressed = shared.lock().progress(shared.now());
+            match progressed {
+                Ok(true) => idle = Instant::now(),
+                Ok(false) if idle.elapsed() < SPIN => std::thread::yield_now(),
+                Ok(false) => {
+                    drop(shared);
+                    std::thread::sleep(NAP);
+                }
+                Err(error) => {
+                    tracing::error!(target: "multirail", %error, "the progress thread ends");
+                    return;
+                }
+            }
+        }
+    };
+    Ok(std::thread::Builder::new().name("multirail".into()).spawn(run)?)
+}
+
+/// The progress thread. It ends when the agent does.
+pub(crate) struct Thread(Option<JoinHandle<()>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // The thread itself may drop the last handle of what it upgraded, never this one.
+        if let Some(thread) = self.0.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What drives an agent: polls rails, carries the engine's commands out, waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi::raw::Domain;
+use ofi::{Errno, Error, Result};
+
+use crate::engine::{Command, Core};
+use crate::memory::Inner as RegionInner;
+use crate::rail::{Happened, Rail};
+
+/// Commands that one call of [`Driver::progress`] carries out, so that it ends.
+const COMMANDS: usize = 4096;
+/// Queue reads of one rail in one call, likewise.
+const READS: usize = 16;
+/// How long a waiting thread polls before it sleeps between polls, and how long it sleeps.
+pub(crate) const SPIN: Duration = Duration::from_micros(200);
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+
+/// What keeps the memory of a plan.
+pub(crate) type Guard = Vec<Arc<RegionInner>>;
+
+/// What the handles of an agent share.
+pub(crate) struct Shared {
+    pub(crate) name: Arc<str>,
+    pub(crate) began: Instant,
+    pub(crate) domains: Arc<[Arc<dyn Domain>]>,
+    pub(crate) state: Mutex<Driver>,
+    pub(crate) regions: Mutex<BTreeMap<u64, Weak<RegionInner>>>,
+    pub(crate) next_region: AtomicU64,
+    pub(crate) over: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Drives everything until `found` finds something, or the time is up.
+    pub(crate) fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        mut found: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let began = Instant::now();
+        let mut idle = began;
+        loop {
+            let was_busy = {
+                let mut driver = self.lock();
+                let was_busy = driver.progress(self.now())?;
+                if let Some(result) = found(&mut driver) {
+                    return Ok(Some(result));
+                }
+                was_busy
+            };
+            if began.elapsed() >= timeout {
+                return Ok(None);
+            }
+            if was_busy {
+                idle = Instant::now();
+            } else if idle.elapsed() < SPIN {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+}
+
+/// What the lock protects.
+pub(crate) struct Driver {
+    // Fields drop in order: rails first, since closing them ends what uses the memory that the plans of `core` keep.
+    pub(crate) rails: Vec<Rail>,
+    pub(crate) core: Core<Guard>,
+    /// Commands that a rail had no room for, oldest first.
+    pub(crate) stalled: Vec<VecDeque<Command>>,
+}
+
+impl Driver {
+    /// Polls all rails and does what is to be done. Whether there was anything.
+    pub(crate) fn progress(&mut self, now: Duration) -> Result<bool> {
+        let mut was_busy = false;
+        let Self { rails, core, .. } = self;
+        for rail in rails.iter_mut() {
+            for _ in 0..READS {
+                let has_news = rail.poll(|happened| match happened {
+                    Happened::Ended(op, result) => core.ended(op, result, now),
+                    Happened::Message(bytes) => core.message(bytes, now),
+                    Happened::Arrived(data) => core.arrived(data),
+                })?;
+                was_busy |= has_news;
+                if !has_news {
+                    break;
+                }
+            }
+        }
+        self.core.tick(now);
+        Ok(self.pump(now) || was_busy)
+    }
+
+    /// Carries out commands. Whether there were any.
+    pub(crate) fn pump(&mut self, now: Duration) -> bool {
+        let mut blocked = 0_u64;
+        let mut was_freed = false;
+        for rail in 0..self.stalled.len() {
+            while let Some(command) = self.stalled[rail].pop_front() {
+                if let Some(refused) = self.carry_out(command, false, now) {
+                    self.stalled[rail].push_front(refused);
+                    blocked |= 1 << rail;
+                    break;
+                }
+                was_freed = true;
+            }
+        }
+        if was_freed {
+            self.core.wake_all();
+        }
+        let mut next = self.core.next_command(blocked, now);
+        let was_busy = next.is_some() || was_freed;
+        for _ in 0..COMMANDS {
+            let Some(command) = next else { return was_busy };
+            next = self.core.next_command(blocked, now);
+            let more = match (&command, &next) {
+                (Command::Access(this), Some(Command::Access(that))) => this.rail == that.rail,
+                _ => false,
+            };
+            if let Some(rail) = rail_of(&command)
+                && blocked >> rail & 1 == 1
+            {
+                self.stalled[rail].push_back(command);
+                continue;
+            }
+            if let Some(refused) = self.carry_out(command, more, now)
+                && let Some(rail) = rail_of(&refused)
+            {
+                blocked |= 1 << rail;
+                self.stalled[rail].push_back(refused);
+            }
+        }
+        // Enough for one call: the last goes first next time.
+        if let Some(command) = next {
+            match rail_of(&command) {
+                Some(rail) => self.stalled[rail].push_back(command),
+                None => drop(self.carry_out(command, false, now)),
+            }
+        }
+        was_busy
+    }
+
+    /// Carries a command out, or gives it back if the rail has no room.
+    fn carry_out(&mut self, command: Command, more: bool, now: Duration) -> Option<Command> {
+        match command {
+            Command::Insert { path, rail, format, address } => {
+                let inserted = self.rails[rail].insert(format, &address);
+                self.core.inserted(path, inserted);
+            }
+            Command::Remove { rail, addr } => self.rails[rail].remove(addr),
+            Command::Send { op, rail, addr, bytes } => match self.rails[rail].send(op, addr, bytes) {
+                Ok(()) => {}
+                Err((error, bytes)) if error.is_again() => {
+                    return Some(Command::Send { op, rail, addr, bytes });
+                }
+                Err((error, _)) => {
+                    tracing::debug!(target: "multirail", %error, rail, "a message could not be sent");
+                    self.core.ended(op, Err(error.errno()), now);
+                }
+            },
+            Command::Access(access) => {
+                let Self { rails, core, .. } = self;
+                let region =
+                    core.plan(access.transfer).and_then(|plan| plan.guard.get(access.region as usize));
+                let posted = match region {
+                    Some(region) => rails[access.rail].access(&access, region, more),
+                    None => Err(Error::new(Errno::ECANCELED)),
+                };
+                match posted {
+                    Ok(()) => {}
+                    Err(error) if error.is_again() => return Some(command),
+                    Err(error) => {
+                        tracing::debug!(target: "multirail", %error, rail = access.rail, "an access could not be posted");
+                        core.ended(access.op, Err(error.errno()), now);
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+fn rail_of(command: &Command) -> Option<usize> {
+    match command {
+        Command::Send { rail, .. } => Some(*rail),
+        Command::Access(access) => Some(access.rail),
+        Command::Insert { .. } | Command::Remove { .. } => None,
+    }
+}

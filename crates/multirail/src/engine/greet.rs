@@ -1,0 +1,279 @@
+//! How a session opens: greeting, welcome, confirmation, and the answer to it.
+//!
+//! An incarnation is a random number, so nobody can tell which of two is newer; instead, nothing is replaced before the other side has
+//! answered: a greeting that was delayed beyond its sender's death gets a welcome that nobody confirms. A restarted peer's greeting
+//! ends the session with its predecessor when it is confirmed, not before. The greeter in turn uses the session only when the other side
+//! has said something in it: a welcome may be as old as a greeting.
+//!
+//! Where both greet at once, the one with the greater incarnation takes no notice of the other's greeting, and the other gives its own
+//! up: what waits for it goes by the session that the peer opens. So does what is posted while a peer's greeting is answered. Greetings are repeated, on one path after the other, until the session is open or its time is up.
+
+use std::sync::Arc;
+
+use ofi::Errno;
+use ofi_core::slots::SlotId;
+
+use super::session::{Session, State};
+use super::{Command, Core, Event, InFlight, OpId, PathId, Time, Timer, path};
+use crate::wire::message::{Body, Reason};
+use crate::wire::{Message, RailInfo};
+
+/// Confirmations without an answer after which a greeting is sent again.
+const CONFIRMATIONS: u32 = 4;
+/// Greetings that are turned down at the same time; others are not answered.
+const REJECTIONS: usize = 64;
+
+impl<G> Core<G> {
+    /// A session in this state, with an address for each path on its way into the vectors.
+    fn open(&mut self, incarnation: u64, theirs: u64, state: State, rails: &[RailInfo], now: Time) -> SlotId {
+        let tag = loop {
+            let tag = (self.random)();
+            if !self.tags.contains_key(&((tag >> 32) as u32)) {
+                break tag;
+            }
+        };
+        // Whoever greets repeats it: an answer that nobody confirms is given up soon.
+        let patience = if state == State::Offered {
+            8 * self.config.greeting_interval
+        } else {
+            self.config.connect_timeout
+        };
+        let deadline = now + patience.min(self.config.connect_timeout);
+        let paths = path::pair(&self.rails, rails);
+        let addresses: Vec<_> = paths.iter().map(|path| (path.rail, rails[path.remote].clone())).collect();
+        let mut session = Session::new(incarnation, tag, theirs, state, paths, deadline);
+        session.rails = rails.to_vec();
+        let id = self.sessions.insert(session);
+        self.tags.insert((tag >> 32) as u32, id);
+        for (nth, (rail, RailInfo { format, address, .. })) in addresses.into_iter().enumerate() {
+            self.commands.push_back(Command::Insert {
+                path: PathId { session: id, path: nth },
+                rail,
+                format,
+                address,
+            });
+        }
+        self.remind(deadline, Timer::Session(id));
+        self.wake(id);
+        id
+    }
+
+    /// Begins to open a session with a peer.
+    pub(super) fn greet(&mut self, peer: SlotId, now: Time) -> SlotId {
+        let (incarnation, rails) = self
+            .peers
+            .get(peer)
+            .map_or_else(|| (0, Vec::new()), |found| (found.incarnation, found.rails.clone()));
+        let id = self.open(incarnation, 0, State::Greeting, &rails, now);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.peer = Some(peer);
+        }
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.current = Some(id);
+        }
+        id
+    }
+
+    /// A peer greets.
+    pub(super) fn greeted(
+        &mut self,
+        to: u64,
+        name: &str,
+        incarnation: u64,
+        theirs: u64,
+        rails: &[RailInfo],
+        now: Time,
+    ) {
+        if path::pair(&self.rails, rails).is_empty() {
+            self.counts.strays += 1; // there is no way to answer
+            return;
+        }
+        if to != self.incarnation {
+            return self.reject(Reason::Stale, incarnation, theirs, rails, now);
+        }
+        let Ok(id) = self.peer(name, incarnation, rails) else {
+            return self.reject(Reason::Full, incarnation, theirs, rails, now);
+        };
+        let is_self = incarnation == self.incarnation;
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let (current, before) = (peer.current.filter(|_| !is_self), peer.offered);
+        let mut given_up = None;
+        if let Some(found) = current.and_then(|current| self.sessions.get(current)) {
+            let is_opening = matches!(found.state, State::Greeting | State::Confirming);
+            let is_crossing = is_opening && found.incarnation == incarnation;
+            let is_open = found.state == State::Up && found.theirs == theirs;
+            if is_open || (is_crossing && self.incarnation > incarnation) {
+                return;
+            }
+            given_up = current.filter(|_| is_crossing);
+        }
+        if let Some(offered) = before
+            && let Some(session) = self.sessions.get_mut(offered)
+            && session.theirs == theirs
+            && session.incarnation == incarnation
+        {
+            if session.state == State::Offered {
+                session.due = true; // the welcome was lost
+                self.wake(offered);
+            }
+            return;
+        }
+        let offered = self.open(incarnation, theirs, State::Offered, rails, now);
+        if let Some(session) = self.sessions.get_mut(offered) {
+            session.peer = Some(id);
+        }
+        for old in before.into_iter().chain(given_up) {
+            self.move_waiting(old, offered);
+            self.end_session(old, Errno::ECONNRESET);
+            self.settle(old);
+        }
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.offered = Some(offered);
+        }
+    }
+
+    fn reject(&mut self, reason: Reason, incarnation: u64, theirs: u64, rails: &[RailInfo], now: Time) {
+        let rejecting = |session: &Session| matches!(session.state, State::Rejecting(_));
+        if self.sessions.ids(rejecting).len() < REJECTIONS {
+            self.open(incarnation, theirs, State::Rejecting(reason), rails, now);
+        }
+    }
+
+    /// The greeting, welcome or rejection that is due.
+    pub(super) fn greeting_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+        let session = self.sessions.get_mut(id)?;
+        if !session.due {
+            return None;
+        }
+        let paths = session.paths.len();
+        let open = |path: &path::Path| path.addr.is_some() && blocked >> path.rail & 1 == 0;
+        let index =
+            (0..paths).map(|nth| (session.turn + nth) % paths).find(|&at| open(&session.paths[at]))?;
+        session.due = false;
+        session.turn = index + 1;
+        let (rail, addr) = (session.paths[index].rail, session.paths[index].addr?);
+        session.paths[index].posted(0, now);
+        session.operations += 1;
+        let (state, tag) = (session.state, session.tag);
+        let (to, body) = match state {
+            State::Rejecting(reason) => {
+                let to = session.theirs;
+                session.state = State::Over;
+                self.tags.remove(&((tag >> 32) as u32));
+                (to, Body::Reject(reason))
+            }
+            State::Offered => (session.theirs, Body::Welcome { incarnation: self.incarnation, tag }),
+            State::Confirming => {
+                session.confirmations += 1;
+                (session.theirs, Body::Confirm)
+            }
+            _ => {
+                let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
+                let (name, incarnation) = (self.name.to_string(), self.incarnation);
+                (session.incarnation, Body::Hello { name, incarnation, tag, rails })
+            }
+        };
+        if matches!(state, State::Greeting | State::Confirming) {
+            self.remind(now + self.config.greeting_interval, Timer::Session(id));
+        }
+        let op = OpId(self.ops.insert(InFlight::Once { session: id, path: index }));
+        Some(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() })
+    }
+
+    /// Time for a session that is not open.
+    pub(super) fn session_timer(&mut self, id: SlotId, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if matches!(session.state, State::Up | State::Over) {
+            return;
+        }
+        if now >= session.deadline {
+            let peer =
+                session.peer.filter(|_| session.state == State::Offered && !session.transfers.is_empty());
+            if let Some(peer) =
+                peer.filter(|&peer| self.peers.get(peer).is_some_and(|peer| peer.current.is_none()))
+            {
+                let greeting = self.greet(peer, now);
+                self.move_waiting(id, greeting);
+            }
+            self.end_session(id, Errno::ETIMEDOUT);
+            self.settle(id);
+            return;
+        }
+        if session.state == State::Confirming && session.confirmations >= CONFIRMATIONS {
+            (session.state, session.confirmations) = (State::Greeting, 0);
+        }
+        if session.state != State::Offered {
+            session.due = true;
+        }
+        self.wake(id);
+    }
+
+    /// The peer has welcomed us.
+    pub(super) fn welcomed(&mut self, id: SlotId, incarnation: u64, tag: u64) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.incarnation != incarnation {
+            self.counts.strays += 1;
+            return;
+        }
+        if session.state == State::Greeting || session.theirs != tag {
+            (session.theirs, session.state, session.due) = (tag, State::Confirming, true);
+        }
+        self.wake(id);
+    }
+
+    /// The peer has said something in a session that we have asked for.
+    pub(super) fn opened(&mut self, id: SlotId) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.state = State::Up;
+        if let Some(peer) = session.peer.and_then(|peer| self.peers.get(peer)) {
+            let name = Arc::clone(&peer.name);
+            self.tell(Event::Up(name));
+        }
+        self.wake(id);
+    }
+
+    /// The peer has what we offered: it takes the place of what was there before.
+    pub(super) fn confirmed(&mut self, id: SlotId) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.state = State::Up;
+        let (incarnation, rails) = (session.incarnation, session.rails.clone());
+        let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
+        if incarnation == self.incarnation {
+            return; // our own other end; what we post goes by the session that greeted
+        }
+        peer.offered = None;
+        let old = peer.current.replace(id);
+        let name = Arc::clone(&peer.name);
+        if peer.incarnation != incarnation {
+            // A new incarnation has new addresses, and its memory new keys.
+            (peer.incarnation, peer.rails) = (incarnation, rails);
+            peer.regions.clear();
+            self.tell(Event::Restarted(Arc::clone(&name)));
+        }
+        if let Some(old) = old {
+            self.move_waiting(old, id);
+            self.end_session(old, Errno::ECONNRESET);
+            self.settle(old);
+        }
+        self.tell(Event::Up(name));
+        self.wake(id);
+    }
+
+    /// Transfers that wait for a session to open go by another, if it is with the same incarnation.
+    fn move_waiting(&mut self, old: SlotId, new: SlotId) {
+        let Some(session) = self.sessions.get_mut(old) else { return };
+        let (state, incarnation) = (session.state, session.incarnation);
+        if !matches!(state, State::Greeting | State::Confirming | State::Offered)
+            || self.sessions.get(new).is_none_or(|new| new.incarnation != incarnation)
+        {
+            return;
+        }
+        for id in self.transfers.ids(|transfer| transfer.session == old && transfer.outcome.is_none()) {
+            if let Some(transfer) = self.transfers.get_mut(id) {
+                transfer.session = new;
+                transfer.queued = false;
+            }
+            self.queue(id);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Notifications of one session as they come in: fragments in any order, once or more often, beside the writes that they wait for.
+//!
+//! A notification is handed out when all of its fragments are here and all writes of its transfer have arrived. Each write carries the
+//! number of its transfer and its own number within it, so a write that came twice, since its rail failed and it was sent again,
+//! counts once. Only transfers with a notification count.
+//!
+//! Bounds: ids within [`WINDOW`] of the oldest that is missing, [`BYTES`] in unfinished notifications, and the writes of the last
+//! [`NUMBERS`] transfers. The sender keeps to less; what goes beyond is dropped and counted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::wire::message::{FRAGMENT, Fragment};
+
+/// How far ahead of the oldest missing notification a sender may be.
+pub(super) const WINDOW: u64 = 1024;
+/// Bytes of unfinished notifications. One notification alone may be longer than what is left.
+pub(super) const BYTES: usize = 32 << 20;
+/// Transfers whose writes are counted at the same time.
+pub(super) const NUMBERS: u16 = 2048;
+
+/// Notifications of one session.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    arrivals: BTreeMap<u16, Arrivals>,
+    newest: Option<u16>,
+    partial: HashMap<u64, Partial>,
+    /// Notifications that are whole and wait for writes, by the transfer's number.
+    waiting: HashMap<u16, Vec<u64>>,
+    bytes: usize,
+    /// All ids below were handed out.
+    below: u64,
+    /// Ids beyond that were handed out too.
+    above: BTreeSet<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Arrivals {
+    seen: Bits,
+    count: u32,
+}
+
+#[derive(Debug)]
+struct Partial {
+    bytes: Vec<u8>,
+    have: Bits,
+    missing: u32,
+    expected: u32,
+    transfer: u16,
+}
+
+/// What became of a fragment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// More is needed.
+    Incomplete,
+    /// This notification may be handed out.
+    Complete(u64, Vec<u8>),
+    /// It was handed out before: its acknowledgement was lost.
+    Repeated,
+    /// It contradicts the bounds, or the fragments before it.
+    Refused,
+}
+
+#[derive(Debug, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    /// Whether it was new.
+    fn set(&mut self, at: usize) -> bool {
+        let (word, bit) = (at / 64, 1 << (at % 64));
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
+    }
+}
+
+impl Inbox {
+    /// A write has arrived. Gives what may be handed out now; `None` if the write is of no transfer that counts.
+    pub(super) fn arrived(&mut self, transfer: u16, chunk: u16) -> Option<Vec<(u64, Vec<u8>)>> {
+        let newest = *self.newest.get_or_insert(transfer);
+        let ahead = transfer.wrapping_sub(newest).cast_signed();
+        if ahead > 0 {
+            self.newest = Some(transfer);
+            self.arrivals.retain(|&number, _| transfer.wrapping_sub(number) < NUMBERS);
+        } else if ahead.unsigned_abs() >= NUMBERS {
+            return None;
+        }
+        let arrivals = self.arrivals.entry(transfer).or_default();
+        if arrivals.seen.set(usize::from(chunk)) {
+            arrivals.count += 1;
+        }
+        let count = arrivals.count;
+        let Some(waiting) = self.waiting.get_mut(&transfer) else { return Some(Vec::new()) };
+        let partial = &self.partial;
+        let ready: Vec<u64> = waiting
+            .extract_if(.., |id| partial.get(id).is_some_and(|partial| partial.expected <= count))
+            .collect();
+        if waiting.is_empty() {
+            self.waiting.remove(&transfer);
+        }
+        Some(ready.into_iter().filter_map(|id| Some((id, self.finish(id)?))).collect())
+    }
+
+    /// A fragment has arrived.
+    pub(super) fn take(&mut self, fragment: &Fragment) -> Taken {
+        let Fragment { id, expected, transfer, total, offset, ref bytes } = *fragment;
+        if id < self.below || self.above.contains(&id) {
+            return Taken::Repeated;
+        }
+        let total = total as usize;
+        if id - self.below >= WINDOW {
+            return Taken::Refused;
+        }
+        if !self.partial.contains_key(&id) {
+            if self.bytes > 0 && self.bytes + total > BYTES {
+                return Taken::Refused;
+            }
+            self.bytes += total;
+            let missing = total.div_ceil(FRAGMENT).max(1) as u32;
+            let fresh = Partial { bytes: vec![0; total], have: Bits::default(), missing, expected, transfer };
+            self.partial.insert(id, fresh);
+        }
+        let Some(partial) = self.partial.get_mut(&id) else { return Taken::Refused };
+        // The first fragment that came says what the notification is like; `Fragment::parse` has checked each against itself.
+        if (partial.bytes.len(), partial.expected, partial.transfer) != (total, expected, transfer) {
+            return Taken::Refused;
+        }
+        if partial.missing > 0 && partial.have.set(offset as usize / FRAGMENT) {
+            partial.bytes[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+            partial.missing -= 1;
+        } else {
+            return Taken::Incomplete;
+        }
+        if partial.missing > 0 {
+            return Taken::Incomplete;
+        }
+        let arrived = self.arrivals.get(&transfer).map_or(0, |arrivals| arrivals.count);
+        if arrived < expected {
+            self.waiting.entry(transfer).or_default().push(id);
+            return Taken::Incomplete;
+        }
+        match self.finish(id) {
+            Some(bytes) => Taken::Complete(id, bytes),
+            None => Taken::Refused,
+        }
+    }
+
+    /// The sender has given this notification up: it is not handed out any more. `false` for an id beyond the bounds.
+    pub(super) fn void(&mut self, id: u64) -> bool {
+        if id < self.below || self.above.contains(&id) {
+            return true;
+        }
+        if id - self.below >= WINDOW {
+            return false;
+        }
+        if let Some(partial) = self.partial.remove(&id) {
+            self.bytes -= partial.bytes.len();
+            if let Some(waiting) = self.waiting.get_mut(&partial.transfer) {
+                waiting.retain(|&other| other != id);
+                if waiting.is_empty() {
+                    self.waiting.remove(&partial.transfer);
+                }
+            }
+        }
+        self.is_out(id);
+        true
+    }
+
+    fn is_out(&mut self, id: u64) {
+        self.above.insert(id);
+        while self.above.remove(&self.below) {
+            self.below += 1;
+        }
+    }
+
+    fn finish(&mut self, id: u64) -> Option<Vec<u8>> {
+        let partial = self.partial.remove(&id)?;
+        self.bytes -= partial.bytes.len();
+        if partial.expected > 0 {
+            self.arrivals.remove(&partial.transfer);
+        }
+        self.is_out(id);
+        Some(partial.bytes)
+    }
+
+    /// How much is kept: unfinished notifications, and transfers whose writes were counted.
+    #[cfg(test)]
+    fn kept(&self) -> (usize, usize, usize) {
+        (self.partial.len(), self.arrivals.len(), self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fragments(id: u64, expected: u32, transfer: u16, bytes: &[u8]) -> Vec<Fragment> {
+        let count = bytes.len().div_ceil(FRAGMENT).max(1);
+        let part = |nth: usize| {
+            let range = nth * FRAGMENT..bytes.len().min((nth + 1) * FRAGMENT);
+            let (total, offset) = (bytes.len() as u32, range.start as u32);
+            Fragment { id, expected, transfer, total, offset, bytes: bytes[range].to_vec() }
+        };
+        (0..count).map(part).collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Input {
+        Write(u16, u16),
+        Part(Fragment),
+    }
+
+    proptest! {
+        /// Whatever the order, and however often each thing comes: every notification is handed out once, whole, and never before
+        /// the last of its writes.
+        #[test]
+        fn each_is_handed_out_once_after_its_writes(
+            lens in prop::collection::vec((0..3 * FRAGMENT, 0..5_u16), 1..12),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+        ) {
+            let mut inputs = Vec::new();
+            for (nth, &(len, writes)) in lens.iter().enumerate() {
+                inputs.extend((0..writes).map(|chunk| Input::Write(nth as u16, chunk)));
+                let parts = fragments(nth as u64, u32::from(writes), nth as u16, &vec![nth as u8; len]);
+                inputs.extend(parts.into_iter().map(Input::Part));
+            }
+            let mut script: Vec<Input> = order.iter().map(|index| inputs[index.index(inputs.len())].clone()).collect();
+            script.extend(inputs.iter().cloned()); // all of them at least once
+            let mut inbox = Inbox::default();
+            let mut written = vec![BTreeSet::new(); lens.len()];
+            let mut out = vec![0; lens.len()];
+            for input in script {
+                let ready = match &input {
+                    Input::Write(transfer, chunk) => {
+                        written[usize::from(*transfer)].insert(*chunk);
+                        inbox.arrived(*transfer, *chunk).unwrap()
+                    }
+                    Input::Part(fragment) => match inbox.take(fragment) {
+                        Taken::Complete(id, bytes) => vec![(id, bytes)],
+                        Taken::Refused => return Err(TestCaseError::fail("refused")),
+                        _ => Vec::new(),
+                    },
+                };
+                for (id, bytes) in ready {
+                    let (len, writes) = lens[id as usize];
+                    prop_assert_eq!(bytes, vec![id as u8; len]);
+                    prop_assert_eq!(written[id as usize].len(), usize::from(writes));
+                    out[id as usize] += 1;
+                }
+            }
+            prop_assert_eq!(out, vec![1; lens.len()]);
+            prop_assert_eq!(inbox.kept().0, 0);
+            prop_assert_eq!(inbox.bytes, 0);
+        }
+    }
+
+    #[test]
+    fn writes_without_notification_are_forgotten_and_their_numbers_used_again() {
+        let mut inbox = Inbox::default();
+        for round in 0..70_000_u32 {
+            assert_eq!(inbox.arrived(round as u16, 0), Some(Vec::new()));
+            assert!(inbox.kept().1 <= usize::from(NUMBERS));
+        }
+        // A number that was used before, 65,536 transfers ago: what arrived then does not count.
+        let number = 70_000_u32 as u16;
+        let parts = fragments(0, 1, number, b"later");
+        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
+        assert_eq!(inbox.arrived(number, 0), Some(vec![(0, b"later".to_vec())]));
+    }
+
+    #[test]
+    fn what_the_sender_gave_up_leaves_nothing_and_blocks_nothing() {
+        let mut inbox = Inbox::default();
+        let parts = fragments(0, 3, 1, &[1; 2 * FRAGMENT]);
+        assert_eq!((inbox.take(&parts[0]), inbox.take(&parts[1])), (Taken::Incomplete, Taken::Incomplete));
+        assert!(inbox.void(0) && inbox.void(0) && !inbox.void(WINDOW + 1));
+        assert_eq!((inbox.partial.len(), inbox.bytes, inbox.waiting.len(), inbox.below), (0, 0, 0, 1));
+        assert_eq!(inbox.take(&parts[0]), Taken::Repeated, "a fragment behind it");
+        for chunk in 0..3 {
+            assert_eq!(inbox.arrived(1, chunk), Some(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn fragments_that_contradict_each_other_or_the_bounds_are_refused() {
+        let mut inbox = Inbox::default();
+        let parts = fragments(5, 0, 1, &[9; 2 * FRAGMENT]);
+        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
+        for wrong in [
+            Fragment { total: 3 * FRAGMENT as u32, ..parts[1].clone() },
+            Fragment { expected: 7, ..parts[1].clone() },
+            Fragment { transfer: 2, ..parts[1].clone() },
+            Fragment { id: WINDOW, ..parts[1].clone() },
+            Fragment { id: u64::MAX, ..parts[1].clone() },
+        ] {
+            assert_eq!(inbox.take(&wrong), Taken::Refused, "{:?}", wrong.id);
+        }
+        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
+        assert_eq!(inbox.take(&parts[1]), Taken::Complete(5, vec![9; 2 * FRAGMENT]));
+        assert_eq!(inbox.take(&parts[1]), Taken::Repeated);
+        let endless =
+            |id, total| Fragment { id, expected: 0, transfer: 0, total, offset: 0, bytes: vec![0; FRAGMENT] };
+        assert_eq!(inbox.take(&endless(6, BYTES as u32)), Taken::Incomplete);
+        assert_eq!(inbox.take(&endless(7, BYTES as u32)), Taken::Refused, "the budget is used up");
+    }
+}

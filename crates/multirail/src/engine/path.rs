@@ -1,0 +1,161 @@
+//! A path is one of our rails to one of a peer's, with what has been measured of it.
+//!
+//! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations end, so a
+//! slow rail gets as much as it can carry. A rail that has stopped without an error is not waited for: the longer nothing ends on it, the
+//! later it is expected to be done.
+
+use std::time::Duration;
+
+use super::Time;
+
+/// What a path is taken for before anything was measured: bytes in a second, where its NIC says nothing.
+const BANDWIDTH: f64 = 1e9;
+/// The same for seconds.
+const LATENCY: f64 = 20e-6;
+/// Weight of the newest measurement.
+const NEWEST: f64 = 0.25;
+/// Bytes and time that make a measurement of bandwidth.
+const MEASURED: (u64, Duration) = (64 << 10, Duration::from_micros(20));
+/// First and longest time for which a path that failed is left alone.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// One of our rails to one of a peer's.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    /// Our rail.
+    pub(super) rail: usize,
+    /// The peer's rail.
+    pub(super) remote: usize,
+    /// The peer's number in our rail's address vector; `None` until it is inserted.
+    pub(super) addr: Option<u64>,
+    /// It is not used before: it has failed.
+    failed_until: Time,
+    backoff: Duration,
+    /// Bytes that were posted and have not ended.
+    pub(super) in_flight: u64,
+    /// Operations likewise.
+    pub(super) operations: u32,
+    /// When an operation ended last, or the first of a busy time was posted.
+    progress: Time,
+    /// Since when `gathered` bytes have ended: those that end together are one measurement.
+    since: Time,
+    gathered: u64,
+    bandwidth: f64,
+    latency: f64,
+    /// Bytes that have ended well.
+    pub(super) moved: u64,
+    /// Operations that have failed.
+    pub(super) failures: u64,
+}
+
+impl Path {
+    pub(super) fn new(rail: usize, remote: usize, bandwidth: Option<f64>) -> Self {
+        Self {
+            rail,
+            remote,
+            addr: None,
+            failed_until: Time::ZERO,
+            backoff: BACKOFF.0,
+            in_flight: 0,
+            operations: 0,
+            progress: Time::ZERO,
+            since: Time::ZERO,
+            gathered: 0,
+            bandwidth: bandwidth.filter(|&rate| rate > 0.0).unwrap_or(BANDWIDTH),
+            latency: LATENCY,
+            moved: 0,
+            failures: 0,
+        }
+    }
+
+    /// Whether it may be used at all.
+    pub(super) fn is_up(&self, now: Time) -> bool {
+        self.addr.is_some() && self.failed_until <= now
+    }
+
+    /// Bytes per second.
+    pub(super) fn bandwidth(&self) -> f64 {
+        self.bandwidth
+    }
+
+    /// Seconds until `len` more bytes are through.
+    pub(super) fn finish(&self, len: u64, now: Time) -> f64 {
+        let modelled = self.latency + (self.in_flight + len) as f64 / self.bandwidth;
+        if self.operations == 0 {
+            return modelled;
+        }
+        modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
+    }
+
+    /// How many bytes may be on their way: what it carries in two milliseconds, and at least two accesses.
+    pub(super) fn window(&self, largest: u64) -> u64 {
+        ((self.bandwidth * 2e-3) as u64).max(2 * largest)
+    }
+
+    pub(super) fn posted(&mut self, len: u64, now: Time) {
+        if self.operations == 0 {
+            (self.progress, self.since, self.gathered) = (now, now, 0);
+        }
+        self.in_flight += len;
+        self.operations += 1;
+    }
+
+    /// An operation of `len` bytes that was posted at `since` has ended well.
+    pub(super) fn ended(&mut self, len: u64, since: Time, now: Time) {
+        self.gathered += len;
+        let busy = now.saturating_sub(self.since);
+        if self.gathered >= MEASURED.0 && busy >= MEASURED.1 {
+            let rate = self.gathered as f64 / busy.as_secs_f64();
+            self.bandwidth += NEWEST * (rate - self.bandwidth);
+            (self.since, self.gathered) = (now, 0);
+        }
+        if len < 4096 {
+            let latency = now.saturating_sub(since).as_secs_f64();
+            self.latency += NEWEST * (latency.min(1.0) - self.latency);
+        }
+        self.left(len, now);
+        self.moved += len;
+        self.backoff = BACKOFF.0;
+    }
+
+    /// An operation of `len` bytes has failed; `path` says whether it was the path's fault.
+    pub(super) fn failed(&mut self, len: u64, path: bool, now: Time) {
+        self.left(len, now);
+        self.failures += 1;
+        if path {
+            self.failed_until = now + self.backoff;
+            self.backoff = (2 * self.backoff).min(BACKOFF.1);
+        }
+    }
+
+    fn left(&mut self, len: u64, now: Time) {
+        self.in_flight = self.in_flight.saturating_sub(len);
+        self.operations = self.operations.saturating_sub(1);
+        self.progress = now;
+    }
+}
+
+/// Pairs our rails with a peer's of the same provider and address format: each of the more numerous side once, the others by turns.
+pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -> Vec<Path> {
+    let mut kinds: Vec<(&str, u32)> =
+        ours.iter().map(|rail| (rail.info.provider.as_str(), rail.info.format)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let mut paths = Vec::new();
+    for kind in kinds {
+        let here: Vec<usize> = (0..ours.len())
+            .filter(|&at| (ours[at].info.provider.as_str(), ours[at].info.format) == kind)
+            .collect();
+        let there: Vec<usize> = (0..theirs.len())
+            .filter(|&at| (theirs[at].provider.as_str(), theirs[at].format) == kind)
+            .collect();
+        if there.is_empty() {
+            continue;
+        }
+        for nth in 0..here.len().max(there.len()) {
+            let (rail, remote) = (here[nth % here.len()], there[nth % there.len()]);
+            paths.push(Path::new(rail, remote, ours[rail].bandwidth));
+        }
+    }
+    paths
+}

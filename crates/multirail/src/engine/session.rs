@@ -1,0 +1,368 @@
+//! Sessions: what two incarnations of two agents share from a greeting to a farewell.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ofi::Errno;
+use ofi_core::slots::SlotId;
+
+use super::inbox::{Inbox, Taken};
+use super::path::Path;
+use super::transfer::Outcome;
+use super::{Command, Core, Event, InFlight, OpId, Time};
+use crate::wire::message::{ACKED, Body, Reason};
+use crate::wire::{Message, RailInfo};
+
+/// Notifications that may be unacknowledged at the same time, and transfers whose writes the peer counts: less than an inbox takes.
+pub(super) const UNACKED: u64 = 512;
+/// Bytes of unacknowledged notifications; one alone may be longer.
+pub(super) const UNACKED_BYTES: usize = 8 << 20;
+
+/// How far a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// We greet.
+    Greeting,
+    /// We were welcomed, and confirm.
+    Confirming,
+    /// We were greeted and have answered.
+    Offered,
+    /// We turn a greeting down.
+    Rejecting(Reason),
+    /// Both ends have it.
+    Up,
+    /// It has ended, and waits for operations that have not.
+    Over,
+}
+
+/// A message that has to arrive.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) body: Body,
+    /// The transfer whose notification it is a part of: given up with it.
+    pub(super) transfer: Option<SlotId>,
+}
+
+/// A notification that was not acknowledged yet.
+#[derive(Debug)]
+pub(super) struct Unacked {
+    len: usize,
+    /// The number of its transfer, if the peer counts writes.
+    number: Option<u64>,
+    transfer: SlotId,
+}
+
+/// One session.
+pub(super) struct Session {
+    /// `None` for a greeting that is turned down.
+    pub(super) peer: Option<SlotId>,
+    pub(super) incarnation: u64,
+    /// By which we know it; random, so that nobody else does.
+    pub(super) tag: u64,
+    /// By which the peer knows it.
+    pub(super) theirs: u64,
+    pub(super) state: State,
+    pub(super) paths: Vec<Path>,
+    /// The peer's rails.
+    pub(super) rails: Vec<RailInfo>,
+    /// Addresses that are being inserted.
+    pub(super) inserting: usize,
+    /// Operations of any kind under way.
+    pub(super) operations: usize,
+    /// When it has to be open.
+    pub(super) deadline: Time,
+    /// A greeting, or the answer to one, is to be sent.
+    pub(super) due: bool,
+    /// Confirmations that were sent.
+    pub(super) confirmations: u32,
+    /// The path that the next one takes.
+    pub(super) turn: usize,
+    /// It is in the engine's list.
+    pub(super) queued: bool,
+    pub(super) outbox: VecDeque<Outgoing>,
+    /// Transfers with something to post.
+    pub(super) transfers: VecDeque<SlotId>,
+    /// Transfers whose notification waits for acknowledgements of others.
+    pub(super) held: Vec<SlotId>,
+    pub(super) inbox: Inbox,
+    /// Notifications to acknowledge.
+    pub(super) acks: Vec<u64>,
+    pub(super) next_notification: u64,
+    pub(super) unacked: BTreeMap<u64, Unacked>,
+    pub(super) unacked_bytes: usize,
+    /// Transfers whose writes the peer counts are numbered; 16 bits of it go over the wire.
+    pub(super) next_number: u64,
+    pub(super) numbers: BTreeSet<u64>,
+}
+
+impl Session {
+    pub(super) fn new(
+        incarnation: u64,
+        tag: u64,
+        theirs: u64,
+        state: State,
+        paths: Vec<Path>,
+        deadline: Time,
+    ) -> Self {
+        Self {
+            peer: None,
+            incarnation,
+            tag,
+            theirs,
+            state,
+            inserting: paths.len(),
+            paths,
+            rails: Vec::new(),
+            operations: 0,
+            deadline,
+            due: true,
+            confirmations: 0,
+            turn: 0,
+            queued: false,
+            outbox: VecDeque::new(),
+            transfers: VecDeque::new(),
+            held: Vec::new(),
+            inbox: Inbox::default(),
+            acks: Vec::new(),
+            next_notification: 0,
+            unacked: BTreeMap::new(),
+            unacked_bytes: 0,
+            next_number: 0,
+            numbers: BTreeSet::new(),
+        }
+    }
+
+    /// A number for a transfer whose writes are to be counted, if the peer's window has room.
+    pub(super) fn take_number(&mut self) -> Option<u64> {
+        let oldest = self.numbers.first().copied().unwrap_or(self.next_number);
+        if self.next_number - oldest >= UNACKED {
+            return None;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.numbers.insert(number);
+        Some(number)
+    }
+
+    /// An id for a notification, if the peer's window has room.
+    pub(super) fn take_notification(
+        &mut self,
+        len: usize,
+        number: Option<u64>,
+        transfer: SlotId,
+    ) -> Option<u64> {
+        let oldest = self.unacked.first_key_value().map_or(self.next_notification, |(&id, _)| id);
+        let is_full = self.next_notification - oldest >= UNACKED
+            || (self.unacked_bytes > 0 && self.unacked_bytes + len > UNACKED_BYTES);
+        if is_full {
+            return None;
+        }
+        let id = self.next_notification;
+        self.next_notification += 1;
+        self.unacked.insert(id, Unacked { len, number, transfer });
+        self.unacked_bytes += len;
+        Some(id)
+    }
+
+    /// The transfer whose notification is with the peer now.
+    fn acknowledged(&mut self, id: u64) -> Option<SlotId> {
+        let Unacked { len, number, transfer } = self.unacked.remove(&id)?;
+        self.unacked_bytes -= len;
+        if let Some(number) = number {
+            self.numbers.remove(&number);
+        }
+        Some(transfer)
+    }
+
+    /// The path for a message: the one that is expected to have it there first.
+    pub(super) fn control_path(&self, blocked: u64, now: Time) -> Option<usize> {
+        let open = |path: &Path| path.is_up(now) && blocked >> path.rail & 1 == 0;
+        let paths = (0..self.paths.len()).filter(|&at| open(&self.paths[at]));
+        paths.min_by(|&a, &b| self.paths[a].finish(0, now).total_cmp(&self.paths[b].finish(0, now)))
+    }
+}
+
+impl<G> Core<G> {
+    /// What a session has to do next.
+    pub(super) fn session_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+        match self.sessions.get(id)?.state {
+            State::Greeting | State::Confirming | State::Offered | State::Rejecting(_) => {
+                self.greeting_command(id, blocked, now)
+            }
+            State::Up => {
+                self.control_command(id, blocked, now).or_else(|| self.transfer_command(id, blocked, now))
+            }
+            State::Over => {
+                self.settle(id);
+                None
+            }
+        }
+    }
+
+    pub(super) fn control_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+        let session = self.sessions.get_mut(id)?;
+        if !session.acks.is_empty() {
+            let count = session.acks.len().min(ACKED);
+            let ids = session.acks.drain(..count).collect();
+            session.outbox.push_back(Outgoing { body: Body::Ack(ids), transfer: None });
+        }
+        if session.outbox.is_empty() {
+            return None;
+        }
+        let index = session.control_path(blocked, now)?;
+        let outgoing = session.outbox.pop_front()?;
+        let (rail, to) = (session.paths[index].rail, session.theirs);
+        let addr = session.paths[index].addr?;
+        session.paths[index].posted(0, now);
+        session.operations += 1;
+        let message = Message { to, body: outgoing.body.clone() };
+        let op = OpId(self.ops.insert(InFlight::Control { session: id, path: index, outgoing }));
+        Some(Command::Send { op, rail, addr, bytes: message.encode() })
+    }
+
+    /// A message of a peer has come in.
+    pub fn message(&mut self, bytes: &[u8], now: Time) {
+        let message = match Message::parse(bytes) {
+            Ok(message) => message,
+            Err(error) => {
+                self.counts.malformed += 1;
+                tracing::debug!(target: "multirail", %error, len = bytes.len(), "dropped a message");
+                return;
+            }
+        };
+        if let Body::Hello { name, incarnation, tag, rails } = message.body {
+            return self.greeted(message.to, &name, incarnation, tag, &rails, now);
+        }
+        let session = self.tags.get(&((message.to >> 32) as u32)).copied();
+        let session =
+            session.filter(|&id| self.sessions.get(id).is_some_and(|session| session.tag == message.to));
+        let Some(id) = session else {
+            self.counts.strays += 1;
+            return;
+        };
+        let Some(state) = self.sessions.get(id).map(|session| session.state) else { return };
+        match (message.body, state) {
+            (Body::Welcome { incarnation, tag }, State::Greeting | State::Confirming) => {
+                self.welcomed(id, incarnation, tag)
+            }
+            (Body::Reject(reason), State::Greeting | State::Confirming) => {
+                let errno = match reason {
+                    Reason::Stale => Errno::ECONNRESET,
+                    Reason::Full | Reason::NoRail => Errno::ECONNREFUSED,
+                };
+                self.end_session(id, errno);
+                self.settle(id);
+            }
+            // Whatever the peer says in the session says that it has it.
+            (body, State::Confirming) => {
+                self.opened(id);
+                self.said(id, body);
+            }
+            (body, State::Offered) => {
+                self.confirmed(id);
+                self.said(id, body);
+            }
+            (body, State::Up) => self.said(id, body),
+            _ => self.counts.strays += 1,
+        }
+    }
+
+    /// Something that is said in an open session.
+    fn said(&mut self, id: SlotId, body: Body) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        match body {
+            Body::Notify(fragment) => match session.inbox.take(&fragment) {
+                Taken::Incomplete => {}
+                Taken::Complete(notification, bytes) => self.hand_out(id, notification, bytes),
+                Taken::Repeated => session.acks.push(fragment.id),
+                Taken::Refused => self.counts.refused += 1,
+            },
+            Body::Void(notification) => {
+                if session.inbox.void(notification) {
+                    session.acks.push(notification);
+                } else {
+                    self.counts.refused += 1;
+                }
+            }
+            Body::Ack(ids) => {
+                let told: Vec<_> = ids.into_iter().filter_map(|id| session.acknowledged(id)).collect();
+                for transfer in std::mem::take(&mut session.held) {
+                    self.queue(transfer);
+                }
+                for transfer in told {
+                    self.told(transfer);
+                }
+            }
+            Body::Goodbye => {
+                self.end_session(id, Errno::ESHUTDOWN);
+                self.settle(id);
+            }
+            // Our answer may have been lost.
+            Body::Confirm => session.outbox.push_back(Outgoing { body: Body::Ready, transfer: None }),
+            // Repeated by the peer's timer.
+            Body::Ready | Body::Welcome { .. } | Body::Reject(_) | Body::Hello { .. } => {}
+        }
+        self.wake(id);
+    }
+
+    /// Sends something once, if there is a way.
+    pub(super) fn say_once(&mut self, id: SlotId, body: Body, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.state != State::Up {
+            return;
+        }
+        let Some(path) = session.control_path(0, now) else { return };
+        let Some(addr) = session.paths[path].addr else { return };
+        session.paths[path].posted(0, now);
+        session.operations += 1;
+        let (rail, to) = (session.paths[path].rail, session.theirs);
+        let op = OpId(self.ops.insert(InFlight::Once { session: id, path }));
+        self.commands.push_back(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() });
+    }
+
+    /// Ends a session: what it has to do is not done.
+    pub(super) fn end_session(&mut self, id: SlotId, errno: Errno) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.state == State::Over {
+            return;
+        }
+        let was_up = session.state == State::Up;
+        session.state = State::Over;
+        session.outbox.clear();
+        session.transfers.clear();
+        session.held.clear();
+        session.inbox = Inbox::default();
+        self.tags.remove(&((session.tag >> 32) as u32));
+        if let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) {
+            for slot in [&mut peer.current, &mut peer.offered] {
+                if *slot == Some(id) {
+                    *slot = None;
+                }
+            }
+            if was_up {
+                let name = Arc::clone(&peer.name);
+                self.tell(Event::Down(name, errno));
+            }
+        }
+        for transfer in self.transfers.ids(|transfer| transfer.session == id && transfer.outcome.is_none()) {
+            self.finish(transfer, Outcome::Failed(errno));
+        }
+        self.wake(id);
+    }
+
+    /// Forgets a session that has ended, once nothing of it is under way.
+    pub(super) fn settle(&mut self, id: SlotId) {
+        let is_over = self.sessions.get(id).is_some_and(|session| {
+            session.state == State::Over && session.operations == 0 && session.inserting == 0
+        });
+        if !is_over {
+            return;
+        }
+        let Some(session) = self.sessions.remove(id) else { return };
+        let removals = session
+            .paths
+            .iter()
+            .filter_map(|path| path.addr.map(|addr| Command::Remove { rail: path.rail, addr }));
+        self.commands.extend(removals);
+    }
+}

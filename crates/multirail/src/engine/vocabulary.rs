@@ -1,0 +1,212 @@
+//! What goes into the engine and comes out of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ofi::Errno;
+use ofi_core::slots::SlotId;
+
+use super::transfer::Way;
+use crate::wire::RailInfo;
+
+/// Time since the engine began.
+pub type Time = Duration;
+
+/// What the engine's choices are made by.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Descriptors of this length and more are cut over the paths.
+    pub striping_threshold: u64,
+    /// Shortest part that a descriptor is cut into.
+    pub smallest_chunk: u64,
+    /// Longest access that is posted at once.
+    pub largest_access: u64,
+    /// Successive short descriptors that use one path.
+    pub batch: u32,
+    /// How long a session may take to open.
+    pub connect_timeout: Duration,
+    /// Time between greetings.
+    pub greeting_interval: Duration,
+    /// Most peers.
+    pub most_peers: usize,
+    /// Longest notification.
+    pub longest_notification: usize,
+    /// Whether the receiver counts writes, so that the notification travels beside them; otherwise it follows when all of them have
+    /// ended.
+    pub count_writes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            striping_threshold: 128 << 10,
+            smallest_chunk: 64 << 10,
+            largest_access: 4 << 20,
+            batch: 16,
+            connect_timeout: Duration::from_secs(10),
+            greeting_interval: Duration::from_millis(250),
+            most_peers: 1 << 20,
+            longest_notification: 16 << 20,
+            count_writes: true,
+        }
+    }
+}
+
+/// One of our rails.
+#[derive(Clone, Debug)]
+pub struct RailSpec {
+    /// As peers know it.
+    pub info: RailInfo,
+    /// Bytes per second of its NIC, if that is known.
+    pub bandwidth: Option<f64>,
+    /// Whether writes carry 64 bits of remote CQ data.
+    pub wide_data: bool,
+}
+
+/// Names an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OpId(pub(crate) SlotId);
+
+impl OpId {
+    /// As the context of an operation.
+    pub const fn to_bits(self) -> u64 {
+        self.0.to_wire()
+    }
+
+    /// From the context of an operation; any bits.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(SlotId::from_wire(bits))
+    }
+}
+
+/// Names a transfer: 64 bits that no other transfer of the agent has while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransferId(pub(crate) SlotId);
+
+/// Names a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerId(pub(crate) SlotId);
+
+/// Names a path for the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathId {
+    pub(super) session: SlotId,
+    pub(super) path: usize,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Insert an address into a rail's vector, and say how it went by [`Core::inserted`].
+    Insert {
+        /// To answer with.
+        path: PathId,
+        /// The rail.
+        rail: usize,
+        /// Format of the address.
+        format: u32,
+        /// The address.
+        address: Vec<u8>,
+    },
+    /// Remove an address.
+    Remove {
+        /// The rail.
+        rail: usize,
+        /// What [`Core::inserted`] was told.
+        addr: u64,
+    },
+    /// Send a message; [`Core::ended`] follows.
+    Send {
+        /// The operation.
+        op: OpId,
+        /// The rail.
+        rail: usize,
+        /// The peer there.
+        addr: u64,
+        /// The message.
+        bytes: Vec<u8>,
+    },
+    /// Read or write; [`Core::ended`] follows, when the bytes are at their place.
+    Access(Access),
+}
+
+/// A remote access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The operation.
+    pub op: OpId,
+    /// The rail.
+    pub rail: usize,
+    /// The peer there.
+    pub addr: u64,
+    /// Whether to read or to write.
+    pub way: Way,
+    /// Which of the plan's local regions.
+    pub region: u32,
+    /// First local byte: what [`Piece::local`] says, and the offset.
+    pub local: u64,
+    /// First remote byte.
+    pub remote: u64,
+    /// Key of the remote region.
+    pub key: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Remote CQ data.
+    pub data: Option<u64>,
+    /// The transfer.
+    pub transfer: TransferId,
+}
+
+/// Something that happened to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A session is open.
+    Up(Arc<str>),
+    /// The session is over, for this reason.
+    Down(Arc<str>, Errno),
+    /// The peer is another incarnation than before: its memory has new keys.
+    Restarted(Arc<str>),
+}
+
+/// A notification of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// Who sent it.
+    pub peer: Arc<str>,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that were none, or of another version.
+    pub malformed: u64,
+    /// Messages and writes of no session, such as late ones of one that is over.
+    pub strays: u64,
+    /// Fragments that contradict others or the bounds.
+    pub refused: u64,
+    /// Completions of no operation.
+    pub stale: u64,
+    /// Parts of transfers that moved to another path.
+    pub moved: u64,
+}
+
+/// A path as it is now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathState {
+    /// Our rail.
+    pub rail: usize,
+    /// The peer's.
+    pub remote: usize,
+    /// Whether it is used.
+    pub up: bool,
+    /// Bytes per second, as measured.
+    pub bandwidth: f64,
+    /// Bytes that have ended well.
+    pub moved: u64,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Bytes on their way.
+    pub in_flight: u64,
+}

@@ -1,0 +1,167 @@
+//! Metadata over TCP: an agent serves its own, and takes that of whoever asks.
+//!
+//! A visitor sends its metadata and gets the server's: each `MRX1`, a length of 32 bits (little-endian), and so many bytes. One visitor after the
+//! other is served, each for at most [`PATIENCE`]. The stream is neither encrypted nor authenticated: it is for networks that are trusted
+//! (`docs/threat-model.md`).
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ofi::{Errno, Error, Result};
+
+use crate::agent::Agent;
+use crate::wire::blob::LONGEST;
+
+const MAGIC: [u8; 4] = *b"MRX1";
+/// Longest time that one visitor has.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the server looks for visitors.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Serves an agent's metadata until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Agent {
+    /// Serves this agent's metadata, as it is at each visit, at `address` (port 0 chooses one). Metadata of visitors is loaded.
+    ///
+    /// # Errors
+    /// What listening answers.
+    pub fn serve(&self, address: impl ToSocketAddrs) -> Result<Server> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let over = Arc::new(AtomicBool::new(false));
+        let (agent, ends) = (self.clone(), Arc::clone(&over));
+        let run = move || {
+            while !ends.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, visitor)) => {
+                        if let Err(error) = agent.receive(&stream) {
+                            tracing::warn!(target: "multirail", %error, %visitor, "an exchange of metadata failed");
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+                    Err(error) => {
+                        tracing::warn!(target: "multirail", %error, "a visitor could not be accepted");
+                        std::thread::sleep(LOOK);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("multirail-meta".into()).spawn(run)?;
+        Ok(Server { address, over, thread: Some(thread) })
+    }
+
+    /// Exchanges metadata with an agent that [serves](Agent::serve) its own, and answers its name.
+    ///
+    /// # Errors
+    /// `FI_ETIMEDOUT` when `timeout` is over, what connecting answers, and those of [`Agent::load`].
+    pub fn visit(&self, address: impl ToSocketAddrs, timeout: Duration) -> Result<Arc<str>> {
+        let deadline = Instant::now() + timeout;
+        let mut last = Error::with(Errno::EINVAL, "the name of a server has no address");
+        for address in address.to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::with(Errno::ETIMEDOUT, "visiting a server of metadata"));
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => {
+                    send(&stream, &self.metadata()?, deadline)?;
+                    return self.load(&receive(&stream, deadline)?);
+                }
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
+    }
+
+    fn receive(&self, stream: &TcpStream) -> Result<()> {
+        stream.set_nonblocking(false)?;
+        let deadline = Instant::now() + PATIENCE;
+        let metadata = receive(stream, deadline)?;
+        self.load(&metadata)?;
+        send(stream, &self.metadata()?, deadline)
+    }
+}
+
+fn left(deadline: Instant) -> Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(Error::with(Errno::ETIMEDOUT, "an exchange of metadata")) } else { Ok(left) }
+}
+
+fn send(mut stream: &TcpStream, metadata: &[u8], deadline: Instant) -> Result<()> {
+    stream.set_write_timeout(Some(left(deadline)?))?;
+    let head = [&MAGIC[..], &(metadata.len() as u32).to_le_bytes()].concat();
+    stream.write_all(&head)?;
+    for part in metadata.chunks(1 << 16) {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        stream.write_all(part)?;
+    }
+    Ok(())
+}
+
+fn receive(mut stream: &TcpStream, deadline: Instant) -> Result<Vec<u8>> {
+    let mut fill = |bytes: &mut [u8]| -> Result<()> {
+        let mut at = 0;
+        while at < bytes.len() {
+            stream.set_read_timeout(Some(left(deadline)?))?;
+            match stream.read(&mut bytes[at..]) {
+                Ok(0) => return Err(Error::with(Errno::ECONNRESET, "metadata that ends too early")),
+                Ok(len) => at += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Error::with(Errno::ETIMEDOUT, "an exchange of metadata"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    };
+    let mut head = [0; 8];
+    fill(&mut head)?;
+    let (magic, len) = head.split_at(4);
+    let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
+    if magic != MAGIC || len > LONGEST {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "metadata over TCP",
+            format!("MRX1 and at most {LONGEST} bytes"),
+            format!("{magic:02x?} and {len} bytes"),
+            "check the address: something else listens there",
+        ));
+    }
+    // Grows with what comes, not with what is announced.
+    let mut metadata = Vec::new();
+    while metadata.len() < len {
+        let start = metadata.len();
+        metadata.resize(len.min(start + (1 << 16)), 0);
+        fill(&mut metadata[start..])?;
+    }
+    Ok(metadata)
+}

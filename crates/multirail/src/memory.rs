@@ -1,0 +1,300 @@
+//! Memory of an agent: registered once, used on every rail.
+//!
+//! A region owns its buffer in raw form, so no reference to it exists while peers and rails may touch it; this program reads and writes it by
+//! copies. A rail's registration is made when that rail first needs it, and kept. The memory is given back when all of them
+//! are closed for sure, and leaked otherwise. Operations in flight keep the region.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use ofi::raw::{Desc, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
+use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
+use ofi_core::copy;
+
+use crate::wire::{RegionInfo, RegionKey};
+
+/// What a rail may be used for on a region: everything.
+const ACCESS: MrAccess =
+    MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE).union(MrAccess::READ).union(MrAccess::WRITE);
+
+/// Memory that belongs to an agent: source and target of transfers, its own and its peers'.
+///
+/// Clones are the same region. It is withdrawn from peers when the last of them, and the last transfer that uses it, is gone.
+pub struct Region<B = Library> {
+    inner: Arc<Inner>,
+    _buffer: PhantomData<fn() -> B>,
+}
+
+/// Memory of [`Agent::alloc`](crate::Agent::alloc).
+#[derive(Debug)]
+pub struct Library(());
+
+/// A range of a region.
+#[derive(Clone)]
+pub struct Local {
+    pub(crate) region: Arc<Inner>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What regions are made of.
+pub(crate) struct Inner {
+    pub(crate) id: u64,
+    addr: *mut u8,
+    len: usize,
+    /// Taken when the region ends.
+    raw: Option<RawBuffer>,
+    free: unsafe fn(RawBuffer),
+    rails: Vec<OnceLock<Result<Arc<dyn MemoryRegion>>>>,
+    domains: Arc<[Arc<dyn Domain>]>,
+    /// Keeps accesses of this process apart. Rails and peers do not know of it.
+    local: RwLock<()>,
+}
+
+// SAFETY: the raw pointer leads to memory that `raw` owns; this process accesses it by `copy` alone, under `local`.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// # Safety
+/// As `Buffer::from_raw`.
+unsafe fn free<B: Buffer>(raw: RawBuffer) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { B::from_raw(raw) });
+}
+
+/// # Safety
+/// `raw` is of [`Region::allocate`], and nobody uses the memory.
+unsafe fn free_allocation(raw: RawBuffer) {
+    // SAFETY: from `Box::into_raw` there, and put together once.
+    drop(unsafe { Box::from_raw(raw.owner().cast::<ofi::raw::Allocation>()) });
+}
+
+impl Inner {
+    fn new(id: u64, raw: RawBuffer, free: unsafe fn(RawBuffer), domains: &Arc<[Arc<dyn Domain>]>) -> Self {
+        let rails = domains.iter().map(|_| OnceLock::new()).collect();
+        let (addr, len) = (raw.addr(), raw.len());
+        Self {
+            id,
+            addr,
+            len,
+            raw: Some(raw),
+            free,
+            rails,
+            domains: Arc::clone(domains),
+            local: RwLock::new(()),
+        }
+    }
+
+    /// Where the memory begins, as a number.
+    pub(crate) fn address(&self) -> u64 {
+        self.addr.addr() as u64
+    }
+
+    /// `len` bytes at the address `at`, if they lie in the region.
+    pub(crate) fn pointer(&self, at: u64, len: u64) -> Option<*mut u8> {
+        let offset = at.checked_sub(self.address())?;
+        let end = offset.checked_add(len)?;
+        (end <= self.len as u64).then(|| self.addr.wrapping_add(offset as usize))
+    }
+
+    /// The registration on a rail, made now if there is none.
+    pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
+        let made = self.rails[rail].get_or_init(|| {
+            let pieces = [Piece::new(self.addr, self.len)];
+            // SAFETY: the memory stays until `drop` has closed the registration, and is behind no reference.
+            let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
+            self.domains[rail].register(&attr)
+        });
+        made.as_ref().map_err(|error| Error::with(error.errno(), format!("registering a region: {error}")))
+    }
+
+    /// Which rail has this domain.
+    pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
+        self.domains.iter().position(|other| Arc::ptr_eq(other, domain))
+    }
+
+    /// The descriptor for local use on a rail.
+    pub(crate) fn desc(&self, rail: usize) -> Result<Desc> {
+        Ok(self.on(rail)?.desc())
+    }
+
+    /// What peers need. Rails on which it cannot be registered are left out.
+    pub(crate) fn info(&self) -> Result<RegionInfo> {
+        let mut keys = Vec::new();
+        let mut last = None;
+        for rail in 0..self.rails.len() {
+            match self.on(rail) {
+                Ok(mr) => keys.push(RegionKey { rail: rail as u8, key: mr.key(), base: mr.base() }),
+                Err(error) => {
+                    tracing::warn!(target: "multirail", %error, rail, "a region is not reached by this rail");
+                    last = Some(error);
+                }
+            }
+        }
+        match last {
+            Some(error) if keys.is_empty() => Err(error),
+            _ => Ok(RegionInfo { id: self.id, len: self.len as u64, keys }),
+        }
+    }
+
+    /// Closes all registrations.
+    fn close(&self) -> Result<()> {
+        self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw.take() else { return };
+        match self.close() {
+            // SAFETY: taken apart when the region was made; no rail has the memory any more.
+            Ok(()) => unsafe { (self.free)(raw) },
+            Err(error) => {
+                tracing::warn!(target: "multirail", %error, len = self.len, "memory of a region is leaked")
+            }
+        }
+    }
+}
+
+impl<B> Region<B> {
+    fn of(inner: Inner) -> Self {
+        Self { inner: Arc::new(inner), _buffer: PhantomData }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Its number, by which peers name it.
+    pub fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// Whether the length is zero: never.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of it, for a transfer.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a range that does not lie inside, or is empty.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Local> {
+        let range = crate::range::resolve(&range, self.inner.len as u64, "a range of a region")?;
+        Ok(Local { region: Arc::clone(&self.inner), offset: range.start, len: range.end - range.start })
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.inner.len) {
+            return Ok(self.inner.addr.wrapping_add(offset));
+        }
+        Err(Error::wanted(
+            Errno::EINVAL,
+            "a range of a region",
+            format!("one inside its {} bytes", self.inner.len),
+            format!("{len} bytes at {offset}"),
+            "give one that lies inside",
+        ))
+    }
+
+    /// Copies bytes out, from `offset` on. While a transfer or a peer writes them they may be partly old and partly new.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end.
+    pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        let from = self.at(offset, to.len())?;
+        let _reading = self.inner.local.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: in bounds; nothing else of this program writes meanwhile, `to` is no part of the region, as there are no
+        // references into it, and `copy` is made for memory that peers change.
+        unsafe { copy::bytes(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in, from `offset` on. A transfer that reads them meanwhile takes them partly old and partly new.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` beyond the end.
+    pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<()> {
+        let to = self.at(offset, from.len())?;
+        let _writing = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as above, and the buffer is a `BufferMut`, or an allocation: writable.
+        unsafe { copy::bytes(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+}
+
+impl<B: BufferMut> Region<B> {
+    pub(crate) fn new(id: u64, buffer: B, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
+        let raw = buffer.into_raw();
+        if raw.is_empty() {
+            // SAFETY: taken apart in the line before.
+            drop(unsafe { B::from_raw(raw) });
+            return Err(Error::with(Errno::EINVAL, "a region of no bytes".to_string()));
+        }
+        Ok(Self::of(Inner::new(id, raw, free::<B>, domains)))
+    }
+
+    /// Withdraws it from rails and peers and gives the buffer back.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` while there are clones of it, ranges or plans that name it, or transfers that are not quiet; the
+    /// memory is leaked if a peer does not let go of it.
+    pub fn withdraw(self) -> Result<B> {
+        let mut inner = Arc::try_unwrap(self.inner).map_err(|_| {
+            Error::with(Errno::EBUSY, "clones, plans or transfers of this region are still there".to_string())
+        })?;
+        let raw = inner.raw.take();
+        inner.close()?;
+        let raw = raw.ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        // SAFETY: taken apart in `new`, and all registrations are closed.
+        unsafe { B::from_raw_written(raw) }
+    }
+}
+
+impl Region<Library> {
+    /// Memory of the domain of a rail, which it can share with peers.
+    pub(crate) fn allocate(
+        id: u64,
+        len: usize,
+        rail: usize,
+        domains: &Arc<[Arc<dyn Domain>]>,
+    ) -> Result<Self> {
+        let allocation = Box::new(domains[rail].alloc(len, Placement::default())?);
+        let (addr, len) = (allocation.as_ptr(), allocation.len());
+        let raw = RawBuffer::new(addr, len, Box::into_raw(allocation).cast());
+        Ok(Self::of(Inner::new(id, raw, free_allocation, domains)))
+    }
+}
+
+impl<B> Clone for Region<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _buffer: PhantomData }
+    }
+}
+
+impl<B> fmt::Debug for Region<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({}, {} bytes)", self.inner.id, self.inner.len)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({}, {} bytes)", self.id, self.len)
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Local({}, {} bytes at {})", self.region.id, self.len, self.offset)
+    }
+}

@@ -1,0 +1,336 @@
+//! A rail: a domain, an endpoint, a queue and an address vector of one provider, with the receives that its messages come in by.
+//!
+//! The endpoint is closed before the memory of its operations is freed.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ofi::raw::{
+    AvAttr, BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
+    CqTaggedEntry, Desc, Domain, Endpoint, EpOption, EpType, Fabric, GetinfoFlags, Lent, MrMode, OpFlags,
+    Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, Threading, Version, WaitObj,
+};
+use ofi::{AddrFormat, Address, Buffer, Errno, Error, FiAddr, Hints, Info, RawBuffer, Result};
+use ofi_core::slots::{SlotId, Slots};
+
+use crate::engine::{Access, OpId, RailSpec, Way};
+use crate::wire::message::MESSAGE;
+use crate::wire::{LONGEST_ADDRESS, RailInfo};
+
+/// Receives that wait for messages.
+const RECEIVES: usize = 64;
+/// Entries of one queue read.
+const BATCH: usize = 32;
+
+/// What happened on a rail.
+pub(crate) enum Happened<'a> {
+    Ended(OpId, Result<(), Errno>),
+    Message(&'a [u8]),
+    /// A write with remote CQ data.
+    Arrived(u64),
+}
+
+/// What a rail has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailCounts {
+    /// Reads and writes that were posted.
+    pub accesses: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Times that the rail had no room.
+    pub full: u64,
+}
+
+/// One rail.
+pub(crate) struct Rail {
+    pub(crate) spec: RailSpec,
+    pub(crate) counts: RailCounts,
+    needs_desc: bool,
+    endpoint: Option<Arc<dyn Endpoint>>,
+    cq: Arc<dyn CompletionQueue>,
+    av: Arc<dyn ofi::raw::AddressVector>,
+    pub(crate) domain: Arc<dyn Domain>,
+    _fabric: Arc<dyn Fabric>,
+    receives: Vec<Option<RawBuffer>>,
+    unposted: VecDeque<usize>,
+    /// Messages under way, by the operation that they are: the context is the slot here.
+    sends: Slots<(OpId, RawBuffer)>,
+}
+
+impl Rail {
+    /// Opens the first rail that getinfo offers for `hints`.
+    pub(crate) fn open(hints: &Hints, shared_memory: bool) -> Result<Self> {
+        let mut hints = hints.clone();
+        let wanted = &mut hints.info;
+        wanted.ep_attr.ep_type = EpType::Rdm;
+        if wanted.caps.is_empty() {
+            wanted.caps = Caps::MSG | Caps::RMA;
+        }
+        wanted.domain_attr.threading = Threading::Safe;
+        wanted.domain_attr.mr_mode |=
+            MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL;
+        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
+        let info = infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))?;
+        Self::of_info(&info, shared_memory)
+    }
+
+    /// Opens the rail of an info.
+    pub(crate) fn of_info(info: &Info, shared_memory: bool) -> Result<Self> {
+        let fabric = ofi::open_fabric(info)?;
+        let domain = fabric.open_domain(info, Serialization::LIBRARY)?;
+        let endpoint = domain.open_endpoint(info)?;
+        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::None, wait_set: None };
+        let cq = domain.open_cq(&attr)?;
+        let av = domain.open_av(&AvAttr { av_type: info.domain_attr.av_type, ..AvAttr::default() })?;
+        endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
+        endpoint.bind_av(&av)?;
+        if !shared_memory && info.fabric_attr.prov_name != "shm" {
+            match endpoint.set_option(EpOption::SharedMemoryPermitted, 0) {
+                Err(error) if error != Errno::ENOPROTOOPT => return Err(error),
+                _ => {} // who does not have the option does not use shared memory
+            }
+        }
+        endpoint.enable()?;
+        let name = endpoint.name()?;
+        if name.bytes().len() > LONGEST_ADDRESS {
+            return Err(Error::wanted(
+                Errno::EMSGSIZE,
+                "the address of a rail",
+                format!("at most {LONGEST_ADDRESS} bytes"),
+                format!("{} bytes", name.bytes().len()),
+                "choose a shorter name for the endpoint",
+            ));
+        }
+        let provider = info.fabric_attr.prov_name.clone();
+        let speed = info.nic.as_ref().map_or(0, |nic| nic.link_attr.speed);
+        let spec = RailSpec {
+            info: RailInfo { provider, format: name.format().as_c(), address: name.bytes().to_vec() },
+            bandwidth: (speed > 0).then_some(speed as f64 / 8.0),
+            wide_data: info.domain_attr.cq_data_size >= 8,
+        };
+        let mut rail = Self {
+            spec,
+            counts: RailCounts::default(),
+            needs_desc: info.domain_attr.mr_mode.contains(MrMode::LOCAL),
+            endpoint: Some(endpoint),
+            cq,
+            av,
+            domain,
+            _fabric: fabric,
+            receives: (0..RECEIVES).map(|_| Some(vec![0_u8; MESSAGE].into_raw())).collect(),
+            unposted: (0..RECEIVES).collect(),
+            sends: Slots::default(),
+        };
+        rail.post_receives()?;
+        Ok(rail)
+    }
+
+    fn endpoint(&self) -> Result<&Arc<dyn Endpoint>> {
+        self.endpoint.as_ref().ok_or_else(|| Error::new(Errno::EOPBADSTATE))
+    }
+
+    fn post_receives(&mut self) -> Result<()> {
+        while let Some(&index) = self.unposted.front() {
+            let Some(raw) = &self.receives[index] else { break };
+            let pieces = [Piece::new(raw.addr(), raw.len())];
+            // SAFETY: the buffer is this table's until the receive has ended, or the endpoint is closed.
+            let lent = unsafe { Lent::new(&pieces, &[]) };
+            // Contexts of receives are looked at only where the entry says that it is of a receive.
+            let op = ReceiveOp {
+                flags: OpFlags::COMPLETION,
+                call: Call::Msg,
+                ..ReceiveOp::new(lent, Context(index + 1))
+            };
+            match self.endpoint()?.receive(&op) {
+                Ok(()) => drop(self.unposted.pop_front()),
+                Err(error) if error.is_again() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts a peer's address.
+    pub(crate) fn insert(&self, format: u32, address: &[u8]) -> Result<u64, Errno> {
+        let format = AddrFormat::from_c(format).ok_or(Errno::EINVAL)?;
+        let inserted = self.av.insert(&[Address::new(format, address)]).pop();
+        let inserted: Result<FiAddr> = inserted.ok_or(Errno::EINVAL)?;
+        inserted.map(|addr| addr.0).map_err(|error| error.errno())
+    }
+
+    /// Removes it.
+    pub(crate) fn remove(&self, addr: u64) {
+        if let Err(error) = self.av.remove(&[FiAddr(addr)]) {
+            tracing::warn!(target: "multirail", %error, "an address that cannot be removed");
+        }
+    }
+
+    /// Sends a message. On `FI_EAGAIN` the bytes come back.
+    pub(crate) fn send(&mut self, op: OpId, addr: u64, bytes: Vec<u8>) -> Result<(), (Error, Vec<u8>)> {
+        let endpoint = match self.endpoint() {
+            Ok(endpoint) => Arc::clone(endpoint),
+            Err(error) => return Err((error, bytes)),
+        };
+        let raw = bytes.into_raw();
+        let pieces = [Piece::new(raw.addr(), raw.len())];
+        let slot = self.sends.insert((op, raw));
+        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed.
+        let lent = unsafe { Lent::new(&pieces, &[]) };
+        let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+        let send = SendOp {
+            flags,
+            call: Call::Msg,
+            ..SendOp::new(lent, FiAddr(addr), Context(slot.to_wire() as usize))
+        };
+        match endpoint.send(&send) {
+            Ok(()) => {
+                self.counts.sent += 1;
+                Ok(())
+            }
+            Err(error) => {
+                let bytes = match self.sends.remove(slot) {
+                    // SAFETY: taken apart above, and not posted.
+                    Some((_, raw)) => unsafe { Vec::from_raw(raw) },
+                    None => Vec::new(),
+                };
+                self.counts.full += u64::from(error.is_again());
+                Err((error, bytes))
+            }
+        }
+    }
+
+    /// Posts an access. `region` is the local region that it lies in; `more` says that another follows at once.
+    pub(crate) fn access(
+        &mut self,
+        access: &Access,
+        region: &crate::memory::Inner,
+        more: bool,
+    ) -> Result<()> {
+        let addr = region.pointer(access.local, access.len).ok_or_else(|| Error::new(Errno::EFAULT))?;
+        let pieces = [Piece::new(addr, access.len as usize)];
+        let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
+        let descs = if self.needs_desc { &descs[..] } else { &[] };
+        // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access has ended or the
+        // endpoint is closed; region memory is written by copies only, which the program is told about.
+        let lent = unsafe { Lent::new(&pieces, descs) };
+        let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
+        let mut flags = OpFlags::COMPLETION;
+        flags.set(OpFlags::MORE, more);
+        flags.set(OpFlags::DELIVERY_COMPLETE, access.way == Way::Write);
+        flags.set(OpFlags::REMOTE_CQ_DATA, access.data.is_some());
+        let op = RmaOp {
+            buf: lent,
+            remote: &remote,
+            peer: FiAddr(access.addr),
+            context: Context(access.op.to_bits() as usize),
+            data: access.data.unwrap_or(0),
+            flags,
+            call: Call::Msg,
+        };
+        let endpoint = self.endpoint()?;
+        let posted = match access.way {
+            Way::Write => endpoint.write(&op),
+            Way::Read => endpoint.read(&op),
+        };
+        match &posted {
+            Ok(()) => {
+                self.counts.accesses += 1;
+                self.counts.bytes += access.len;
+            }
+            Err(error) if error.is_again() => self.counts.full += 1,
+            Err(_) => {}
+        }
+        posted
+    }
+
+    fn index(&self, region: &crate::memory::Inner) -> Result<usize> {
+        region.rail_of(&self.domain).ok_or_else(|| Error::new(Errno::EDOMAIN))
+    }
+
+    /// Drives the rail and tells what has happened. Whether there was anything.
+    pub(crate) fn poll(&mut self, mut tell: impl FnMut(Happened<'_>)) -> Result<bool> {
+        let mut entries = [CqTaggedEntry::EMPTY; BATCH];
+        let read = self.cq.read(&mut CqBuffer::new(&mut entries));
+        match read {
+            Ok(count) => {
+                for entry in &entries[..count] {
+                    self.take(entry.op_context, entry.flags, Ok((entry.len, entry.data)), &mut tell);
+                }
+                self.post_receives()?;
+                Ok(count > 0)
+            }
+            Err(error) if error.is_again() => Ok(false),
+            Err(error) if error == Errno::EAVAIL => {
+                let error = self.cq.read_error()?;
+                self.counts.failed += 1;
+                self.take(error.op_context, error.flags, Err(error.err), &mut tell);
+                self.post_receives()?;
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take(
+        &mut self,
+        context: Context,
+        flags: CompletionFlags,
+        result: Result<(usize, u64), Errno>,
+        tell: &mut impl FnMut(Happened<'_>),
+    ) {
+        if context.is_null() || flags.contains(CompletionFlags::REMOTE_WRITE) {
+            if let Ok((_, data)) = result
+                && flags.contains(CompletionFlags::REMOTE_CQ_DATA)
+            {
+                tell(Happened::Arrived(data));
+            }
+            return;
+        }
+        if flags.contains(CompletionFlags::RECV) {
+            let index = context.0 - 1;
+            let Some(Some(raw)) = self.receives.get(index) else { return };
+            if let Ok((len, _)) = result {
+                self.counts.received += 1;
+                // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a vector.
+                let bytes = unsafe { std::slice::from_raw_parts(raw.addr(), len.min(raw.len())) };
+                tell(Happened::Message(bytes));
+            }
+            self.unposted.push_back(index);
+            return;
+        }
+        let result = result.map(|_| ());
+        if flags.contains(CompletionFlags::SEND) {
+            if let Some((op, raw)) = self.sends.remove(SlotId::from_wire(context.0 as u64)) {
+                // SAFETY: the send has ended.
+                drop(unsafe { Vec::<u8>::from_raw(raw) });
+                tell(Happened::Ended(op, result));
+            }
+            return;
+        }
+        tell(Happened::Ended(OpId::from_bits(context.0 as u64), result));
+    }
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        // Closing it ends all operations; only then is their memory freed.
+        drop(self.endpoint.take());
+        for raw in self.receives.iter_mut().filter_map(Option::take) {
+            // SAFETY: of a vector, taken apart in `of_info`; the endpoint is closed.
+            drop(unsafe { Vec::<u8>::from_raw(raw) });
+        }
+        for id in self.sends.ids(|_| true) {
+            if let Some((_, raw)) = self.sends.remove(id) {
+                // SAFETY: as above.
+                drop(unsafe { Vec::<u8>::from_raw(raw) });
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The messages of a session. Each begins with a header of 16 bytes: `MR`, the version, the kind, four zeroes, and the tag by
+//! which its receiver knows the session (in a greeting, which opens one, the incarnation that is meant).
+
+use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
+
+/// Longest message: the receives that agents post are this long.
+pub const MESSAGE: usize = 8192;
+/// Bytes of a notification in one message. All fragments but the last are this long.
+pub const FRAGMENT: usize = 8000;
+/// Most notifications that one acknowledgement names.
+pub const ACKED: usize = 512;
+
+const MAGIC: [u8; 2] = *b"MR";
+
+mod kind {
+    pub(super) const HELLO: u8 = 1;
+    pub(super) const WELCOME: u8 = 2;
+    pub(super) const CONFIRM: u8 = 3;
+    pub(super) const REJECT: u8 = 4;
+    pub(super) const NOTIFY: u8 = 5;
+    pub(super) const ACK: u8 = 6;
+    pub(super) const GOODBYE: u8 = 7;
+    pub(super) const VOID: u8 = 8;
+    pub(super) const READY: u8 = 9;
+}
+
+/// Why an agent does not take a greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// It is another incarnation than the one that was meant: the metadata is of a process that is gone.
+    Stale = 1,
+    /// It has as many peers as it can have.
+    Full = 2,
+    /// No rail of the greeter's reaches one of its own.
+    NoRail = 3,
+}
+
+/// What is in a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Opens a session. `to` is the incarnation that is meant.
+    Hello {
+        /// Who greets.
+        name: String,
+        /// Its incarnation.
+        incarnation: u64,
+        /// By which it will know the session.
+        tag: u64,
+        /// How it is reached.
+        rails: Vec<RailInfo>,
+    },
+    /// Answers a greeting.
+    Welcome {
+        /// Who answers.
+        incarnation: u64,
+        /// By which it knows the session.
+        tag: u64,
+    },
+    /// Answers a welcome: it was no old one.
+    Confirm,
+    /// Answers a confirmation: both ends have the session.
+    Ready,
+    /// Turns a greeting down.
+    Reject(Reason),
+    /// A fragment of a notification.
+    Notify(Fragment),
+    /// Notifications that the program has got, or will find in the queue.
+    Ack(Vec<u64>),
+    /// The session is over.
+    Goodbye,
+    /// A notification that its sender has given up.
+    Void(u64),
+}
+
+/// A fragment of a notification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Which notification of the session: they are counted from 0.
+    pub id: u64,
+    /// How many writes have to arrive before the program may see it; 0 for none.
+    pub expected: u32,
+    /// Which transfer of the session these writes are of.
+    pub transfer: u16,
+    /// Length of the whole notification.
+    pub total: u32,
+    /// Where in it the fragment begins: a multiple of [`FRAGMENT`].
+    pub offset: u32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Which session of the receiver's it is for.
+    pub to: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+impl Message {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        let kind = match &self.body {
+            Body::Hello { .. } => kind::HELLO,
+            Body::Welcome { .. } => kind::WELCOME,
+            Body::Confirm => kind::CONFIRM,
+            Body::Ready => kind::READY,
+            Body::Reject(_) => kind::REJECT,
+            Body::Notify(_) => kind::NOTIFY,
+            Body::Ack(_) => kind::ACK,
+            Body::Goodbye => kind::GOODBYE,
+            Body::Void(_) => kind::VOID,
+        };
+        let mut out = Vec::with_capacity(64);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, kind, 0, 0, 0, 0]);
+        out.extend_from_slice(&self.to.to_le_bytes());
+        match &self.body {
+            Body::Hello { name, incarnation, tag, rails } => {
+                out.extend_from_slice(&incarnation.to_le_bytes());
+                out.extend_from_slice(&tag.to_le_bytes());
+                put_name(&mut out, name);
+                put_rails(&mut out, rails);
+            }
+            Body::Welcome { incarnation, tag } => {
+                out.extend_from_slice(&incarnation.to_le_bytes());
+                out.extend_from_slice(&tag.to_le_bytes());
+            }
+            Body::Confirm | Body::Ready | Body::Goodbye => {}
+            Body::Reject(reason) => out.push(*reason as u8),
+            Body::Void(id) => out.extend_from_slice(&id.to_le_bytes()),
+            Body::Notify(fragment) => {
+                out.extend_from_slice(&fragment.id.to_le_bytes());
+                out.extend_from_slice(&fragment.expected.to_le_bytes());
+                out.extend_from_slice(&fragment.transfer.to_le_bytes());
+                out.extend_from_slice(&fragment.total.to_le_bytes());
+                out.extend_from_slice(&fragment.offset.to_le_bytes());
+                out.extend_from_slice(&fragment.bytes);
+            }
+            Body::Ack(ids) => {
+                out.extend_from_slice(&(ids.len() as u16).to_le_bytes());
+                out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+            }
+        }
+        out
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        if bytes.len() > MESSAGE {
+            return Err(Malformed::Trailing);
+        }
+        let mut reader = Reader::new(bytes);
+        if reader.bytes(2)? != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let kind = reader.u8()?;
+        if reader.u32()? != 0 {
+            return Err(Malformed::Field("reserved"));
+        }
+        let to = reader.u64()?;
+        let body = match kind {
+            kind::HELLO => {
+                let (incarnation, tag) = (reader.u64()?, reader.u64()?);
+                Body::Hello {
+                    incarnation,
+                    tag,
+                    name: take_name(&mut reader)?,
+                    rails: take_rails(&mut reader)?,
+                }
+            }
+            kind::WELCOME => Body::Welcome { incarnation: reader.u64()?, tag: reader.u64()? },
+            kind::CONFIRM => Body::Confirm,
+            kind::READY => Body::Ready,
+            kind::REJECT => Body::Reject(match reader.u8()? {
+                1 => Reason::Stale,
+                2 => Reason::Full,
+                3 => Reason::NoRail,
+                _ => return Err(Malformed::Field("reason")),
+            }),
+            kind::NOTIFY => Body::Notify(Fragment::parse(&mut reader)?),
+            kind::ACK => {
+                let count = usize::from(reader.u16()?);
+                if count > ACKED || count * 8 != reader.left() {
+                    return Err(Malformed::Field("count"));
+                }
+                Body::Ack((0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?)
+            }
+            kind::GOODBYE => Body::Goodbye,
+            kind::VOID => Body::Void(reader.u64()?),
+            other => return Err(Malformed::Kind(other)),
+        };
+        reader.end()?;
+        Ok(Self { to, body })
+    }
+}
+
+impl Fragment {
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (id, expected, transfer) = (reader.u64()?, reader.u32()?, reader.u16()?);
+        let (total, offset, bytes) = (reader.u32()?, reader.u32()?, reader.rest());
+        // The one length that a fragment at this place has.
+        let left = total.checked_sub(offset).ok_or(Malformed::Field("offset"))? as usize;
+        let is_placed = (offset as usize).is_multiple_of(FRAGMENT) && (left > 0 || total == 0);
+        if !is_placed {
+            return Err(Malformed::Field("offset"));
+        }
+        if bytes.len() != left.min(FRAGMENT) {
+            return Err(if bytes.len() < left.min(FRAGMENT) {
+                Malformed::Truncated
+            } else {
+                Malformed::Trailing
+            });
+        }
+        Ok(Self { id, expected, transfer, total, offset, bytes: bytes.to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    pub(crate) fn bodies() -> impl Strategy<Value = Body> {
+        let rail = ("[a-z]{1,8}", any::<u32>(), vec(any::<u8>(), 1..=super::super::LONGEST_ADDRESS))
+            .prop_map(|(provider, format, address)| RailInfo { provider, format, address });
+        let hello = ("[a-z0-9-]{1,40}", any::<u64>(), any::<u64>(), vec(rail, 1..=8))
+            .prop_map(|(name, incarnation, tag, rails)| Body::Hello { name, incarnation, tag, rails });
+        let fragment = (any::<u64>(), any::<u32>(), any::<u16>(), 0..30_000_u32, 0..4_u32).prop_map(
+            |(id, expected, transfer, total, nth)| {
+                let offset =
+                    (nth * FRAGMENT as u32).min((total.max(1) - 1) / FRAGMENT as u32 * FRAGMENT as u32);
+                let len = ((total - offset) as usize).min(FRAGMENT);
+                Body::Notify(Fragment { id, expected, transfer, total, offset, bytes: vec![7; len] })
+            },
+        );
+        prop_oneof![
+            hello,
+            (any::<u64>(), any::<u64>()).prop_map(|(incarnation, tag)| Body::Welcome { incarnation, tag }),
+            Just(Body::Confirm),
+            Just(Body::Ready),
+            Just(Body::Reject(Reason::Stale)),
+            fragment,
+            vec(any::<u64>(), 0..=ACKED).prop_map(Body::Ack),
+            Just(Body::Goodbye),
+            any::<u64>().prop_map(Body::Void),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn parse_inverts_encode_and_every_prefix_is_refused(to in any::<u64>(), body in bodies(), cut in any::<u16>()) {
+            let message = Message { to, body };
+            let bytes = message.encode();
+            prop_assert!(bytes.len() <= MESSAGE);
+            prop_assert_eq!(Message::parse(&bytes), Ok(message));
+            let cut = usize::from(cut) % bytes.len();
+            prop_assert!(Message::parse(&bytes[..cut]).is_err());
+            let longer = [&bytes[..], &[0]].concat();
+            prop_assert!(Message::parse(&longer).is_err());
+        }
+
+        #[test]
+        fn what_parses_is_what_is_encoded(bytes in vec(any::<u8>(), 0..200)) {
+            let whole = [&b"MR\x01"[..], &bytes].concat();
+            if let Ok(message) = Message::parse(&whole) {
+                prop_assert_eq!(message.encode(), whole);
+            }
+        }
+    }
+
+    #[test]
+    fn a_greeting_with_all_that_it_may_have_fits() {
+        let rail =
+            RailInfo { provider: "p".repeat(40), format: 0, address: vec![0; super::super::LONGEST_ADDRESS] };
+        let rails = vec![rail; super::super::MOST_RAILS];
+        let body =
+            Body::Hello { name: "n".repeat(super::super::LONGEST_NAME), incarnation: 1, tag: 2, rails };
+        assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
+    }
+
+    #[test]
+    fn other_versions_and_strange_fields_have_errors_of_their_own() {
+        let good = Message { to: 1, body: Body::Confirm }.encode();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            Message::parse(&bytes).unwrap_err()
+        };
+        assert_eq!(with(0, 0), Malformed::Magic);
+        assert_eq!(with(2, 9), Malformed::Version(9));
+        assert_eq!(with(3, 99), Malformed::Kind(99));
+        assert_eq!(with(4, 1), Malformed::Field("reserved"));
+    }
+}

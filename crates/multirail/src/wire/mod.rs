@@ -1,0 +1,130 @@
+//! What agents tell each other: the messages of a session and the metadata that is handed over out of band.
+//!
+//! All numbers are little-endian. A parser takes bytes of strangers: it allocates no more than the bytes that are there ask for,
+//! refuses what is longer than the bounds below, and accepts only the one form that the encoder writes, to the last byte.
+
+pub mod blob;
+pub mod message;
+mod reader;
+
+use std::fmt;
+
+pub use blob::{Metadata, RegionInfo, RegionKey};
+pub use message::{FRAGMENT, MESSAGE, Message};
+pub(crate) use reader::Reader;
+
+/// Version of messages and blobs. Another version is refused: what fields mean may have changed.
+pub const VERSION: u8 = 1;
+/// Longest name of an agent, in bytes.
+pub const LONGEST_NAME: usize = 255;
+/// Most rails of an agent: their addresses fit into one message.
+pub const MOST_RAILS: usize = 32;
+/// Longest name of a provider, in bytes.
+pub const LONGEST_PROVIDER: usize = 64;
+/// Longest address of a rail.
+pub const LONGEST_ADDRESS: usize = 96;
+
+/// A rail as its peers need it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RailInfo {
+    /// Provider: only rails of the same reach each other.
+    pub provider: String,
+    /// How the address is laid out (`fi_info.addr_format`, C's number).
+    pub format: u32,
+    /// The endpoint's address.
+    pub address: Vec<u8>,
+}
+
+/// Why bytes are no message, or no metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// They end too early.
+    Truncated,
+    /// There is something behind the end.
+    Trailing,
+    /// They begin with something else.
+    Magic,
+    /// They are of this version, which this program does not know.
+    Version(u8),
+    /// There is no message of this kind.
+    Kind(u8),
+    /// A field has a value that it cannot have.
+    Field(&'static str),
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => write!(f, "truncated"),
+            Self::Trailing => write!(f, "bytes behind the end"),
+            Self::Magic => write!(f, "not of multirail"),
+            Self::Version(other) => write!(f, "of version {other}, this program knows {VERSION}"),
+            Self::Kind(other) => write!(f, "of the unknown kind {other}"),
+            Self::Field(name) => write!(f, "field {name} has a value that it cannot have"),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Checks the name of an agent.
+///
+/// # Errors
+/// `FI_EINVAL` for one that is empty, too long, or has control characters.
+pub fn check_name(name: &str) -> ofi::Result<()> {
+    if is_name(name) {
+        return Ok(());
+    }
+    Err(ofi::Error::wanted(
+        ofi::Errno::EINVAL,
+        "the name of an agent",
+        format!("1 to {LONGEST_NAME} bytes without control characters"),
+        format!("{name:?}"),
+        "choose another name",
+    ))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
+}
+
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    out.push(name.len() as u8);
+    out.extend_from_slice(name.as_bytes());
+}
+
+fn take_name(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    let len = reader.u8()?;
+    let text = std::str::from_utf8(reader.bytes(usize::from(len))?).map_err(|_| Malformed::Field("name"))?;
+    if is_name(text) { Ok(text.to_string()) } else { Err(Malformed::Field("name")) }
+}
+
+fn put_rails(out: &mut Vec<u8>, rails: &[RailInfo]) {
+    out.push(rails.len() as u8);
+    for rail in rails {
+        put_name(out, &rail.provider);
+        out.extend_from_slice(&rail.format.to_le_bytes());
+        out.push(rail.address.len() as u8);
+        out.extend_from_slice(&rail.address);
+    }
+}
+
+fn take_rails(reader: &mut Reader<'_>) -> Result<Vec<RailInfo>, Malformed> {
+    let count = usize::from(reader.u8()?);
+    if count == 0 || count > MOST_RAILS {
+        return Err(Malformed::Field("rails"));
+    }
+    let mut rails = Vec::new();
+    for _ in 0..count {
+        let (provider, format, len) = (take_name(reader)?, reader.u32()?, usize::from(reader.u8()?));
+        if provider.len() > LONGEST_PROVIDER {
+            return Err(Malformed::Field("provider"));
+        }
+        if len == 0 || len > LONGEST_ADDRESS {
+            return Err(Malformed::Field("address"));
+        }
+        rails.push(RailInfo { provider, format, address: reader.bytes(len)?.to_vec() });
+    }
+    Ok(rails)
+}

@@ -1,0 +1,106 @@
+//! How the two processes of a measurement meet: frames over TCP, a length of 32 bits and so many bytes.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// Longest frame.
+const LONGEST: usize = 1 << 20;
+/// Longest silence.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the initiator asks of the target.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Open an agent with these rails and memory. Answered by its metadata; the initiator's follows.
+    Open { rails: Vec<String>, len: u64, library: bool },
+    /// Fill the memory.
+    Fill { len: u64, seed: u64 },
+    /// Compare the memory.
+    Check { len: u64, seed: u64 },
+    /// That is all.
+    End,
+}
+
+/// One end of the meeting.
+pub(super) struct Meeting {
+    stream: TcpStream,
+}
+
+impl Meeting {
+    /// Goes to a target, which may not be there yet.
+    pub(super) fn join(address: &str) -> Result<Self> {
+        let doing = || format!("connecting to {address}");
+        let resolved = address.to_socket_addrs().map_err(|error| Failure::system(doing(), error))?;
+        let addresses: Vec<_> = resolved.collect();
+        let began = Instant::now();
+        loop {
+            match TcpStream::connect(&addresses[..]) {
+                Ok(stream) => return Self::of(stream),
+                Err(_) if began.elapsed() < Duration::from_secs(5) => {
+                    std::thread::sleep(Duration::from_millis(50))
+                }
+                Err(error) => return Err(Failure::system(doing(), error)),
+            }
+        }
+    }
+
+    pub(super) fn of(stream: TcpStream) -> Result<Self> {
+        let set = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_nodelay(true));
+        set.map_err(|error| Failure::system("preparing a connection", error))?;
+        Ok(Self { stream })
+    }
+
+    pub(super) fn say_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let frame = [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+        self.stream.write_all(&frame).map_err(|error| Failure::system("talking to the other process", error))
+    }
+
+    pub(super) fn hear_bytes(&mut self) -> Result<Vec<u8>> {
+        let heard = |error| Failure::system("hearing the other process", error);
+        let mut len = [0; 4];
+        self.stream.read_exact(&mut len).map_err(heard)?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > LONGEST {
+            return Err(Failure::Peer(format!("a frame of {len} bytes; the longest is {LONGEST}")));
+        }
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).map_err(heard)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn say(&mut self, request: &Request) -> Result<()> {
+        let text = serde_json::to_vec(request).map_err(|error| Failure::Peer(error.to_string()))?;
+        self.say_bytes(&text)
+    }
+
+    /// Says something, and waits until it is done.
+    pub(super) fn ask(&mut self, request: &Request) -> Result<()> {
+        self.say(request)?;
+        match self.hear_bytes()?.as_slice() {
+            b"done" => Ok(()),
+            other => Err(Failure::Data(String::from_utf8_lossy(other).into_owned())),
+        }
+    }
+
+    pub(super) fn hear(&mut self) -> Result<Request> {
+        let bytes = self.hear_bytes()?;
+        serde_json::from_slice(&bytes).map_err(|error| Failure::Peer(format!("no request: {error}")))
+    }
+
+    /// Whether there is something to hear.
+    pub(super) fn has_news(&self) -> Result<bool> {
+        let system = |error| Failure::system("looking at a connection", error);
+        self.stream.set_nonblocking(true).map_err(system)?;
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).map_err(system)?;
+        match peeked {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            _ => Ok(true),
+        }
+    }
+}
