@@ -13,6 +13,7 @@ use rdm_proto::{Flow, Instant, Lost};
 
 use crate::Udp;
 use crate::address;
+use crate::answer::is_answer;
 use crate::command::{Broken, kind};
 use crate::glue::errno_of;
 use crate::lane::Lane;
@@ -175,9 +176,14 @@ impl UdpLanes {
         }
         connection.parted = true;
         let errno = if drain { Errno::ECONNRESET } else { Errno::ECANCELED };
+        let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
         self.lanes[0].lose(&mut self.common, host, 0, errno);
-        // Payloads are the application's, which has them back.
-        let plain = self.endpoint.sender(now(), 0).is_none_or(|s| s.commands.is_plain() && s.bulk.is_plain());
+        // Payloads are the application's, which has them back. Answers to reads are not.
+        if let Some(answers) = answers {
+            self.lanes[0].long().answers = answers;
+        }
+        let sender = self.endpoint.sender(now(), 0);
+        let plain = sender.is_none_or(|s| s.commands.is_plain(&is_answer) && s.bulk.is_plain(&is_answer));
         if drain || !plain {
             return self.leave(0);
         }

@@ -9,6 +9,7 @@ use rdm_proto::wire::Record;
 use rdm_proto::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
 use crate::Udp;
+use crate::answer::is_answer;
 use crate::command::{Broken, Words, flag, kind};
 use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane, Loose};
@@ -199,6 +200,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         {
             return connection.arrived(peer);
         }
+        if is_answer(mark) {
+            let arrived = lane.long.as_mut().and_then(|long| long.answers.arrived(mark));
+            return arrived.into_iter().for_each(|bytes| self.common.spare.give_back(bytes));
+        }
         let id = SlotId::from_wire(mark);
         let op = self.host.op(peer, id);
         if let Some(Op::Injected) = op {
@@ -211,6 +216,9 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        if is_answer(token) {
+            return fill_answer(self.lanes, peer, token, at, to);
+        }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => payload.gather(at as usize, to),
             // The peer said that it had ended, which it had not.
@@ -220,6 +228,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
 
     fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
         let part = row.part;
+        if is_answer(token) {
+            let parts = (at..).step_by(part.max(1)).zip(row.parts());
+            return parts.for_each(|(at, to)| fill_answer(self.lanes, peer, token, at, to));
+        }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
                 (at as usize..)
@@ -232,6 +244,12 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        if is_answer(token) {
+            let long = self.lanes.get(peer as usize).and_then(|lane| lane.long.as_deref());
+            let gaps = self.gaps.as_deref_mut();
+            let left = long.zip(gaps).is_some_and(|(long, gaps)| long.answers.leave(token, at, to, gaps));
+            return if left { () } else { fill_answer(self.lanes, peer, token, at, to) };
+        }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
                 if !self.gaps.as_deref_mut().is_some_and(|gaps| payload.leave(at as usize, to, gaps)) {
@@ -243,9 +261,18 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 }
 
+/// Copies bytes of an answer to a read.
+fn fill_answer(lanes: &Chunks<Lane>, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+    match lanes.get(peer as usize).and_then(|lane| lane.long.as_deref()) {
+        Some(long) => long.answers.fill(token, at, to),
+        None => to.fill(0),
+    }
+}
+
 /// Stands in for the application while an endpoint closes.
 pub struct Closing<'a> {
     pub common: &'a mut Common,
+    pub lanes: &'a Chunks<Lane>,
 }
 
 impl Driver for Closing<'_> {
@@ -263,7 +290,7 @@ impl Driver for Closing<'_> {
         }
     }
 
-    fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
-        to.fill(0); // peers that need payloads are muted
+    fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        fill_answer(self.lanes, peer, token, at, to); // peers that need other payloads are muted
     }
 }

@@ -12,6 +12,7 @@ use rdm_proto::Sender;
 use rustc_hash::FxHashMap;
 
 use crate::Udp;
+use crate::answer::{Answers, Spare};
 use crate::command::{Fields, kind};
 use crate::connection::Connected;
 use crate::message::Pull;
@@ -34,8 +35,10 @@ pub struct Common {
     pub detached: usize,
     /// Peers that were asked to keep their payloads.
     pub wishing: Vec<Peer>,
-    /// Peers whose reads are being served.
+    /// Peers whose reads are being served, or that have to take answers first.
     pub serving: Vec<Peer>,
+    /// Memory for answers to reads.
+    pub spare: Spare,
     /// Peers of which it changed whether something is expected.
     pub changed: Vec<Peer>,
     /// Of a connected endpoint.
@@ -96,6 +99,8 @@ pub struct Long {
     pub pulls: FxHashMap<u64, Pull>,
     /// Reads of the peer, being served. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
+    /// What of them has been copied and has not arrived yet.
+    pub answers: Answers,
     /// The peer's long write, being served.
     pub write: Option<Box<ServedWrite>>,
     /// Short messages that count as sent, but wait for the peer to want them.
@@ -132,7 +137,11 @@ impl Lane {
     /// Whether nothing is under way, in either direction.
     pub fn is_idle(&self) -> bool {
         let empty = |long: &Long| {
-            long.pulls.is_empty() && long.reads.is_empty() && long.write.is_none() && long.kept.is_empty()
+            long.pulls.is_empty()
+                && long.reads.is_empty()
+                && long.answers.is_empty()
+                && long.write.is_none()
+                && long.kept.is_empty()
         };
         self.outstanding == 0 && self.detached == 0 && self.long.as_deref().is_none_or(empty)
     }

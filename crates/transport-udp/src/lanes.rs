@@ -19,6 +19,7 @@ use rdm_proto::{Chunks, Endpoint, Instant};
 
 use crate::Udp;
 use crate::address;
+use crate::answer::{Spare, is_answer};
 use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
 use crate::datagram::{self, Beside, Book, Datagrams, Messages};
@@ -119,6 +120,7 @@ impl UdpLanes {
             detached: 0,
             wishing: Vec::new(),
             serving: Vec::new(),
+            spare: Spare::default(),
             changed: Vec::new(),
             loose: Loose::default(),
             connection: connection::is_connected(info).then(Box::<Connected>::default),
@@ -341,7 +343,7 @@ impl UdpLanes {
         for peer in std::mem::take(&mut self.common.serving) {
             let lane = &mut self.lanes[peer as usize];
             if let Some(sender) = self.endpoint.sender(time, peer) {
-                lane.serve_reads(&self.common, sender, host, peer);
+                lane.serve_reads(&mut self.common, sender, host, peer);
             }
             let answers = self.endpoint.sender(time, peer).map_or(0, |sender| sender.bulk.records());
             if lane.is_read() || answers > ANSWERS {
@@ -391,7 +393,7 @@ impl UdpLanes {
     /// Sends everything that needs no application.
     fn send_rest(&mut self) {
         let time = now();
-        let mut closing = Closing { common: &mut self.common };
+        let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
         loop {
             let Some((buffer, _)) = self.socket.next() else {
                 if !matches!(self.socket.flush(), Sent::All) {
@@ -410,7 +412,7 @@ impl UdpLanes {
     /// Waits a little for what was reported as sent, and says goodbye.
     fn close(&mut self) {
         self.alive.unwatch();
-        self.endpoint.take_leave();
+        self.endpoint.take_leave(&is_answer);
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let connected = self.common.connection.is_some();
@@ -418,7 +420,7 @@ impl UdpLanes {
             let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
             self.socket.wait(wait);
             let (got, _) = self.socket.receive();
-            let mut closing = Closing { common: &mut self.common };
+            let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
             for index in 0..got {
                 let (bytes, from) = self.socket.datagram(index);
                 if let Some(from) = from {

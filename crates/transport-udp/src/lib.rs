@@ -6,6 +6,7 @@
 //! again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
 
 mod address;
+mod answer;
 mod atomic;
 mod class;
 mod command;

@@ -10,6 +10,7 @@ use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
+use crate::answer::CHUNK;
 use crate::command::{Broken, Fields, Words, flag, kind};
 use crate::lane::{Common, Lane, Long};
 use crate::message::{Op, Payload, STREAM_LIMIT};
@@ -33,10 +34,11 @@ pub struct ServedRead {
     len: usize,
 }
 
-/// Bytes of one record of an answer to a read.
-const READ_PART: usize = 16 << 10;
-/// Bytes of answers that may wait in the stream.
-const READ_AHEAD: usize = 512 << 10;
+/// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that each part is put in
+/// place where it lies.
+const SHORT_ANSWER: usize = 4 << 10;
+/// Bytes of answers that may wait to arrive at one peer.
+const READ_AHEAD: usize = 2 << 20;
 
 impl Lane {
     /// Reads or writes the peer's memory.
@@ -235,32 +237,38 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers reads as far as there is room in the stream. The bytes are copied now: later commands of the peer may
-    /// change the memory.
+    /// Answers reads as far as answers may wait. The bytes are copied now: later commands of the peer may change the memory.
     pub fn serve_reads<H: Host<Udp>>(
         &mut self,
-        common: &Common,
+        common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
         peer: Peer,
     ) {
-        let Some(Long { reads, .. }) = self.long.as_deref_mut() else { return };
+        let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
         while let Some(read) = reads.front_mut() {
-            if sender.bulk.buffered() > READ_AHEAD {
+            if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
-            let part = READ_PART.min(read.len - read.done);
+            let part = CHUNK.min(read.len - read.done);
             // Checked before anything is promised, as a region may have been closed meanwhile.
+            let mut bytes = common.spare.take(part);
             let who = accessor(common, host, peer);
             let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-            let result = allowed.and_then(|_| {
-                let mut fields = Fields::new();
-                fields.word(read.op).word(read.done as u64);
-                let mut bytes = vec![0u8; part];
-                read_here(common, who, &read.remote, read.done, &mut bytes)?;
-                sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None).copy_from_slice(&bytes);
-                Ok(())
-            });
+            let result = allowed.and_then(|_| read_here(common, who, &read.remote, read.done, &mut bytes));
+            let at = read.done as u64;
+            if result.is_ok() && part > SHORT_ANSWER {
+                let token = answers.keep(bytes, at);
+                sender.bulk.part_of_payload(kind::READ_PART, 0, read.op, token, at..at + part as u64);
+            } else {
+                if result.is_ok() {
+                    let mut fields = Fields::new();
+                    fields.word(read.op).word(at);
+                    let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
+                    body.copy_from_slice(&bytes);
+                }
+                common.spare.give_back(bytes);
+            }
             read.done += part;
             if let Err(errno) = result {
                 Self::done(sender, 0, read.op, Err(errno));
@@ -282,14 +290,19 @@ impl Lane {
     ) -> Result<(), Broken> {
         let id = SlotId::from_wire(parts.id);
         let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
-        if parts.at != *got as u64 || parts.len > *len - *got {
+        // In any order: each byte comes once, or the peer fools itself.
+        let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
+        let end = at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
+        if parts.len > *len - *got {
             return Err(Broken);
         }
         for bytes in parts.bytes() {
             // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
-            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, *got) };
-            *got += bytes.len();
+            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
+            at += bytes.len();
         }
+        debug_assert_eq!(at, end);
+        *got += parts.len;
         if got == len {
             self.finish(common, host, peer, id, Ok(()));
         }

@@ -581,12 +581,13 @@ impl Endpoint {
         undrained.is_none()
     }
 
-    /// The endpoint is about to close, and the driver's payloads to go away: from here on nothing is sent to peers that would
+    /// The endpoint is about to close, and the driver's payloads to go away, but for those whose tokens are `lasting`: from here on nothing is sent to peers that would
     /// need them. The others get what is left, such as answers, though the window may be full: a search for the path's
     /// longest packet fills that of a young session, and nobody would send them later.
-    pub fn take_leave(&mut self) {
+    pub fn take_leave(&mut self, lasting: &dyn Fn(u64) -> bool) {
         for (peer, connection) in self.peers.iter_mut().enumerate() {
-            connection.muted = !connection.sender.commands.is_plain() || !connection.sender.bulk.is_plain();
+            connection.muted =
+                !connection.sender.commands.is_plain(lasting) || !connection.sender.bulk.is_plain(lasting);
             connection.take_leave();
             if connection.sender.has_output() && !core::mem::replace(&mut connection.queued, true) {
                 self.ready.push_back(peer as u32);

@@ -242,18 +242,29 @@ impl SendStream {
     /// Appends a payload that stays with the driver: it becomes records of this kind, whose bodies are `id`, an offset
     /// and bytes. The driver is asked for bytes of `token`, and told of it when all has arrived.
     pub fn payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, len: u64) {
-        if len > 0 {
-            self.pending.push_back(Pending::Payload { kind, flags, id, token, at: 0, len });
+        self.part_of_payload(kind, flags, id, token, 0..len);
+    }
+
+    /// The same, of the bytes in `range` of a longer payload. Several of one payload may overtake each other.
+    pub fn part_of_payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, range: Range<u64>) {
+        let Range { start: at, end: len } = range;
+        if at < len {
+            self.pending.push_back(Pending::Payload { kind, flags, id, token, at, len });
         }
     }
 
-    /// Whether everything that has not arrived is kept here: then it can be sent without the driver's payloads.
-    pub fn is_plain(&self) -> bool {
-        let held = |segment: &Segment| {
-            matches!(segment.what, What::Bytes(_)) || segment.start + segment.len <= self.base
+    /// Whether everything that has not arrived is kept here, or is of payloads whose tokens are `lasting`: then it can be sent without the
+    /// driver's other payloads.
+    pub fn is_plain(&self, lasting: &dyn Fn(u64) -> bool) -> bool {
+        let held = |segment: &Segment| match &segment.what {
+            What::Bytes(_) => true,
+            What::Parts(parts) => segment.start + segment.len <= self.base || lasting(parts.token),
         };
         self.segments.iter().all(held)
-            && self.pending.iter().all(|pending| matches!(pending, Pending::Record { .. }))
+            && self.pending.iter().all(|pending| match pending {
+                Pending::Record { .. } => true,
+                Pending::Payload { token, .. } => lasting(*token),
+            })
     }
 
     /// Where it goes on, and how far it may.

@@ -188,7 +188,7 @@ impl Net {
     /// Closes a host's endpoint in order, as a driver does that sends what it can before. Its process goes on.
     pub fn close(&mut self, host: usize) {
         if let Some(endpoint) = &mut self.hosts[host].endpoint {
-            endpoint.take_leave();
+            endpoint.take_leave(&|_| false);
         }
         self.turn(host);
         let mut buf = vec![0u8; 2000];
