@@ -289,7 +289,9 @@ impl Lane {
         parts: &Parts<'_>,
     ) -> Result<(), Broken> {
         let id = SlotId::from_wire(parts.id);
-        let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
+        // One that has failed is over as soon as its peer says so, which overtakes what was answered before.
+        let Some(op) = host.op(peer, id) else { return Ok(()) };
+        let Op::Read { pieces, got, len } = op else { return Err(Broken) };
         // In any order: each byte comes once, or the peer fools itself.
         let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
         let end = at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
