@@ -248,7 +248,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             let long = self.lanes.get(peer as usize).and_then(|lane| lane.long.as_deref());
             let gaps = self.gaps.as_deref_mut();
             let left = long.zip(gaps).is_some_and(|(long, gaps)| long.answers.leave(token, at, to, gaps));
-            return if left { () } else { fill_answer(self.lanes, peer, token, at, to) };
+            if !left {
+                fill_answer(self.lanes, peer, token, at, to);
+            }
+            return;
         }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
