@@ -119,6 +119,16 @@ pub struct ibv_port_attr {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_gid_entry {
+    pub gid: [u8; 16],
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
+}
+
+#[repr(C)]
 pub struct ibv_mr {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
@@ -321,6 +331,7 @@ const _: () = {
     assert!(offset_of!(ibv_context_ops, post_send) == 200 && offset_of!(ibv_context, cmd_fd) == 264);
     assert!(size_of::<ibv_device_attr>() == 232 && offset_of!(ibv_device_attr, phys_port_cnt) == 227);
     assert!(offset_of!(ibv_device_attr, max_srq_wr) == 216 && offset_of!(ibv_port_attr, flags) == 47);
+    assert!(size_of::<ibv_gid_entry>() == 32);
     assert!(offset_of!(ibv_mr, lkey) == 36 && offset_of!(ibv_qp, qp_num) == 52);
     assert!(size_of::<ibv_wc>() == 48 && size_of::<ibv_send_wr>() == 128 && size_of::<ibv_recv_wr>() == 32);
     assert!(size_of::<ibv_qp_init_attr>() == 64 && size_of::<ibv_srq_init_attr>() == 24);

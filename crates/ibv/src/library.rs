@@ -32,7 +32,7 @@ macro_rules! functions {
 functions!(Verbs: c"libibverbs.so.1" {
     ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
     ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
-    ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut [u8; 16]) -> c_int;
+    _ibv_query_gid_table: fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
     ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
     ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
     ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
@@ -87,7 +87,7 @@ fn find(library: *mut c_void, name: &'static str, of: &CStr) -> Result<*mut c_vo
     let symbol = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
     if symbol.is_null() {
         let name = name.trim_end_matches('\0');
-        let advice = format!("{} has no {name}: install rdma-core 17 or newer", of.to_string_lossy());
+        let advice = format!("{} has no {name}: install rdma-core 33 or newer", of.to_string_lossy());
         return Err(Error::with("dlsym", libc::ENOSYS, advice));
     }
     Ok(symbol)
