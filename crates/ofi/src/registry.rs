@@ -19,7 +19,16 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
         config::register(ofi_core::settings::SETTINGS);
         config::register(transport_shm::SETTINGS);
         config::register(transport_udp::SETTINGS);
-        Mutex::new(vec![Arc::new(transport_shm::ShmProvider), Arc::new(transport_udp::UdpProvider)])
+        Mutex::new(vec![
+            // An adapter is faster than sockets; shared memory is faster than either.
+            Arc::new(transport_shm::ShmProvider),
+            #[cfg(feature = "verbs")]
+            {
+                config::register(transport_verbs::SETTINGS);
+                Arc::new(transport_verbs::VerbsProvider)
+            },
+            Arc::new(transport_udp::UdpProvider),
+        ])
     })
 }
 

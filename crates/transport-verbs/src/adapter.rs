@@ -1,0 +1,186 @@
+//! What an endpoint has of its device: queues, and the memory of records on their way out and in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ibv::{
+    Access, CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain,
+    QueuePairAttr, Segment, SharedReceiveQueue, WorkCompletion,
+};
+use ofi_api::Result;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::Peer;
+
+use crate::sys::{Pages, Waiter};
+use crate::wire::SLOT;
+use crate::{failed, settings};
+
+/// Records of all lanes that may be on their way out.
+const SEND_SLOTS: usize = 256;
+/// Remote reads of all lanes that may be under way.
+pub const READS: usize = 64;
+/// Requests of one lane that may be under way.
+pub const REQUESTS: usize = 96;
+/// Marks requests for receives; others go by [`SlotId`].
+const RECEIVE: u64 = 1 << 63;
+
+/// Registered slots.
+struct Slab {
+    region: MemoryRegion,
+    pages: Pages,
+}
+
+impl Slab {
+    fn new(pd: &Arc<ProtectionDomain>, slots: usize) -> Result<Self> {
+        let pages = Pages::new(slots * SLOT, false)?;
+        // SAFETY: the pages go after the registration, and only raw pointers lead to them.
+        let region = unsafe { MemoryRegion::new(pd, pages.base(), slots * SLOT, Access::Local) };
+        Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
+    }
+
+    fn at(&self, slot: u32) -> *mut u8 {
+        self.pages.base().wrapping_add(slot as usize * SLOT)
+    }
+
+    fn segment(&self, slot: u32, len: usize) -> Segment {
+        Segment { addr: self.at(slot), len: len as u32, lkey: self.region.lkey() }
+    }
+}
+
+/// A request that is under way.
+pub enum Posted {
+    /// A record.
+    Send {
+        peer: Peer,
+        slot: u32,
+        /// The operation that ends with it.
+        mark: Option<u64>,
+    },
+    /// A part of what is fetched.
+    Read { peer: Peer, pull: SlotId },
+}
+
+impl Posted {
+    /// Whose lane it is on.
+    pub fn peer(&self) -> Peer {
+        match self {
+            Self::Send { peer, .. } | Self::Read { peer, .. } => *peer,
+        }
+    }
+}
+
+/// What came out of the completion queue.
+pub enum Ended {
+    /// A record is in this slot, of so many bytes.
+    Received { slot: u32, qp: u32, len: usize },
+    /// A receive of a connection that is over.
+    Returned { slot: u32 },
+    /// A request has ended.
+    Request { id: SlotId, status: ibv::Status },
+}
+
+/// See the module. Queue pairs go before it: they use its memory.
+pub struct Adapter {
+    pub channel: Arc<EventChannel>,
+    /// What peers connect to, as long as it is there.
+    _listener: CmId,
+    pub attr: QueuePairAttr,
+    pub posted: Slots<Posted>,
+    pub address: SocketAddr,
+    /// Remote reads under way.
+    pub reads: usize,
+    pub waiter: Waiter,
+    free: Vec<u32>,
+    sending: Slab,
+    receiving: Slab,
+}
+
+impl Adapter {
+    /// Opens it, and listens.
+    pub fn new(pd: &Arc<ProtectionDomain>, wanted: SocketAddr) -> Result<Self> {
+        let failed = |error: ibv::Error| failed(&error);
+        let limits = pd.context().query().map_err(failed)?;
+        let receives = settings::RX_SLOTS.get().min(limits.max_shared);
+        let channel = EventChannel::new().map_err(failed)?;
+        let listener = CmId::new(&channel).map_err(failed)?;
+        if wanted.port() != 0 {
+            listener.reuse_address().map_err(failed)?;
+        }
+        listener.bind(wanted).map_err(failed)?;
+        listener.listen(128).map_err(failed)?;
+        let address = listener.local_address().unwrap_or(wanted);
+        let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
+        let size = (receives + SEND_SLOTS + READS).min(limits.max_completions);
+        let cq = CompletionQueue::new(&completions, size).map_err(failed)?;
+        let srq = SharedReceiveQueue::new(pd, receives).map_err(failed)?;
+        let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
+        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS)?, Slab::new(pd, receives)?);
+        let size = REQUESTS.min(limits.max_queue) as u32;
+        let attr = QueuePairAttr { pd: Arc::clone(pd), cq, srq, size, pieces: 1 };
+        let free = (0..SEND_SLOTS as u32).collect();
+        let adapter = Self {
+            channel,
+            _listener: listener,
+            attr,
+            posted: Slots::default(),
+            address,
+            reads: 0,
+            waiter,
+            free,
+            sending,
+            receiving,
+        };
+        for slot in 0..receives as u32 {
+            adapter.receive(slot);
+        }
+        Ok(adapter)
+    }
+
+    /// Has a slot receive.
+    pub fn receive(&self, slot: u32) {
+        // SAFETY: the slot's record has been taken, so that it is the device's again; the slab goes after the queue.
+        let posted =
+            unsafe { self.attr.srq.post(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
+        if let Err(error) = posted {
+            tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
+        }
+    }
+
+    /// A slot for a record on its way out.
+    pub fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Nothing uses it any more.
+    pub fn give_slot(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// The memory of a slot for a record on its way out.
+    pub fn outgoing(&self, slot: u32) -> *mut u8 {
+        self.sending.at(slot)
+    }
+
+    /// The same, as a request has it.
+    pub fn segment(&self, slot: u32, len: usize) -> Segment {
+        self.sending.segment(slot, len)
+    }
+
+    /// A record that has come: a copy of what the device wrote would cost, and the device writes to it no more.
+    pub fn record(&self, slot: u32, len: usize) -> &[u8] {
+        // SAFETY: the slot is the library's from the receive's end until it is posted again, and nobody writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.receiving.at(slot), len.min(SLOT)) }
+    }
+
+    /// Says what an entry of the completion queue is about.
+    pub fn sort(&self, entry: &WorkCompletion) -> Ended {
+        if entry.id & RECEIVE != 0 {
+            let slot = (entry.id & !RECEIVE) as u32;
+            return match entry.status {
+                ibv::Status::SUCCESS => Ended::Received { slot, qp: entry.qp, len: entry.len },
+                _ => Ended::Returned { slot },
+            };
+        }
+        Ended::Request { id: SlotId::from_wire(entry.id), status: entry.status }
+    }
+}

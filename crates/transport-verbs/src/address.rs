@@ -1,0 +1,98 @@
+//! Addresses: IP socket addresses in the one form that compares equal, and names that lead to them.
+
+use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+fn invalid(found: impl Into<String>) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "an address of provider verbs",
+        "an IPv4 or IPv6 address and a port",
+        found,
+        "give a host name or numeric address and a port number",
+    )
+}
+
+/// The socket behind an address, without what does not tell sockets apart.
+pub fn socket(address: &Address) -> Result<SocketAddr> {
+    address.to_socket_addr().map(canonical).ok_or_else(|| invalid(address.to_string()))
+}
+
+/// The one form of a socket address: no flow label, and an interface only where the address has no meaning without.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => address,
+        SocketAddr::V6(v6) => {
+            let local = v6.ip().is_unicast_link_local();
+            let scope = if local { v6.scope_id() } else { 0 };
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
+        }
+    }
+}
+
+fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
+    match format {
+        Some(AddrFormat::SockaddrIn) => address.is_ipv4(),
+        Some(AddrFormat::SockaddrIn6) => address.is_ipv6(),
+        _ => true,
+    }
+}
+
+/// The address that a node and a service name, in `format` if one is wanted. Without a node it is this host's.
+///
+/// # Errors
+/// `FI_EINVAL` for names that do not resolve.
+pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFormat>) -> Result<Address> {
+    let node = node.filter(|node| !node.is_empty());
+    let service = service.filter(|service| !service.is_empty());
+    let port: u16 = match service {
+        None => 0,
+        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+    };
+    let Some(host) = node else {
+        let own = crate::domain::addresses()?.into_iter().map(|own| SocketAddr::new(own.ip, port));
+        let own = own.into_iter().find(|&address| fits(address, format));
+        return own
+            .map(Address::from)
+            .ok_or_else(|| invalid("no RDMA device with an address of this format"));
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;
+    found
+        .find(|&address| fits(address, format))
+        .map(|address| Address::from(canonical(address)))
+        .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    #[test]
+    fn names_and_numbers_resolve_in_the_format_asked_for() {
+        let four = resolve(Some("127.0.0.1"), Some("7471"), None).unwrap();
+        assert_eq!(four, Address::from(SocketAddr::from(([127, 0, 0, 1], 7471))));
+        let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
+        assert_eq!(six.format(), AddrFormat::SockaddrIn6);
+        for (node, service, format) in [
+            (Some("127.0.0.1"), Some("http"), None),
+            (Some("127.0.0.1"), Some("70000"), None),
+            (Some("127.0.0.1"), None, Some(AddrFormat::SockaddrIn6)),
+            (Some("no such host"), None, None),
+        ] {
+            assert_eq!(resolve(node, service, format).unwrap_err().errno(), Errno::EINVAL, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn flow_labels_and_needless_scopes_do_not_tell_addresses_apart() {
+        let with = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 7, 9);
+        let without = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 0, 0);
+        assert_eq!(socket(&with.into()).unwrap(), without.into());
+        let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 0, 9);
+        assert_eq!(socket(&local.into()).unwrap(), local.into());
+        assert!(socket(&Address::from_text("fi_shm://x")).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Atomic operations, executed by the memory's owner, in one order with the remote accesses of `rma.rs`. The
+//! device delivers a record once, so an operation is executed once.
+
+use ofi_api::{Caps, Result};
+use ofi_core::atomic::Executor;
+use ofi_core::copy;
+use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+
+use crate::Verbs;
+use crate::lane::{Common, Flow, Lane};
+use crate::message::Op;
+use crate::rma::accessor;
+use crate::wire::{Broken, Fields, Words, kind};
+
+/// Most bytes that one operation changes. Operands and comparands together travel inside a command.
+pub const MOST: usize = 4096;
+
+/// Operands, comparands or results of one operation, aligned for every type.
+#[repr(align(16))]
+struct Scratch([u8; MOST]);
+
+impl Lane {
+    /// Changes the peer's memory.
+    pub fn atomic<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutAtomic<'_>,
+    ) -> Result<Posted> {
+        self.may_post(out.flags)?;
+        let executor = &out.executor;
+        let operands = if executor.takes_operands() { out.len } else { 0 };
+        let comparands = if executor.compares() { out.len } else { 0 };
+        let op = if executor.fetches() {
+            Op::Read { pieces: out.results.into(), got: 0, len: out.len }
+        } else {
+            Op::Confirm
+        };
+        self.outstanding += 1;
+        let id = host.open(out.peer, out.ticket, op);
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).word(executor.to_wire().into()).pieces(out.remote);
+        let len = operands + comparands;
+        self.record(common, out.peer, (kind::ATOMIC, 0), fields.bytes(), len, None, |body| {
+            // SAFETY: the pieces are lent, and `body` has room for both arrays.
+            unsafe { copy::gather(out.operands, 0, body, operands) };
+            // SAFETY: as above, behind the operands.
+            unsafe { copy::gather(out.comparands, 0, body.wrapping_add(operands), comparands) };
+        });
+        Ok(Posted::Pending)
+    }
+
+    /// Executes an operation of the peer.
+    pub fn take_atomic<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, what) = (words.next()?, words.next()?);
+        let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
+        let remote = words.pieces()?;
+        let len = match Self::check(common, accessor(host, peer), &remote, Caps::ATOMIC, executor.rights()) {
+            Ok(len) => len,
+            Err(errno) => {
+                self.done(common, peer, 0, op, Err(errno));
+                return Ok(Flow::Next);
+            }
+        };
+        let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
+        if len == 0 || len > MOST || words.0.len() != arrays * len {
+            return Err(Broken);
+        }
+        let mut scratch = [const { Scratch([0; MOST]) }; 3];
+        let [operands, comparands, results] = &mut scratch;
+        let mut rest = words.0;
+        for (array, there) in [(operands, executor.takes_operands()), (comparands, executor.compares())] {
+            if there {
+                let (head, tail) = rest.split_at(len);
+                array.0[..len].copy_from_slice(head);
+                rest = tail;
+            }
+        }
+        let results = if executor.fetches() { results.0.as_mut_ptr() } else { std::ptr::null_mut() };
+        let regions = &common.domain.regions;
+        let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
+        let who = accessor(host, peer);
+        // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
+        let executed = unsafe { executor.execute_at(regions, who, &remote, operands, comparands, results) };
+        if executed.is_ok() {
+            host.accessed(regions, executor.rights(), &remote);
+        }
+        if executed.is_err() || !executor.fetches() {
+            self.done(common, peer, 0, op, executed);
+            return Ok(Flow::Next);
+        }
+        let mut fields = Fields::new();
+        fields.word(op);
+        self.record(common, peer, (kind::READ_PART, 0), fields.bytes(), len, None, |body| {
+            // SAFETY: both have room for `len` bytes.
+            unsafe { copy::bytes(scratch[2].0.as_ptr(), body, len) };
+        });
+        Ok(Flow::Next)
+    }
+}

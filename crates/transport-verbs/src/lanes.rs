@@ -1,0 +1,593 @@
+//! All lanes of an endpoint over its device.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibv::{CmId, Status, WorkCompletion};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result, Statistic};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use rustc_hash::FxHashMap;
+
+use crate::adapter::{Adapter, Ended, Posted as Request};
+use crate::lane::{Common, Counts, Flow, Lane, are_known};
+use crate::meeting::{Link, named};
+use crate::message::Token;
+use crate::wire::{Broken, Fields, HEAD, PAYLOAD, Words, flag, kind};
+use crate::{Verbs, address, settings, sys};
+
+/// Payload bytes that one endpoint keeps for receivers that are out of room.
+const KEPT_LIMIT: usize = 64 << 20;
+/// Entries of the completion queue that one poll takes.
+const MOST: usize = 256;
+/// Polls after which events of connections are looked for, if none is expected.
+const LOOK: u32 = 64;
+
+/// The lanes of one endpoint.
+pub struct VerbsLanes {
+    pub(crate) lanes: Vec<Lane>,
+    peers: FxHashMap<SocketAddr, Peer>,
+    /// Lanes by the identifiers and the queue pairs of their connections.
+    pub(crate) ids: FxHashMap<usize, Peer>,
+    pub(crate) qps: FxHashMap<u32, Peer>,
+    /// Connections that are coming about.
+    pub(crate) meetings: usize,
+    pub(crate) next_deadline: Option<Instant>,
+    /// Entries that were taken out of the completion queue when it was armed.
+    ready: VecDeque<WorkCompletion>,
+    polls: u32,
+    // The last: queue pairs go before the memory that they use.
+    pub(crate) common: Common,
+}
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    Closed { domain: Arc<DomainPart<Verbs>>, info: Box<Info> },
+    Open(Box<VerbsLanes>),
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info) -> Self {
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut VerbsLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+impl VerbsLanes {
+    fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let mut wanted: SocketAddr = match name {
+            Some(name) => address::socket(name)?,
+            None => match info.src_addr.as_ref().map(address::socket) {
+                Some(Ok(source)) => source,
+                _ => SocketAddr::new(domain.transport.ip, 0),
+            },
+        };
+        if wanted.ip().is_unspecified() {
+            wanted.set_ip(domain.transport.ip);
+        }
+        if wanted.is_ipv6() != (info.addr_format == AddrFormat::SockaddrIn6) {
+            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{wanted}, for {}", info.addr_format)));
+        }
+        let incarnation = getrandom::u64().map_err(|error| Error::with(Errno::EIO, error.to_string()))?;
+        let common = Common {
+            domain: Arc::clone(domain),
+            caps: info.caps,
+            adapter: Adapter::new(&domain.transport.pd, wanted)?,
+            kept: 0,
+            kept_limit: KEPT_LIMIT,
+            wishing: Vec::new(),
+            dirty: Vec::new(),
+            stalled: Vec::new(),
+            grant: settings::PEER_CREDITS.get(),
+            incarnation,
+            attempts: 0,
+            counts: Counts::default(),
+        };
+        Ok(Self {
+            lanes: Vec::new(),
+            peers: FxHashMap::default(),
+            ids: FxHashMap::default(),
+            qps: FxHashMap::default(),
+            meetings: 0,
+            next_deadline: None,
+            ready: VecDeque::new(),
+            polls: 0,
+            common,
+        })
+    }
+
+    /// The peer with this address, introduced to the core at first sight.
+    pub(crate) fn peer_at<H: Host<Verbs>>(&mut self, host: &mut H, address: SocketAddr) -> Peer {
+        if let Some(&peer) = self.peers.get(&address) {
+            return peer;
+        }
+        let peer = self.lanes.len() as Peer;
+        self.lanes.push(Lane::new(address));
+        self.peers.insert(address, peer);
+        host.introduce(peer, &named(address));
+        peer
+    }
+
+    /// The lane to post to, which connects at first use.
+    fn lane(&mut self, peer: Peer) -> Result<()> {
+        let lane = &self.lanes[peer as usize];
+        if lane.ending.is_some() {
+            return Err(Error::AGAIN); // the next poll ends it
+        }
+        if matches!(lane.link, Link::Closed) {
+            self.connect(peer);
+        }
+        Ok(())
+    }
+
+    fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.meetings > 0 || self.polls.is_multiple_of(LOOK) {
+            self.meet(host);
+        }
+        let common = &mut self.common;
+        for peer in std::mem::take(&mut common.stalled) {
+            self.resume(host, peer);
+        }
+        let mut taken = 0;
+        while taken < MOST && host.hungry() {
+            if self.ready.is_empty() && self.refill() == 0 {
+                break;
+            }
+            while host.hungry()
+                && let Some(entry) = self.ready.pop_front()
+            {
+                taken += 1;
+                self.take(host, &entry);
+            }
+        }
+        if !self.common.wishing.is_empty() {
+            self.lift_wishes(host);
+        }
+        for peer in std::mem::take(&mut self.common.dirty) {
+            self.tend(host, peer);
+        }
+    }
+
+    /// Takes entries out of the completion queue.
+    fn refill(&mut self) -> usize {
+        let ready = &mut self.ready;
+        let polled = self.common.adapter.attr.cq.poll(|entry| ready.push_back(entry));
+        polled.unwrap_or_else(|error| {
+            tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
+            0
+        })
+    }
+
+    /// Takes what has come before a connection ended, whether or not the core wants more.
+    pub(crate) fn take_rest<H: Host<Verbs>>(&mut self, host: &mut H) {
+        loop {
+            while let Some(entry) = self.ready.pop_front() {
+                self.take(host, &entry);
+            }
+            if self.refill() == 0 {
+                return;
+            }
+        }
+    }
+
+    fn take<H: Host<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
+        match self.common.adapter.sort(entry) {
+            Ended::Returned { slot } => self.common.adapter.receive(slot),
+            Ended::Received { slot, qp, len } => match self.qps.get(&qp) {
+                Some(&peer) => self.take_record(host, peer, slot, len),
+                None => self.common.adapter.receive(slot),
+            },
+            Ended::Request { id, status } => {
+                let Some(posted) = self.common.adapter.posted.remove(id) else { return };
+                let peer = posted.peer();
+                let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+                lane.requests -= 1;
+                let result = outcome(status);
+                match posted {
+                    Request::Send { slot, mark, .. } => {
+                        common.adapter.give_slot(slot);
+                        if let (Ok(()), Some(mark)) = (result, mark) {
+                            lane.sent(host, peer, mark);
+                        }
+                    }
+                    Request::Read { pull, .. } => {
+                        common.adapter.reads -= 1;
+                        lane.fetched(common, host, peer, pull, result);
+                    }
+                }
+                if let Err(errno) = result {
+                    tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %lane.address, "a request failed");
+                    lane.ending.get_or_insert(errno);
+                }
+                if lane.waits() || lane.ending.is_some() {
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+            }
+        }
+    }
+
+    /// Takes a record, or keeps it until it can be.
+    fn take_record<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, slot: u32, len: usize) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        common.counts.received += 1;
+        lane.heard(common, peer);
+        let record = common.adapter.record(slot, len);
+        let head = record.first_chunk::<HEAD>().copied();
+        let Some([what, flags, high, low, 0, 0, 0, 0]) = head.filter(|head| are_known(head[1])) else {
+            return self.broken(peer, slot);
+        };
+        lane.credits += usize::from(u16::from_be_bytes([high, low]));
+        if what == kind::CREDIT {
+            common.adapter.receive(slot);
+        } else if what < kind::ANSWERS && (!lane.stalled.is_empty() || lane.is_read()) {
+            lane.stalled.push_back((slot, len));
+        } else {
+            match dispatch(lane, common, host, peer, (what, flags), slot, len) {
+                Ok(Flow::Next) => {
+                    lane.owed += 1;
+                    common.adapter.receive(slot);
+                }
+                Ok(Flow::Stop) => {
+                    common.counts.stalls += 1;
+                    lane.stalled.push_front((slot, len));
+                    common.stalled.push(peer);
+                }
+                Err(Broken) => return self.broken(peer, slot),
+            }
+        }
+        if lane.waits() || lane.owed >= common.grant / 4 {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    /// The peer does not keep to the protocol.
+    fn broken(&mut self, peer: Peer, slot: u32) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        common.counts.malformed += 1;
+        common.adapter.receive(slot);
+        lane.ending.get_or_insert(Errno::EIO);
+        common.hold(&mut lane.is_dirty, peer);
+    }
+
+    /// Offers again what could not be taken.
+    fn resume<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+        loop {
+            let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+            if lane.is_read() {
+                return; // goes on when these are served
+            }
+            let Some((slot, len)) = lane.stalled.pop_front() else { return };
+            let record = common.adapter.record(slot, len);
+            let (what, flags) = (record[0], record[1]);
+            let taken = if host.hungry() {
+                dispatch(lane, common, host, peer, (what, flags), slot, len)
+            } else {
+                Ok(Flow::Stop)
+            };
+            match taken {
+                Ok(Flow::Next) => {
+                    lane.owed += 1;
+                    common.adapter.receive(slot);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                Ok(Flow::Stop) => {
+                    lane.stalled.push_front((slot, len));
+                    return common.stalled.push(peer);
+                }
+                Err(Broken) => return self.broken(peer, slot),
+            }
+        }
+    }
+
+    /// Posts what waits on a lane, and ends it if its connection is over.
+    fn tend<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        lane.is_dirty = false;
+        let reading = lane.is_read();
+        if !lane.flush(common, host, peer) || lane.is_read() {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+        if reading && !lane.is_read() && !lane.stalled.is_empty() {
+            self.resume(host, peer);
+        }
+        let lane = &mut self.lanes[peer as usize];
+        let Some(errno) = lane.ending else { return };
+        // What has come before the end is taken before it.
+        if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
+            self.unlink(peer);
+            let lane = &mut self.lanes[peer as usize];
+            lane.lose(&mut self.common, host, peer, errno);
+        } else {
+            let lane = &mut self.lanes[peer as usize];
+            self.common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    /// Tells peers that payloads may come again.
+    #[cold]
+    fn lift_wishes<H: Host<Verbs>>(&mut self, host: &mut H) {
+        for peer in std::mem::take(&mut self.common.wishing) {
+            if !host.may_hold(peer, PAYLOAD) {
+                self.common.wishing.push(peer);
+                continue;
+            }
+            let lane = &mut self.lanes[peer as usize];
+            lane.wished = false;
+            lane.wish(&mut self.common, peer, false);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
+            return Arm::Ready;
+        }
+        let cq = Arc::clone(&self.common.adapter.attr.cq);
+        cq.quiet();
+        // What came before the queue was armed makes nothing readable.
+        if cq.arm().is_err() || self.refill() > 0 {
+            return Arm::Ready;
+        }
+        if sys::is_readable(self.common.adapter.channel.fd(), Duration::ZERO) {
+            self.meetings += 1; // have the next poll look
+            return Arm::Ready;
+        }
+        let wait = self.next_deadline.filter(|_| self.meetings > 0);
+        self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(Instant::now())));
+        Arm::Armed
+    }
+
+    /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here. Frames that wait for
+    /// credits are sent as these come.
+    fn close(&mut self) {
+        let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        for peer in 0..self.lanes.len() {
+            self.lanes[peer].flush_frames(&mut self.common, peer as Peer);
+        }
+        while self.lanes.iter().any(Lane::is_awaited) && Instant::now() < end {
+            if self.ready.is_empty() && self.refill() == 0 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            while let Some(entry) = self.ready.pop_front() {
+                self.take_last(&entry);
+            }
+        }
+        for lane in &self.lanes {
+            if let Some(id) = lane.link.open() {
+                let _ = id.disconnect();
+            }
+        }
+    }
+
+    /// Takes an entry when nobody wants to know of it any more, for what was reported as sent.
+    fn take_last(&mut self, entry: &WorkCompletion) {
+        match self.common.adapter.sort(entry) {
+            Ended::Returned { .. } => {}
+            Ended::Received { slot, qp, len } => {
+                let Some(&peer) = self.qps.get(&qp) else { return };
+                let record = self.common.adapter.record(slot, len);
+                let given =
+                    record.first_chunk::<4>().map_or(0, |head| u16::from_be_bytes([head[2], head[3]]));
+                let lane = &mut self.lanes[peer as usize];
+                lane.credits += usize::from(given);
+                // The peer has fetched a message that was kept for it.
+                if let [kind::DONE, flag::KEPT, ..] = record
+                    && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).next())
+                    && let Some((_, len)) = lane.kept.remove(SlotId::from_wire(op))
+                {
+                    self.common.kept -= len;
+                }
+                self.common.adapter.receive(slot);
+                lane.flush_frames(&mut self.common, peer);
+            }
+            Ended::Request { id, status } => {
+                let Some(posted) = self.common.adapter.posted.remove(id) else { return };
+                let peer = posted.peer();
+                let lane = &mut self.lanes[peer as usize];
+                lane.requests -= 1;
+                if let Request::Send { slot, mark, .. } = posted {
+                    self.common.adapter.give_slot(slot);
+                    if mark == Some(crate::lane::DETACHED) {
+                        lane.detached = lane.detached.saturating_sub(1);
+                    }
+                }
+                if status != Status::SUCCESS {
+                    lane.ending.get_or_insert(Errno::ECONNRESET);
+                }
+                lane.flush_frames(&mut self.common, peer);
+            }
+        }
+    }
+}
+
+/// The error that a request's end means.
+fn outcome(status: Status) -> Result<(), Errno> {
+    match status {
+        Status::SUCCESS => Ok(()),
+        Status::FLUSHED => Err(Errno::ECONNRESET),
+        Status::RETRY_EXCEEDED => Err(Errno::ECONNABORTED),
+        Status::REMOTE_ACCESS => Err(Errno::EIO),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Has a record taken by whom it concerns.
+fn dispatch<H: Host<Verbs>>(
+    lane: &mut Lane,
+    common: &mut Common,
+    host: &mut H,
+    peer: Peer,
+    (what, flags): (u8, u8),
+    slot: u32,
+    len: usize,
+) -> Result<Flow, Broken> {
+    // A copy: those that take it change the lanes. The device has written it, and does not any more.
+    let record = common.adapter.record(slot, len).as_ptr();
+    // SAFETY: the slot stays as it is until it is posted again, which is after this.
+    let record = unsafe { std::slice::from_raw_parts(record, len) };
+    let body = record.get(HEAD..).ok_or(Broken)?;
+    match what {
+        kind::MESSAGE => lane.take_message(common, host, peer, flags, body),
+        kind::ANNOUNCE => lane.take_announcement(common, host, peer, flags, body),
+        kind::WRITE => lane.take_write(common, host, peer, flags, body),
+        kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
+        kind::WRITE_PART => lane.take_write_part(common, host, peer, body),
+        kind::READ => lane.take_read(common, host, peer, body),
+        kind::ATOMIC => lane.take_atomic(common, host, peer, body),
+        kind::NOTE => {
+            let mut words = Words(body);
+            let say = [words.next()?, words.next()?, words.next()?, words.next()?];
+            // SAFETY: the payload is readable for its length during the call.
+            let taken = unsafe { host.noted(peer, say, words.0.as_ptr(), words.0.len()) };
+            taken.map(|()| Flow::Next).map_err(|_| Broken)
+        }
+        kind::DONE => lane.take_done(common, host, peer, flags, body).map(|()| Flow::Next),
+        kind::READ_PART => lane.take_read_part(host, peer, body).map(|()| Flow::Next),
+        kind::KEEP => {
+            lane.peer_wishes = Words(body).next()? != 0;
+            Ok(Flow::Next)
+        }
+        _ => Err(Broken),
+    }
+}
+
+impl Drop for VerbsLanes {
+    fn drop(&mut self) {
+        self.close();
+        self.lanes.clear();
+    }
+}
+
+impl Lanes<Verbs> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, info } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        let lanes = VerbsLanes::new(domain, info, name)?;
+        let address = named(address::canonical(lanes.common.adapter.address));
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        let lanes = self.open()?;
+        let socket = address::socket(address)?;
+        let own = lanes.common.adapter.address;
+        if socket.is_ipv4() != own.is_ipv4() || socket.port() == 0 {
+            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{socket}, from {own}")));
+        }
+        Ok(lanes.peer_at(host, socket))
+    }
+
+    fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lane(out.peer)?;
+        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
+    }
+
+    fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lane(out.peer)?;
+        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
+    }
+
+    fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lane(out.peer)?;
+        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let lanes = self.open()?;
+        lanes.lane(out.peer)?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        lane.may_post(ofi_api::OpFlags::empty())?;
+        let mut fields = Fields::new();
+        for word in out.words {
+            fields.word(word);
+        }
+        lane.record(&mut lanes.common, out.peer, (kind::NOTE, 0), fields.bytes(), out.len, None, |body| {
+            // SAFETY: the pieces are lent during the call, and `body` has `len` bytes.
+            unsafe { ofi_core::copy::gather(out.pieces, out.skip, body, out.len) };
+        });
+        Ok(())
+    }
+
+    fn pull<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        let Ok(lanes) = self.open() else { return };
+        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
+    }
+
+    fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let Ok(lanes) = self.open() else { return };
+        for peer in 0..lanes.lanes.len() {
+            let lane = &lanes.lanes[peer];
+            let gone = |pull: &crate::fetch::Pull| host.receiving(pull.into).is_none();
+            if lane.pulls.ids(gone).is_empty() {
+                continue;
+            }
+            // The device may be writing there: only the end of the connection stops it.
+            lanes.unlink(peer as Peer);
+            lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        let Ok(lanes) = self.open() else { return };
+        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, &token);
+    }
+
+    fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        match self {
+            Self::Open(lanes) => lanes.arm(),
+            Self::Closed { .. } => Arm::Armed,
+        }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.common.adapter.waiter.fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let counts = &lanes.common.counts;
+        let open =
+            lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id: &CmId| id.qp().is_some()));
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("verbs_eager", counts.eager, "messages sent inside a record");
+        add("verbs_announced", counts.announced, "messages announced, for the receiver to read");
+        add("verbs_reads", counts.reads, "remote reads posted for announced messages");
+        add("verbs_regions", counts.regions, "registrations made for announced messages");
+        add("verbs_sent", counts.sent, "records posted");
+        add("verbs_received", counts.received, "records received");
+        add("verbs_stalls", counts.stalls, "records that had to wait for room here");
+        add("verbs_connections", counts.connections, "connections made");
+        add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
+        add(
+            "verbs_malformed",
+            counts.malformed,
+            "records and requests that break the protocol, or are another program's",
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
+//!
+//! A lane to a peer is a reliable connected queue pair, made at first use by rdma_cm (`meeting.rs`). What a peer sends comes into slots of one
+//! shared receive queue (`adapter.rs`), and as many as it has credits for (`lane.rs`). Short messages travel in records (`wire.rs`); long ones
+//! are announced, and the receiver reads them from where they lie (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's
+//! owner, who checks key, bounds and rights when the bytes are copied (`rma.rs`, `atomic.rs`).
+
+mod adapter;
+mod address;
+mod atomic;
+mod domain;
+mod fetch;
+mod lane;
+mod lanes;
+mod meeting;
+mod memory;
+mod message;
+mod provider;
+mod rma;
+mod settings;
+mod sys;
+mod wire;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Errno, Error, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::transport::Transport;
+
+pub use provider::VerbsProvider;
+pub use settings::SETTINGS;
+
+/// The transport.
+pub struct Verbs;
+
+impl Transport for Verbs {
+    type Domain = domain::Domain;
+    type Region = ();
+    type Lanes = lanes::State;
+    type Op = message::Op;
+    type Token = message::Token;
+
+    const MATCHES: bool = true;
+
+    fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
+        domain::Domain::open(info)
+    }
+
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(lanes::State::new(domain, info))
+    }
+
+    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(())
+    }
+
+    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
+        Ok(()) // every access is checked when its bytes are copied, by the owner
+    }
+
+    fn alloc(
+        _domain: &Arc<DomainPart<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        memory::alloc(len, placement)
+    }
+
+    fn atomic_size() -> usize {
+        atomic::MOST
+    }
+
+    fn note_size() -> usize {
+        wire::PAYLOAD
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        address::resolve(node, service, None)
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        address::socket(address).map(Address::from)
+    }
+}
+
+/// An error of rdma-core as one of ours.
+fn failed(error: &ibv::Error) -> Error {
+    Error::with(Errno::from_raw(error.errno), error.to_string())
+}

@@ -1,0 +1,404 @@
+//! How two endpoints get a connection: rdma_cm, with what `Greeting` says along.
+//!
+//! Both ends may begin at once. Then the request of the end with the lower address counts: the other end drops its own and accepts, and its own
+//! request is refused with [`CROSSED`], which is no failure. A request says how many its endpoint has made, so that one that was on its way when
+//! the connection came about otherwise is told from one of a peer that has lost it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use ibv::{CmEvent, CmEventKind, CmId, ConnParam};
+use ofi_api::{Address, Errno};
+use ofi_core::transport::{Host, Peer};
+
+use crate::lane::Common;
+use crate::lanes::VerbsLanes;
+use crate::{Verbs, address, settings};
+
+/// The connection of a lane.
+pub enum Link {
+    /// There is none.
+    Closed,
+    /// The device and the way are looked for.
+    Resolving(CmId, Instant),
+    /// The peer has been asked.
+    Asking(CmId, Instant),
+    /// This end's request crossed the peer's, which counts, and comes.
+    Crossed(Instant),
+    /// The peer's request was granted.
+    Accepting(CmId, Instant),
+    /// It is there.
+    Open(CmId),
+}
+
+impl Link {
+    /// The identifier of a connection that records can go over.
+    pub fn open(&self) -> Option<&CmId> {
+        match self {
+            Self::Open(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The identifier, however far it is.
+    pub fn id(&self) -> Option<&CmId> {
+        match self {
+            Self::Resolving(id, _) | Self::Asking(id, _) | Self::Accepting(id, _) | Self::Open(id) => {
+                Some(id)
+            }
+            Self::Closed | Self::Crossed(_) => None,
+        }
+    }
+
+    /// Until when it has to be further.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Resolving(_, at) | Self::Asking(_, at) | Self::Accepting(_, at) | Self::Crossed(at) => {
+                Some(*at)
+            }
+            Self::Closed | Self::Open(_) => None,
+        }
+    }
+}
+
+const MAGIC: [u8; 4] = *b"ofv1";
+/// The reason of a refusal that is no failure.
+pub const CROSSED: &[u8] = b"ofv1 crossed";
+
+/// What each end tells the other when they meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Where the sender listens.
+    pub address: SocketAddr,
+    /// Records that the receiver may send.
+    pub credits: u16,
+    /// Tells the sender from an earlier endpoint of its address.
+    pub incarnation: u64,
+    /// Requests that the sender has made so far.
+    pub attempts: u32,
+}
+
+impl Greeting {
+    /// Its length: less than the 56 bytes that a request has room for.
+    const LEN: usize = 4 + 16 + 2 + 4 + 2 + 8 + 4;
+
+    /// As bytes, numbers in network order: `ofv1`, address, port, scope, credits, incarnation, attempts.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let (ip, scope) = match self.address {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        let mut bytes = [0; Self::LEN];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&ip.octets());
+        put(&self.address.port().to_be_bytes());
+        put(&scope.to_be_bytes());
+        put(&self.credits.to_be_bytes());
+        put(&self.incarnation.to_be_bytes());
+        put(&self.attempts.to_be_bytes());
+        bytes
+    }
+
+    /// From bytes, behind which a device may have put zeros. `None` for what somebody else's program sent.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (bytes, _) = bytes.split_first_chunk::<{ Self::LEN }>()?;
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            std::array::from_fn(|index| bytes[at + index])
+        }
+        if part::<4>(bytes, 0) != MAGIC {
+            return None;
+        }
+        let ip = Ipv6Addr::from(part::<16>(bytes, 4));
+        let port = u16::from_be_bytes(part(bytes, 20));
+        let address = match ip.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(Ipv4Addr::from(v4.octets())), port),
+            None => std::net::SocketAddrV6::new(ip, port, 0, u32::from_be_bytes(part(bytes, 22))).into(),
+        };
+        let credits = u16::from_be_bytes(part(bytes, 26));
+        if port == 0 || credits < 4 {
+            return None;
+        }
+        Some(Self {
+            address: address::canonical(address),
+            credits,
+            incarnation: u64::from_be_bytes(part(bytes, 28)),
+            attempts: u32::from_be_bytes(part(bytes, 36)),
+        })
+    }
+}
+
+fn limit() -> Duration {
+    Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64)
+}
+
+fn greeting(common: &Common) -> [u8; Greeting::LEN] {
+    Greeting {
+        address: common.adapter.address,
+        credits: common.grant as u16,
+        incarnation: common.incarnation,
+        attempts: common.attempts,
+    }
+    .encode()
+}
+
+fn param(private_data: &[u8]) -> ConnParam<'_> {
+    // Seven means for ever: a receiver that does not look now will later.
+    ConnParam { private_data, reads: 4, retries: 7, rnr_retries: 7 }
+}
+
+impl VerbsLanes {
+    /// Begins to connect to a peer.
+    pub fn connect(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        let common = &mut self.common;
+        let from = SocketAddr::new(common.adapter.address.ip(), 0);
+        let begun = CmId::new(&common.adapter.channel)
+            .and_then(|id| id.resolve_address(Some(from), lane.address, limit()).map(|()| id));
+        match begun {
+            Ok(id) => {
+                self.ids.insert(id.number(), peer);
+                lane.link = Link::Resolving(id, Instant::now() + limit());
+                self.meetings += 1;
+            }
+            Err(error) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
+                lane.ending.get_or_insert(Errno::from_raw(error.errno));
+                common.hold(&mut lane.is_dirty, peer);
+            }
+        }
+    }
+
+    /// Takes events of connections.
+    pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
+        loop {
+            match self.common.adapter.channel.next() {
+                Ok(Some(event)) => self.take_event(host, event),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, "events of connections");
+                    break;
+                }
+            }
+        }
+        let now = Instant::now();
+        self.meetings = 0;
+        self.next_deadline = None;
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            let Some(deadline) = lane.link.deadline() else { continue };
+            self.meetings += 1;
+            if deadline <= now {
+                lane.ending.get_or_insert(Errno::ETIMEDOUT);
+                self.common.hold(&mut lane.is_dirty, peer as Peer);
+            } else if self.next_deadline.is_none_or(|next| deadline < next) {
+                self.next_deadline = Some(deadline);
+            }
+        }
+    }
+
+    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
+        if event.kind == CmEventKind::Request {
+            return self.take_request(host, event);
+        }
+        // Of an identifier that is gone, or of the one that listens.
+        let Some(&peer) = self.ids.get(&event.id) else { return };
+        let lane = &mut self.lanes[peer as usize];
+        if lane.link.id().map(CmId::number) != Some(event.id) {
+            return;
+        }
+        let common = &mut self.common;
+        let link = std::mem::replace(&mut lane.link, Link::Closed);
+        let failed = match (link, event.kind) {
+            (Link::Resolving(id, at), CmEventKind::AddressResolved) => {
+                let result = id.resolve_route(limit());
+                lane.link = Link::Resolving(id, at);
+                result.err()
+            }
+            (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
+                common.attempts += 1;
+                let result =
+                    id.create_qp(&common.adapter.attr).and_then(|()| id.connect(param(&greeting(common))));
+                if let Some(qp) = id.qp() {
+                    self.qps.insert(qp.number(), peer);
+                }
+                lane.link = Link::Asking(id, at);
+                result.err()
+            }
+            (Link::Asking(id, _), CmEventKind::Established) => match Greeting::parse(&event.private_data) {
+                Some(greeting) => {
+                    lane.link = Link::Open(id);
+                    lane.greeted(&greeting);
+                    common.counts.connections += 1;
+                    common.hold(&mut lane.is_dirty, peer);
+                    None
+                }
+                None => {
+                    lane.link = Link::Asking(id, Instant::now());
+                    common.counts.malformed += 1;
+                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
+                    common.hold(&mut lane.is_dirty, peer);
+                    None
+                }
+            },
+            (Link::Asking(id, at), CmEventKind::Rejected) => {
+                if event.private_data.starts_with(CROSSED) {
+                    drop(id);
+                    lane.link = Link::Crossed(at);
+                } else {
+                    lane.link = Link::Asking(id, at);
+                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                None
+            }
+            (Link::Accepting(id, _), CmEventKind::Established) => {
+                lane.link = Link::Open(id);
+                common.counts.connections += 1;
+                common.hold(&mut lane.is_dirty, peer);
+                None
+            }
+            // A record was faster than the event.
+            (link @ Link::Open(_), CmEventKind::Established) => {
+                lane.link = link;
+                None
+            }
+            (link, kind) => {
+                let was_open = matches!(link, Link::Open(_));
+                lane.link = link;
+                if kind != CmEventKind::Other {
+                    let errno = match (kind, was_open) {
+                        (CmEventKind::DeviceRemoved, _) => Errno::ENODEV,
+                        (_, true) => Errno::ECONNRESET,
+                        (CmEventKind::Failed, _) => Errno::EHOSTUNREACH,
+                        _ => Errno::ECONNREFUSED,
+                    };
+                    lane.ending.get_or_insert(errno);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                None
+            }
+        };
+        if let Some(error) = failed {
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
+            lane.ending.get_or_insert(Errno::from_raw(error.errno));
+            common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    fn take_request<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
+        let Some(mut id) = event.request else { return };
+        let Some(greeting) = Greeting::parse(&event.private_data) else {
+            self.common.counts.malformed += 1;
+            let _ = id.reject(b"not an endpoint of provider verbs");
+            return;
+        };
+        let peer = self.peer_at(host, greeting.address);
+        let own = self.common.adapter.address;
+        let lane = &mut self.lanes[peer as usize];
+        if greeting.incarnation == self.common.incarnation {
+            return self.reflect(peer, id);
+        }
+        let sign = (greeting.incarnation, greeting.attempts);
+        let is_old = lane.attempt.is_some_and(|(incarnation, attempts)| {
+            incarnation == greeting.incarnation && attempts >= greeting.attempts
+        });
+        let asking = matches!(lane.link, Link::Resolving(..) | Link::Asking(..));
+        let wins = (own.ip(), own.port()) < (lane.address.ip(), lane.address.port());
+        if is_old || (asking && wins && lane.ending.is_none()) {
+            let _ = id.reject(CROSSED);
+            return;
+        }
+        if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
+            // The peer has lost the connection, or is another process by now.
+            self.take_rest(host);
+            self.unlink(peer);
+            let lane = &mut self.lanes[peer as usize];
+            lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
+        }
+        let lane = &mut self.lanes[peer as usize];
+        lane.attempt = Some(sign);
+        let common = &mut self.common;
+        let accepted =
+            id.create_qp(&common.adapter.attr).and_then(|()| id.accept(param(&self::greeting(common))));
+        match accepted {
+            Ok(()) => {
+                lane.greeted(&greeting);
+                self.ids.insert(id.number(), peer);
+                if let Some(qp) = id.qp() {
+                    self.qps.insert(qp.number(), peer);
+                }
+                lane.link = Link::Accepting(id, Instant::now() + limit());
+                lane.ending = None;
+            }
+            Err(error) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, from = %greeting.address, "cannot accept");
+            }
+        }
+    }
+}
+
+impl VerbsLanes {
+    /// The endpoint has called itself: both ends are one lane's.
+    fn reflect(&mut self, peer: Peer, mut id: CmId) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let accepted = id.create_qp(&common.adapter.attr).and_then(|()| id.accept(param(&greeting(common))));
+        match (accepted, id.qp()) {
+            (Ok(()), Some(qp)) => {
+                self.qps.insert(qp.number(), peer);
+                lane.mirror = Some(id);
+            }
+            (accepted, _) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", error = ?accepted.err(), "cannot accept itself");
+                lane.ending.get_or_insert(Errno::EIO);
+                common.hold(&mut lane.is_dirty, peer);
+            }
+        }
+    }
+
+    /// Forgets which connection is whose, of a lane that is lost.
+    pub fn unlink(&mut self, peer: Peer) {
+        self.ids.retain(|_, other| *other != peer);
+        self.qps.retain(|_, other| *other != peer);
+    }
+}
+
+impl crate::lane::Lane {
+    /// The peer has said how much it can take.
+    fn greeted(&mut self, greeting: &Greeting) {
+        self.credits = usize::from(greeting.credits);
+        self.reserve = self.credits / 4;
+        self.attempt = Some((greeting.incarnation, greeting.attempts));
+    }
+}
+
+/// The address of a peer, for the core.
+pub fn named(address: SocketAddr) -> Address {
+    Address::from(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_come_back_and_strangers_do_not_pass() {
+        for text in ["10.0.0.1:5", "[fd00::1]:65535", "[fe80::1%3]:1"] {
+            let address = text.parse().unwrap();
+            let greeting = Greeting { address, credits: 32, incarnation: u64::MAX, attempts: 7 };
+            let mut bytes = greeting.encode().to_vec();
+            assert!(bytes.len() <= 56);
+            bytes.resize(56, 0); // as InfiniBand does
+            assert_eq!(Greeting::parse(&bytes), Some(greeting));
+            for cut in 0..Greeting::LEN {
+                assert_eq!(Greeting::parse(&bytes[..cut]), None);
+            }
+            bytes[0] ^= 1;
+            assert_eq!(Greeting::parse(&bytes), None);
+        }
+        assert_eq!(Greeting::parse(&[0; 56]), None);
+    }
+}

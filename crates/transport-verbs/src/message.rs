@@ -1,0 +1,352 @@
+//! Messages: short ones inside a record, long ones announced and then read by the receiver.
+
+use std::sync::Arc;
+
+use ibv::{Access, MemoryRegion};
+use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+
+use crate::lane::{Common, DETACHED, Flow, Lane};
+use crate::wire::{Broken, Fields, PAYLOAD, RMA_IOV_LIMIT, Words, flag, kind};
+use crate::{Verbs, failed};
+
+/// What this transport keeps of an operation that has not ended.
+pub enum Op {
+    /// A short message that waits for its arrival.
+    Sent,
+    /// A message that was injected before there was a connection with its peer.
+    Injected,
+    /// A short message or write that waits for word from the peer.
+    Confirm,
+    /// An announced message, which the peer may read.
+    Message(Exposed),
+    /// A long remote write.
+    Write(Payload),
+    /// A remote read.
+    Read {
+        /// Where it goes.
+        pieces: Box<[Piece]>,
+        /// Bytes that have arrived.
+        got: usize,
+        /// Bytes in all.
+        len: usize,
+    },
+}
+
+/// Bytes to be sent later.
+pub enum Payload {
+    /// In the application's memory, lent until the operation ends.
+    Lent(Box<[Piece]>),
+    /// A copy: the operation was injected.
+    Owned(Box<[u8]>),
+}
+
+impl Payload {
+    /// Borrows or copies, as `flags` allow.
+    pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
+        if flags.contains(OpFlags::INJECT) {
+            Self::Owned(copied(pieces, len))
+        } else {
+            Self::Lent(pieces.into())
+        }
+    }
+
+    /// Copies bytes from byte `skip` on to `to`.
+    ///
+    /// # Safety
+    /// `to` may be written for `len` bytes.
+    pub unsafe fn gather(&self, skip: usize, to: *mut u8, len: usize) {
+        match self {
+            // SAFETY: the pieces are lent until the operation ends, and it has not; `to` is the caller's promise.
+            Self::Lent(pieces) => unsafe {
+                copy::gather(pieces, skip, to, len);
+            },
+            Self::Owned(bytes) => {
+                let part = bytes.get(skip..).unwrap_or_default();
+                // SAFETY: both are as long.
+                unsafe { copy::bytes(part.as_ptr(), to, len.min(part.len())) };
+            }
+        }
+    }
+}
+
+/// A copy of lent memory.
+pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
+    let mut bytes = vec![0u8; len];
+    // SAFETY: the pieces are lent during the call that posts the operation, and the vector has `len` bytes.
+    unsafe { copy::gather(pieces, 0, bytes.as_mut_ptr(), len) };
+    bytes.into()
+}
+
+/// Memory that the peer may read: registrations first, as they go before what they are of.
+pub struct Exposed {
+    regions: Vec<MemoryRegion>,
+    sources: Vec<Source>,
+    _kept: Option<Arc<[u8]>>,
+}
+
+/// A piece of a payload at its sender.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Its first byte.
+    pub addr: u64,
+    /// Its length.
+    pub len: usize,
+    /// What names it in reads.
+    pub rkey: u32,
+}
+
+impl Exposed {
+    /// Registers lent memory, or a copy of it.
+    fn new(common: &Common, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
+        let kept: Option<Arc<[u8]>> = copy.then(|| copied(pieces, len).into());
+        let whole = kept.as_ref().map(|kept| [Piece::new(kept.as_ptr().cast_mut(), kept.len())]);
+        let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
+        let (mut regions, mut sources) = (Vec::new(), Vec::new());
+        for (addr, len) in copy::runs(pieces, 0, len) {
+            // SAFETY: lent until the operation ends, or kept here; only read.
+            let region =
+                unsafe { MemoryRegion::new(&common.domain.transport.pd, addr, len, Access::RemoteRead) };
+            let region = region.map_err(|error| failed(&error))?;
+            sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
+            regions.push(region);
+        }
+        debug_assert_eq!(regions.len(), sources.len());
+        Ok(Self { regions, sources, _kept: kept })
+    }
+
+    /// How many registrations it has.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+}
+
+/// Names a payload at its sender (`Transport::Token`).
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The sender's operation.
+    pub op: u64,
+    /// Flags of the announcement.
+    pub flags: u8,
+    /// Where it is there.
+    pub sources: Box<[Source]>,
+}
+
+/// Bytes that may wait for a peer, past which it takes no more.
+pub const QUEUE_LIMIT: usize = 1 << 20;
+
+impl Lane {
+    /// Sends a message.
+    pub fn send<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        self.may_post(out.flags)?;
+        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        if out.len > PAYLOAD || self.peer_wishes || out.flags.contains(OpFlags::MATCH_COMPLETE) {
+            return self.announce(common, host, out);
+        }
+        const ENDS_LATER: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
+        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
+            && !out.flags.intersects(ENDS_LATER);
+        let open = self.is_open();
+        let mut fields = Fields::new();
+        let mut flags = 0;
+        let mark = if detached && !open {
+            // Who the peer is turns out when it answers: until then this one may fail, and is told of if it does.
+            self.outstanding += 1;
+            Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
+        } else if detached {
+            self.detached += 1;
+            Some(DETACHED)
+        } else {
+            self.outstanding += 1;
+            let id = host.open(out.peer, out.ticket, if confirm { Op::Confirm } else { Op::Sent });
+            if confirm {
+                flags |= flag::CONFIRM;
+                fields.word(id.to_wire());
+            }
+            (!confirm).then(|| id.to_wire())
+        };
+        flags |= envelope(&mut fields, out);
+        self.record(common, out.peer, (kind::MESSAGE, flags), fields.bytes(), out.len, mark, |body| {
+            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+            unsafe { copy::gather(out.pieces, 0, body, out.len) };
+        });
+        common.counts.eager += 1;
+        Ok(if detached && open { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Tells the peer of a message whose payload stays here for now.
+    #[cold]
+    fn announce<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+        // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
+        let keep = out.len <= PAYLOAD && !confirm && self.is_open();
+        if keep && common.kept + out.len > common.kept_limit {
+            return Err(Error::AGAIN);
+        }
+        let exposed = Exposed::new(common, out.pieces, out.len, keep || out.flags.contains(OpFlags::INJECT))?;
+        common.counts.regions += exposed.regions() as u64;
+        let sources = exposed.sources.clone();
+        let (id, mut flags) = if keep {
+            common.kept += out.len;
+            (self.kept.insert((exposed, out.len)), flag::KEPT)
+        } else {
+            self.outstanding += 1;
+            (host.open(out.peer, out.ticket, Op::Message(exposed)), 0)
+        };
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).word(out.len as u64).word(sources.len() as u64);
+        for source in &sources {
+            fields.word(source.addr).word(source.len as u64).word(source.rkey.into());
+        }
+        flags |= envelope(&mut fields, out);
+        self.record(common, out.peer, (kind::ANNOUNCE, flags), fields.bytes(), 0, None, |_| {});
+        common.counts.announced += 1;
+        Ok(if keep { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Takes a message.
+    pub fn take_message<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let confirm = words.next_if(flags & flag::CONFIRM != 0)?;
+        let mut arrived = arrived(peer, flags, &mut words)?;
+        arrived.len = words.0.len();
+        // SAFETY: the payload is readable for its length during the call.
+        let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
+        match delivery {
+            Delivery::Taken => {}
+            Delivery::Stopped => return Ok(Flow::Stop),
+            Delivery::Kept => {
+                if !self.wished && !host.may_hold(peer, PAYLOAD) {
+                    self.wished = true;
+                    common.wishing.push(peer);
+                    self.wish(common, peer, true);
+                }
+            }
+        }
+        if let Some(op) = confirm {
+            self.done(common, peer, 0, op, Ok(()));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Takes an announcement.
+    pub fn take_announcement<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, len, count) = (words.next()?, words.next()?, words.next()?);
+        if count > RMA_IOV_LIMIT as u64 {
+            return Err(Broken);
+        }
+        let len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
+        let mut sources = Vec::new();
+        let mut there = 0usize;
+        for _ in 0..count {
+            let (addr, len, rkey) = (words.next()?, words.next()?, words.next()?);
+            let len = usize::try_from(len).map_err(|_| Broken)?;
+            addr.checked_add(len as u64).ok_or(Broken)?;
+            there = there.checked_add(len).ok_or(Broken)?;
+            sources.push(Source { addr, len, rkey: u32::try_from(rkey).map_err(|_| Broken)? });
+        }
+        if there != len {
+            return Err(Broken);
+        }
+        let mut arrived = arrived(peer, flags, &mut words)?;
+        arrived.len = len;
+        let token = Token { op, flags, sources: sources.into() };
+        match host.announce(&arrived, token.clone()) {
+            Announced::Pull(into) => self.pull(common, host, peer, token, into),
+            Announced::Kept => {}
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => self.discard(common, peer, &token),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Tells the sender that its payload is not wanted, or not any more.
+    pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
+        self.done(common, peer, token.flags & flag::KEPT, token.op, Ok(()));
+    }
+
+    /// Tells the peer whether to keep its payloads.
+    pub fn wish(&mut self, common: &mut Common, peer: Peer, keep: bool) {
+        let mut fields = Fields::new();
+        fields.word(keep.into());
+        self.record(common, peer, (kind::KEEP, 0), fields.bytes(), 0, None, |_| {});
+    }
+
+    /// An operation of this end has ended, says the peer.
+    pub fn take_done<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, errno) = (words.next()?, words.next()?);
+        let id = SlotId::from_wire(op);
+        if flags & flag::KEPT != 0 {
+            if let Some((_, len)) = self.kept.remove(id) {
+                common.kept -= len;
+            }
+            return Ok(());
+        }
+        let result = match i32::try_from(errno) {
+            Ok(0) => Ok(()),
+            Ok(errno @ 1..=4096) => Err(ofi_api::Errno::from_raw(errno)),
+            _ => return Err(Broken),
+        };
+        self.finish(host, peer, id, result);
+        Ok(())
+    }
+}
+
+/// Appends tag, data and receive context; answers the flags that say so.
+fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
+    let mut flags = 0;
+    if out.tagged {
+        fields.word(out.tag);
+        flags |= flag::TAGGED;
+    }
+    if out.flags.contains(OpFlags::REMOTE_CQ_DATA) {
+        fields.word(out.data);
+        flags |= flag::DATA;
+    }
+    flags | fields.rx(out.rx)
+}
+
+/// The envelope of a message, its length aside.
+fn arrived(peer: Peer, flags: u8, words: &mut Words<'_>) -> Result<Arrived, Broken> {
+    let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
+    let tag = words.next_if(tagged)?.unwrap_or(0);
+    let data = words.next_if(has_data)?.unwrap_or(0);
+    let rx = words.rx(flags)?;
+    Ok(Arrived { peer, rx, tagged, has_data, tag, data, len: 0 })
+}

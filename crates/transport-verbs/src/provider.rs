@@ -1,0 +1,184 @@
+//! What the provider offers: the devices of this host, by their addresses.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ofi_api::{
+    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, Nic, Offers,
+    PciAttr, Protocol, Provider, Refusal, Request, Result, Version,
+};
+use ofi_core::domain::FabricCore;
+use ofi_core::offer::{self, Base, Narrow};
+
+use crate::domain::Own;
+use crate::wire::RMA_IOV_LIMIT;
+use crate::{Verbs, address, domain};
+
+/// Name in `FI_PROVIDER`.
+const NAME: &str = "verbs";
+/// Records over reliable connections (`docs/architecture.md`, "Over RDMA devices"). C has no name for it.
+const PROTOCOL: Protocol = Protocol::specific(0x7262_7672);
+
+/// The provider. It has no state: everything belongs to what is opened from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VerbsProvider;
+
+/// What is left of the offer of all transports: no authorization keys, which nobody here would check.
+fn plain(mut info: Info) -> Info {
+    (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
+    info.domain_attr.max_ep_auth_key = 0;
+    info
+}
+
+const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
+
+fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
+    offer::refusal(NAME, field, wanted, offered)
+}
+
+/// The address that node and service name, and the one that is asked for as this end's.
+fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Address>), Refusal> {
+    let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
+    let given =
+        request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
+    let format = match hinted {
+        AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp => given.map(Address::format),
+        format => Some(format),
+    };
+    if let Some(other) =
+        format.filter(|format| !matches!(format, AddrFormat::SockaddrIn | AddrFormat::SockaddrIn6))
+    {
+        let offered = "FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR, FI_SOCKADDR_IP";
+        return Err(refusal("addr_format", other.to_string(), offered));
+    }
+    let named = request.node.is_some() || request.service.is_some();
+    let named = named.then(|| address::resolve(request.node, request.service, format)).transpose();
+    let named = named.map_err(|error| {
+        refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string())
+    })?;
+    Ok((format.or(named.as_ref().map(Address::format)), named))
+}
+
+/// What is known of a device.
+fn nic(own: &Own) -> Nic {
+    let context = own.context;
+    let path = context.path();
+    let read = |name: &str| std::fs::read_to_string(format!("{path}/device/{name}")).unwrap_or_default();
+    let mut nic = Nic { numa_node: read("numa_node").trim().parse().ok(), ..Nic::default() };
+    let name = context.name();
+    if let Ok(info) = context.query() {
+        nic.device_attr = DeviceAttr {
+            name,
+            device_id: format!("{:#06x}", info.part),
+            device_version: info.version.to_string(),
+            vendor_id: format!("{:#06x}", info.vendor),
+            driver: String::new(),
+            firmware: info.firmware,
+        };
+    }
+    let link = std::fs::read_link(format!("{path}/device")).unwrap_or_default();
+    let last = link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    nic.bus_attr = pci(&last).map_or(BusAttr::Unknown, BusAttr::Pci);
+    if let Ok(port) = context.port(own.port) {
+        nic.link_attr = LinkAttr {
+            address: own.ip.to_string(),
+            mtu: port.mtu,
+            speed: usize::try_from(port.speed).unwrap_or(usize::MAX),
+            state: if port.active { LinkState::Up } else { LinkState::Down },
+            network_type: if port.ethernet { "Ethernet" } else { "InfiniBand" }.into(),
+        };
+    }
+    nic
+}
+
+/// `0000:3b:00.1`, as sysfs has it.
+fn pci(text: &str) -> Option<PciAttr> {
+    let mut parts = text.split([':', '.']);
+    let mut next = || u16::from_str_radix(parts.next()?, 16).ok();
+    let (domain_id, bus, device, function) = (next()?, next()?, next()?, next()?);
+    let byte = |value: u16| u8::try_from(value).ok();
+    Some(PciAttr { domain_id, bus_id: byte(bus)?, device_id: byte(device)?, function_id: byte(function)? })
+}
+
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported when its memory
+// is copied, or deregistered, or its queue pair is gone.
+unsafe impl Provider for VerbsProvider {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn version(&self) -> Version {
+        offer::version()
+    }
+
+    fn offers(&self, request: &Request<'_>) -> Offers {
+        self.try_offers(request)
+            .unwrap_or_else(|refusal| Offers { infos: Vec::new(), refusals: vec![refusal] })
+    }
+
+    fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
+        Ok(FabricCore::<Verbs>::open(info))
+    }
+}
+
+impl VerbsProvider {
+    fn try_offers(self, request: &Request<'_>) -> Result<Offers, Refusal> {
+        let all = domain::addresses()
+            .map_err(|error| refusal("device", "an RDMA device with an IP address", error.to_string()))?;
+        let (format, named) = addresses(request)?;
+        let family = format.unwrap_or(AddrFormat::SockaddrIn);
+        offer::check_formats(NAME, request, family)?;
+        let v6 = family == AddrFormat::SockaddrIn6;
+        let mut offers = Offers::default();
+        // One offer for each device: by its first address of the family, or the one that is asked for.
+        let mut seen = Vec::new();
+        for own in all.iter().filter(|own| own.ip.is_ipv6() == v6) {
+            let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+            let base =
+                Base { name: NAME, protocol: PROTOCOL, reach, format: family, rma_iov_limit: RMA_IOV_LIMIT };
+            let mut variants = base.variants();
+            let mut wanted = true;
+            for info in &mut variants {
+                offer::name_ends(info, request, named.as_ref());
+                let source = info.src_addr.as_ref().and_then(|address| address::socket(address).ok());
+                match source.filter(|source| !source.ip().is_unspecified()) {
+                    Some(source) => wanted = source.ip() == own.ip,
+                    None => {
+                        let port = source.map_or(0, |source| source.port());
+                        info.src_addr = Some(Address::from(SocketAddr::new(own.ip, port)));
+                        wanted = !seen.contains(&own.context.name());
+                    }
+                }
+                info.domain_attr.name = own.context.name();
+                info.nic = Some(nic(own));
+            }
+            if !wanted {
+                continue;
+            }
+            seen.push(own.context.name());
+            let answer = offer::answer(&TYPES, &variants, request);
+            offers.infos.extend(answer.infos);
+            offers.refusals.extend(answer.refusals);
+        }
+        if offers.infos.is_empty() && offers.refusals.is_empty() {
+            let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
+            return Err(refusal("src_addr", "the address that was asked for", has.join(", ")));
+        }
+        if !offers.infos.is_empty() {
+            offers.refusals.clear();
+        }
+        Ok(offers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_device_is_read() {
+        let found = pci("0000:3b:00.1").unwrap();
+        assert_eq!((found.domain_id, found.bus_id, found.device_id, found.function_id), (0, 0x3b, 0, 1));
+        assert_eq!((pci("rxe0"), pci("")), (None, None));
+    }
+}

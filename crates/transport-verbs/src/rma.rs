@@ -1,0 +1,338 @@
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+
+use ofi_api::{Caps, Errno, MrAccess, RemotePiece, Result};
+use ofi_core::auth::AuthKey;
+use ofi_core::copy;
+use ofi_core::keys::Accessor;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
+
+use crate::Verbs;
+use crate::lane::{Common, Flow, Lane};
+use crate::message::{Op, Payload};
+use crate::wire::{Broken, Fields, PAYLOAD, Words, flag, kind};
+
+/// A long write of the peer, being executed here.
+pub struct ServedWrite {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    got: usize,
+    len: usize,
+    data: Option<RemoteData>,
+    failed: Option<Errno>,
+}
+
+/// A read of the peer, being executed here.
+pub struct ServedRead {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    done: usize,
+    len: usize,
+}
+
+impl Lane {
+    /// Reads or writes the peer's memory.
+    pub fn rma<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Posted> {
+        self.may_post(out.flags)?;
+        let data = out.remote_data();
+        let short = out.write && out.len <= PAYLOAD;
+        let op = match (out.write, short) {
+            (true, true) => Op::Confirm,
+            (true, false) => Op::Write(Payload::new(out.pieces, out.len, out.flags)),
+            (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+        };
+        self.outstanding += 1;
+        let id = host.open(out.peer, out.ticket, op);
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).pieces(out.remote);
+        let mut flags = 0;
+        if let Some(data) = data {
+            fields.word(data.value);
+            flags |= flag::DATA | fields.rx(data.rx);
+        }
+        let what = match (out.write, short) {
+            (true, true) => kind::WRITE,
+            (true, false) => kind::WRITE_LONG,
+            (false, _) => kind::READ,
+        };
+        let len = if short { out.len } else { 0 };
+        self.record(common, out.peer, (what, flags), fields.bytes(), len, None, |body| {
+            // SAFETY: the pieces are lent, and `body` has `len` bytes.
+            unsafe { copy::gather(out.pieces, 0, body, len) };
+        });
+        if what == kind::WRITE_LONG {
+            self.push_parts(common, out.peer, id, out.len);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// The length of an access, if all of it is allowed.
+    pub fn check(
+        common: &Common,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        // What the endpoint was not opened for is refused like a right that the region does not have.
+        if !common.serves(kind, access) {
+            return Err(Errno::EACCES);
+        }
+        let mut total = 0usize;
+        for piece in remote {
+            let checked =
+                common.domain.regions.check_as(who, piece.key, piece.addr, piece.len as u64, access);
+            checked.map_err(|violation| violation.errno())?;
+            total = total.checked_add(piece.len).ok_or(Errno::EINVAL)?;
+        }
+        Ok(total)
+    }
+
+    /// Executes a short write of the peer.
+    pub fn take_write<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        let data = words.remote_data(flags)?;
+        let bytes = words.0;
+        let result =
+            match Self::check(common, accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+                Ok(total) if total != bytes.len() => return Err(Broken),
+                Ok(_) => {
+                    // The report first, as it may have to wait; the application cannot see it before the bytes.
+                    if let Some(data) = data
+                        && !host.remote_write(peer, data, bytes.len())
+                    {
+                        return Ok(Flow::Stop);
+                    }
+                    let who = accessor(host, peer);
+                    let written = write_here(common, who, &remote, 0, bytes.len(), bytes);
+                    if written.is_ok() {
+                        host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                    }
+                    written
+                }
+                Err(errno) => Err(errno),
+            };
+        self.done(common, peer, 0, op, result);
+        Ok(Flow::Next)
+    }
+
+    /// Starts a long write of the peer.
+    pub fn take_long_write<H: Host<Verbs>>(
+        &mut self,
+        common: &Common,
+        host: &H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        let data = words.remote_data(flags)?;
+        let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
+        if len == 0 || self.write.is_some() {
+            return Err(Broken);
+        }
+        let who = accessor(host, peer);
+        let failed = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
+        self.write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
+        Ok(Flow::Next)
+    }
+
+    /// Executes the next part of a long write.
+    pub fn take_write_part<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let op = words.next()?;
+        let bytes = words.0;
+        let write = self.write.as_mut().ok_or(Broken)?;
+        if op != write.op || bytes.is_empty() || bytes.len() > write.len - write.got {
+            return Err(Broken);
+        }
+        let last = write.got + bytes.len() == write.len;
+        if last
+            && write.failed.is_none()
+            && let Some(data) = write.data
+        {
+            // Whether the last bytes may be written is looked at first: what is reported must have happened.
+            let who = accessor(host, peer);
+            if let Err(errno) = Self::check(common, who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+                write.failed = Some(errno);
+            } else if !host.remote_write(peer, data, write.len) {
+                return Ok(Flow::Stop);
+            }
+        }
+        if write.failed.is_none() {
+            let who = accessor(host, peer);
+            write.failed = write_here(common, who, &write.remote, write.got, bytes.len(), bytes).err();
+        }
+        write.got += bytes.len();
+        if last && let Some(write) = self.write.take() {
+            if write.failed.is_none() {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+            }
+            self.done(common, peer, 0, op, write.failed.map_or(Ok(()), Err));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Starts a read of the peer.
+    pub fn take_read<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        match Self::check(common, accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+            Err(errno) => self.done(common, peer, 0, op, Err(errno)),
+            Ok(0) => {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
+                self.done(common, peer, 0, op, Ok(()));
+            }
+            Ok(len) => {
+                self.reads.push_back(ServedRead { op, remote, done: 0, len });
+                common.hold(&mut self.is_dirty, peer);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Answers the oldest read with its next part. The bytes are copied now: later commands of the peer, which may change the
+    /// memory, wait until all reads are answered.
+    pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+        let Some(mut read) = self.reads.pop_front() else { return };
+        let part = PAYLOAD.min(read.len - read.done);
+        // Checked before anything is promised, as a region may have been closed meanwhile.
+        let who = accessor(host, peer);
+        let mut bytes = vec![0u8; part];
+        let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+        let result = allowed.and_then(|_| read_here(common, who, &read.remote, read.done, &mut bytes));
+        if let Err(errno) = result {
+            return self.done(common, peer, 0, read.op, Err(errno));
+        }
+        let mut fields = Fields::new();
+        fields.word(read.op);
+        self.record(common, peer, (kind::READ_PART, 0), fields.bytes(), part, None, |body| {
+            // SAFETY: both have as many bytes.
+            unsafe { copy::bytes(bytes.as_ptr(), body, part) };
+        });
+        read.done += part;
+        if read.done == read.len {
+            host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
+        } else {
+            self.reads.push_front(read);
+        }
+    }
+
+    /// Takes the next bytes of a read of this end.
+    pub fn take_read_part<H: Host<Verbs>>(
+        &mut self,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let id = SlotId::from_wire(words.next()?);
+        let bytes = words.0;
+        let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
+        if bytes.len() > *len - *got {
+            return Err(Broken);
+        }
+        // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
+        unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, *got) };
+        *got += bytes.len();
+        if got == len {
+            self.finish(host, peer, id, Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
+fn runs(
+    remote: &[RemotePiece],
+    mut skip: usize,
+    mut len: usize,
+) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
+    remote.iter().filter_map(move |piece| {
+        if skip >= piece.len {
+            skip -= piece.len;
+            return None;
+        }
+        let run = (piece.len - skip).min(len);
+        let addr = piece.addr.wrapping_add(skip as u64);
+        skip = 0;
+        len -= run;
+        (run > 0).then_some((addr, piece.key, run))
+    })
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+pub fn accessor<H: Host<Verbs>>(host: &H, peer: Peer) -> Accessor<'_> {
+    Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
+}
+
+/// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
+fn write_here(
+    common: &Common,
+    who: Accessor<'_>,
+    remote: &[RemotePiece],
+    skip: usize,
+    len: usize,
+    bytes: &[u8],
+) -> Result<(), Errno> {
+    let mut rest = bytes;
+    for (addr, key, run) in runs(remote, skip, len) {
+        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
+        let granted = checked.map_err(|violation| violation.errno())?;
+        for piece in granted.pieces() {
+            let (here, behind) = rest.split_at(rest.len().min(piece.len));
+            // SAFETY: the grant holds the registered memory while it is written; `here` is no longer than the piece.
+            unsafe { copy::bytes(here.as_ptr(), piece.addr, here.len()) };
+            rest = behind;
+        }
+    }
+    Ok(())
+}
+
+/// Reads registered memory here, from byte `skip` of `remote` on.
+fn read_here(
+    common: &Common,
+    who: Accessor<'_>,
+    remote: &[RemotePiece],
+    skip: usize,
+    to: &mut [u8],
+) -> Result<(), Errno> {
+    let mut done = 0;
+    for (addr, key, run) in runs(remote, skip, to.len()) {
+        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_READ);
+        let granted = checked.map_err(|violation| violation.errno())?;
+        for piece in granted.pieces() {
+            let part = &mut to[done..done + piece.len];
+            // SAFETY: the grant holds the registered memory while it is read; `part` is as long.
+            unsafe { copy::bytes(piece.addr, part.as_mut_ptr(), piece.len) };
+            done += piece.len;
+        }
+    }
+    Ok(())
+}
