@@ -17,10 +17,10 @@ use std::net::Ipv4Addr;
 use network::near_end;
 use ofi_tests::mesh::member;
 use ofi_tests::udp::{Echo, any_port, echo, local};
-use sockets::sleeper;
+use sockets::{late, sleeper};
 use testkit::process::{Child, Line};
 
-testkit::roles!(echo, sleeper, member, near_end, denied);
+testkit::roles!(echo, sleeper, late, member, near_end, denied);
 
 /// Before `main`, so before there is a second thread. Children inherit it.
 #[used]

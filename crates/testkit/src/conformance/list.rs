@@ -448,8 +448,8 @@ macro_rules! for_each_case {
                 everything_works_at_safe_level
                 at_completion_level_endpoints_of_a_domain_run_apart
                 eight_threads_hammer_one_endpoint
-                threads_that_break_their_promise_lose_nothing
                 eight_threads_write_and_read_through_one_endpoint
+                threads_that_break_their_promise_lose_nothing
                 control_calls_come_from_any_thread
                 endpoints_come_and_go_beside_a_busy_queue
                 a_send_ends_by_its_receiver_s_next_look_at_any_level
