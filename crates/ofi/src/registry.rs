@@ -37,8 +37,9 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
 ///
 /// ```
 /// ofi::log_from_env(); // FI_LOG_LEVEL=debug shows why a provider is turned down
-/// let infos = ofi::getinfo(&ofi::Hints::new());
-/// # drop(infos);
+/// let node: ofi::Node = ofi::Node::open(&ofi::Hints::new())?;
+/// # drop(node);
+/// # Ok::<(), ofi::Error>(())
 /// ```
 pub fn log_from_env() -> ofi_core::log::Started {
     let _ = providers(); // wrong values of settings are the first thing that is logged
