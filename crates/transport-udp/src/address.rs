@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, Result};
 
 fn invalid(found: impl Into<String>) -> Error {
     Error::wanted(
@@ -81,6 +81,15 @@ pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> So
         && let Some(ip) = crate::interface::chosen(wanted.is_ipv6())
     {
         wanted.set_ip(ip);
+    }
+    wanted
+}
+
+/// As `wanted`, but one address of this host if the endpoint may join groups. The sockets of a group are bound beside its own, by
+/// other endpoints too and under a port that may be its own one: where it had all addresses, theirs would be taken.
+pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> SocketAddr {
+    if info.caps.contains(Caps::MULTICAST) && wanted.ip().is_unspecified() {
+        wanted.set_ip(own_ip(wanted.is_ipv6()));
     }
     wanted
 }

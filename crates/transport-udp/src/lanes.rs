@@ -100,6 +100,7 @@ impl UdpLanes {
         let v6 = info.addr_format == AddrFormat::SockaddrIn6;
         let name = name.map(address::socket).transpose()?;
         let wanted = address::to_bind(name, source.map(|source| source.ip()), v6);
+        let wanted = address::beside_groups(info, wanted);
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         socket.mark(crate::class::of(info))?;
