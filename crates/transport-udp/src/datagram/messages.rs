@@ -291,13 +291,8 @@ impl Messages {
         {
             v6.set_scope_id(groups::interface(own));
         }
-        // A socket with all addresses has those of groups as well, unless it shares them for the moment.
-        let share = |value| crate::sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, value);
-        let shares = socket.address.ip().is_unspecified();
-        let _shared = shares && share(1);
-        let joined = self.groups.join(group, own);
-        let _alone = shares && share(0);
-        let joined = joined?;
+        // The endpoint has one address (`address::beside_groups`), so the port of a group may be its own.
+        let joined = self.groups.join(group, own)?;
         socket.watch(joined.as_raw_fd())?;
         Ok(Address::from(group))
     }
