@@ -42,6 +42,25 @@ impl CompletionChannel {
     pub fn fd(&self) -> RawFd {
         self.fd
     }
+
+    pub(crate) fn context(&self) -> Context {
+        self.context
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_comp_channel {
+        self.channel.as_ptr()
+    }
+
+    /// Takes what made it readable, so that it no longer is.
+    pub(crate) fn quiet(&self) {
+        let Ok(verbs) = verbs() else { return };
+        let (mut cq, mut context): (*mut ibv_cq, *mut c_void) = (null_mut(), null_mut());
+        // SAFETY: the channel is there, and does not block.
+        while unsafe { (verbs.ibv_get_cq_event)(self.as_ptr(), &mut cq, &mut context) } == 0 {
+            // SAFETY: one event of this queue was taken.
+            unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
+        }
+    }
 }
 
 impl Drop for CompletionChannel {
@@ -201,14 +220,7 @@ impl CompletionQueue {
 
     /// Takes what made the channel readable, so that it no longer is.
     pub fn quiet(&self) {
-        let (mut cq, mut context): (*mut ibv_cq, *mut c_void) = (null_mut(), null_mut());
-        // SAFETY: the channel is there, does not block, and only this queue is on it.
-        while unsafe { (self.verbs.ibv_get_cq_event)(self.channel.channel.as_ptr(), &mut cq, &mut context) }
-            == 0
-        {
-            // SAFETY: one event of this queue was taken.
-            unsafe { (self.verbs.ibv_ack_cq_events)(cq, 1) };
-        }
+        self.channel.quiet();
     }
 }
 

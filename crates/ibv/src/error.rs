@@ -43,6 +43,9 @@ fn advice(call: &str, errno: i32) -> &'static str {
         libc::ENODEV if call.starts_with("rdma_") => {
             "no RDMA device has this address: `rdma link` shows which interfaces have one"
         }
+        libc::ENOSYS if call == "ibv_get_device_list" => {
+            "this kernel has no RDMA devices: load the device's kernel module and ib_uverbs"
+        }
         libc::ENODEV => "load the device's kernel module and ib_uverbs",
         libc::ENOENT if call == "rdma_create_event_channel" => "load the kernel module rdma_ucm",
         libc::EADDRINUSE => "choose another port, or 0 for any",

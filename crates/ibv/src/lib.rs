@@ -1,7 +1,8 @@
-//! Safe handles over libibverbs and librdmacm: devices, protection domains, registrations, queues, and connections.
+//! Safe handles over libibverbs, librdmacm and libefa: devices, protection domains, registrations, queues, and connections.
 //!
 //! The only crate with calls into rdma-core. The libraries are opened at run time (`library.rs`), so that a binary runs on
-//! hosts that lack them, and building needs neither them nor their headers: `abi.rs` has the part of their interface that is used.
+//! hosts that lack them, and building needs neither them nor their headers: `abi.rs` and `abi_ex.rs` have the
+//! part of their interface that is used.
 //!
 //! Invariants:
 //! - An object holds what it was made from, so parents outlive children however they are dropped.
@@ -9,21 +10,30 @@
 //! - An error names the call, the error number, and what to do about it.
 
 pub mod abi;
+pub mod abi_ex;
+mod ah;
 mod cm;
 mod cq;
+mod cq_ex;
 mod device;
+mod efa;
 mod error;
 mod library;
 mod name;
 mod pd;
 mod qp;
+mod srd;
 mod srq;
 
+pub use ah::AddressHandle;
 pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
 pub use cq::{CompletionChannel, CompletionQueue, Opcode, Status, WorkCompletion};
+pub use cq_ex::{EfaCompletion, EfaCompletionQueue, EfaOpcode};
 pub use device::{Context, DeviceInfo, Gid, PortInfo, contexts};
+pub use efa::{EfaInfo, efa_contexts};
 pub use error::{Error, Result};
 pub use library::available;
 pub use pd::{Access, MemoryRegion, ProtectionDomain};
 pub use qp::{QueuePair, QueuePairAttr, Remote, Segment};
+pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};
 pub use srq::SharedReceiveQueue;

@@ -1,9 +1,10 @@
-//! Opens libibverbs and librdmacm, once in a process. They stay open: their drivers have threads and handlers.
+//! Opens libibverbs, librdmacm and libefa, once in a process. They stay open: their drivers have threads and handlers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::abi::*;
+use crate::abi_ex::*;
 use crate::error::{Error, Result};
 
 /// Declares the functions of a library, and how they are found.
@@ -46,6 +47,22 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
     ibv_wc_status_str: fn(c_uint) -> *const c_char;
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+    ibv_free_device_list: fn(*mut *mut ibv_device);
+    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_qp_to_qp_ex: fn(*mut ibv_qp) -> *mut ibv_qp_ex;
+});
+
+functions!(Efa: c"libefa.so.1" {
+    efadv_query_device: fn(*mut ibv_context, *mut efadv_device_attr, u32) -> c_int;
+    efadv_query_ah: fn(*mut ibv_ah, *mut efadv_ah_attr, u32) -> c_int;
+    efadv_create_qp_ex: fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut efadv_qp_init_attr, u32) -> *mut ibv_qp;
+    efadv_create_cq: fn(*mut ibv_context, *mut ibv_cq_init_attr_ex, *mut efadv_cq_init_attr, u32) -> *mut ibv_cq_ex;
+    efadv_cq_from_ibv_cq_ex: fn(*mut ibv_cq_ex) -> *mut efadv_cq;
 });
 
 functions!(Cm: c"librdmacm.so.1" {
@@ -105,7 +122,13 @@ pub fn cm() -> Result<&'static Cm> {
     CM.get_or_init(Cm::open).as_ref().map_err(Clone::clone)
 }
 
-/// Whether this host has both libraries.
+/// libefa.
+pub fn efa() -> Result<&'static Efa> {
+    static EFA: OnceLock<Result<Efa>> = OnceLock::new();
+    EFA.get_or_init(Efa::open).as_ref().map_err(Clone::clone)
+}
+
+/// Whether this host has libibverbs and librdmacm.
 ///
 /// # Errors
 /// Which one is missing, and what to install.

@@ -59,6 +59,8 @@ pub enum Access {
     RemoteRead,
     /// Peers that know its key write it, too.
     RemoteWrite,
+    /// Peers that know its key read and write it, too.
+    RemoteReadWrite,
 }
 
 /// Memory that is registered with a device. Its pages stay where they are until this is dropped.
@@ -88,6 +90,9 @@ impl MemoryRegion {
             Access::Local => IBV_ACCESS_LOCAL_WRITE,
             Access::RemoteRead => IBV_ACCESS_REMOTE_READ,
             Access::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+            Access::RemoteReadWrite => {
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+            }
         };
         // SAFETY: the domain is there; the memory is the caller's promise.
         let mr = unsafe { (verbs()?.ibv_reg_mr)(pd.as_ptr(), addr.cast(), len, flags) };
