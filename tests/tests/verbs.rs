@@ -13,7 +13,6 @@ impl Kit for VerbsPair {
 }
 
 testkit::conformance!(verbs: VerbsPair, skip = [
-    closing_loses_nothing_that_was_transmitted: "fails: a peer that does not look gives credits for 32 records, and no more; see docs/next.md",
     both_sides_and_the_owner_count_together: "fails in emulation: 3,400 atomics at once take longer than the 10 s that are waited",
     many_atomics_at_once_are_executed_once_each: "fails in emulation: 3,000 atomics at once take longer than the 10 s that are waited",
     a_connection_of_one_key_comes_about: "no authorization keys",

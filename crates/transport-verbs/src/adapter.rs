@@ -55,6 +55,8 @@ pub enum Posted {
         slot: u32,
         /// The operation that ends with it.
         mark: Option<u64>,
+        /// Those that end with it besides, of a pack.
+        marks: Vec<u64>,
     },
     /// A part of what is fetched.
     Read { peer: Peer, pull: SlotId },
@@ -167,9 +169,10 @@ impl Adapter {
     }
 
     /// A record that has come: a copy of what the device wrote would cost, and the device writes to it no more.
-    pub fn record(&self, slot: u32, len: usize) -> &[u8] {
+    pub fn record(&self, slot: u32, at: usize, len: usize) -> &[u8] {
+        let at = at.min(SLOT);
         // SAFETY: the slot is the library's from the receive's end until it is posted again, and nobody writes to it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.receiving.at(slot), len.min(SLOT)) }
+        unsafe { std::slice::from_raw_parts(self.receiving.at(slot).wrapping_add(at), len.min(SLOT - at)) }
     }
 
     /// Says what an entry of the completion queue is about.

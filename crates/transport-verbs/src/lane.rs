@@ -3,6 +3,8 @@
 //! Invariants:
 //! - A lane has at most as many records under way as the peer gave it credits, a quarter of which only answers may use. Answers are taken
 //!   by the peer whatever else it cannot take, so two ends that wait for each other's answers get them.
+//! - The last of the other credits are for what has waited, which then goes out in packs: a burst to a peer that does not look is not cut
+//!   off at the number of its credits.
 //! - A record's slot belongs to the device from the post to the end of the request.
 
 use std::collections::VecDeque;
@@ -21,7 +23,7 @@ use crate::fetch::Pull;
 use crate::meeting::Link;
 use crate::message::{Exposed, Op, QUEUE_LIMIT};
 use crate::rma::{ServedRead, ServedWrite};
-use crate::wire::{Fields, HEAD, PAYLOAD, flag, header, kind};
+use crate::wire::{Fields, HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {
@@ -54,6 +56,7 @@ pub struct Counts {
     pub regions: u64,
     pub reads: u64,
     pub sent: u64,
+    pub packs: u64,
     pub received: u64,
     pub stalls: u64,
     pub connections: u64,
@@ -98,6 +101,30 @@ pub struct Frame {
     mark: Option<u64>,
 }
 
+/// A record of the peer that could not be taken yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The slot that it is in, alone or with others.
+    pub slot: u32,
+    /// Where in the slot.
+    pub at: usize,
+    /// Its length.
+    pub len: usize,
+    /// It is the last in the slot, which is posted again when it has been taken.
+    pub last: bool,
+}
+
+/// Which credits a record may use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// All of them.
+    Answer,
+    /// All but the answers'.
+    Waited,
+    /// All but those and the last, which are for what has waited.
+    Direct,
+}
+
 /// What waits among the commands.
 pub enum Item {
     Frame(Frame),
@@ -121,6 +148,8 @@ pub struct Lane {
     pub credits: usize,
     /// Of them, those that only answers may use.
     pub reserve: usize,
+    /// Of the others, those that only packs of what has waited may use.
+    pub held: usize,
     /// Credits to be given back.
     pub owed: usize,
     commands: VecDeque<Item>,
@@ -129,8 +158,8 @@ pub struct Lane {
     waiting: usize,
     /// Requests under way.
     pub requests: usize,
-    /// Slots of records that could not be taken yet, and their lengths.
-    pub stalled: VecDeque<(u32, usize)>,
+    /// Records that could not be taken yet.
+    pub stalled: VecDeque<Part>,
     /// Reads of the peer, being served. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
     /// The peer's long write, being served.
@@ -163,6 +192,7 @@ impl Lane {
             attempt: None,
             credits: 0,
             reserve: 0,
+            held: 0,
             owed: 0,
             commands: VecDeque::new(),
             answers: VecDeque::new(),
@@ -180,6 +210,14 @@ impl Lane {
             peer_wishes: false,
             is_dirty: false,
             ending: None,
+        }
+    }
+
+    /// A record of the peer has been taken.
+    pub fn taken(&mut self, common: &mut Common, part: Part) {
+        if part.last {
+            self.owed += 1;
+            common.adapter.receive(part.slot);
         }
     }
 
@@ -263,15 +301,18 @@ impl Lane {
         let answers = what >= kind::ANSWERS;
         let head = header(what, flags);
         let total = HEAD + fields.len() + len;
-        let empty = if answers { self.answers.is_empty() } else { self.commands.is_empty() };
+        let (empty, of) = match answers {
+            true => (self.answers.is_empty(), Use::Answer),
+            false => (self.commands.is_empty(), Use::Direct),
+        };
         if empty
-            && self.has_credit(answers)
+            && self.has_credit(of)
             && let Some(slot) = common.adapter.take_slot()
         {
             let to = common.adapter.outgoing(slot);
             put(to, &head, fields);
             fill(to.wrapping_add(HEAD + fields.len()));
-            return self.post(common, peer, slot, total, mark);
+            return self.post(common, peer, slot, total, mark, Vec::new());
         }
         let mut bytes = vec![0u8; total].into_boxed_slice();
         put(bytes.as_mut_ptr(), &head, fields);
@@ -287,19 +328,31 @@ impl Lane {
     }
 
     /// Whether a record may go out now.
-    fn has_credit(&self, answers: bool) -> bool {
-        let needed = if answers { 1 } else { self.reserve + 1 };
-        self.is_open() && self.credits >= needed && self.requests < REQUESTS
+    fn has_credit(&self, of: Use) -> bool {
+        let kept = match of {
+            Use::Answer => 0,
+            Use::Waited => self.reserve,
+            Use::Direct => self.reserve + self.held,
+        };
+        self.is_open() && self.credits > kept && self.requests < REQUESTS
     }
 
-    /// Posts the record in a slot.
-    fn post(&mut self, common: &mut Common, peer: Peer, slot: u32, len: usize, mark: Option<u64>) {
+    /// Posts the record in a slot; `marks` are those of a pack's other records.
+    fn post(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        slot: u32,
+        len: usize,
+        mark: Option<u64>,
+        marks: Vec<u64>,
+    ) {
         let given = u16::try_from(self.owed).unwrap_or(u16::MAX);
         let to = common.adapter.outgoing(slot).wrapping_add(2).cast::<[u8; 2]>();
         // SAFETY: bytes 2 and 3 of the slot's header, which is not posted yet.
         unsafe { to.write(given.to_be_bytes()) };
         let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return common.adapter.give_slot(slot) };
-        let wr = common.adapter.posted.insert(Posted::Send { peer, slot, mark });
+        let wr = common.adapter.posted.insert(Posted::Send { peer, slot, mark, marks });
         let segment = common.adapter.segment(slot, len);
         // SAFETY: the slot is the device's until the request has ended.
         if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment]) } {
@@ -323,31 +376,29 @@ impl Lane {
         }
         self.fetch(common, peer);
         loop {
-            if self.has_credit(true)
-                && let Some(frame) = self.answers.pop_front()
-            {
-                if let Some(back) = self.post_frame(common, peer, frame) {
-                    self.answers.push_front(back);
+            if !self.answers.is_empty() && self.has_credit(Use::Answer) {
+                if !self.post_answer(common, peer) {
                     return false;
                 }
                 continue;
             }
-            if self.is_read() && self.has_credit(true) {
+            if self.is_read() && self.has_credit(Use::Answer) {
                 self.serve_reads(common, host, peer);
                 continue;
             }
-            if !self.has_credit(false) {
+            if !self.has_credit(Use::Waited) {
                 break;
             }
-            match self.commands.pop_front() {
+            match self.commands.front() {
                 None => break,
-                Some(Item::Frame(frame)) => {
-                    if let Some(back) = self.post_frame(common, peer, frame) {
-                        self.commands.push_front(Item::Frame(back));
+                Some(Item::Frame(_)) => {
+                    if !self.post_pack(common, peer) {
                         return false;
                     }
                 }
-                Some(Item::Parts { id, done, len }) => {
+                Some(Item::Parts { .. }) if !self.has_credit(Use::Direct) => break,
+                Some(&Item::Parts { id, done, len }) => {
+                    self.commands.pop_front();
                     let Some(slot) = common.adapter.take_slot() else {
                         self.commands.push_front(Item::Parts { id, done, len });
                         return false;
@@ -369,7 +420,7 @@ impl Lane {
                     if done + part < len {
                         self.commands.push_front(Item::Parts { id, done: done + part, len });
                     }
-                    self.post(common, peer, slot, at + part, None);
+                    self.post(common, peer, slot, at + part, None, Vec::new());
                 }
             }
         }
@@ -377,36 +428,84 @@ impl Lane {
             let Some(slot) = common.adapter.take_slot() else { return false };
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
             self.credits += 1; // it needs none
-            self.post(common, peer, slot, HEAD, None);
+            self.post(common, peer, slot, HEAD, None, Vec::new());
         }
         true
     }
 
-    /// Posts a frame, or hands it back for lack of a slot.
-    fn post_frame(&mut self, common: &mut Common, peer: Peer, frame: Frame) -> Option<Frame> {
-        let Some(slot) = common.adapter.take_slot() else { return Some(frame) };
+    /// Posts the first of the answers that wait. `false`: there is no slot.
+    fn post_answer(&mut self, common: &mut Common, peer: Peer) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        match self.answers.pop_front() {
+            Some(frame) => {
+                let len = self.lay(common.adapter.outgoing(slot), &frame);
+                self.post(common, peer, slot, len, frame.mark, Vec::new());
+            }
+            None => common.adapter.give_slot(slot),
+        }
+        true
+    }
+
+    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there is no slot.
+    fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        let to = common.adapter.outgoing(slot);
+        let (mut count, mut total) = (0, HEAD);
+        for item in &self.commands {
+            let Item::Frame(frame) = item else { break };
+            total += PREFIX + frame.bytes.len();
+            if total > SLOT && count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        if count < 2 {
+            if let Some(Item::Frame(frame)) = self.commands.pop_front() {
+                let len = self.lay(to, &frame);
+                self.post(common, peer, slot, len, frame.mark, Vec::new());
+            } else {
+                common.adapter.give_slot(slot);
+            }
+            return true;
+        }
+        put(to, &header(kind::PACK, 0), &[]);
+        let (mut at, mut marks) = (HEAD, Vec::new());
+        for item in self.commands.drain(..count).collect::<Vec<_>>() {
+            let Item::Frame(frame) = item else { break };
+            let prefix = (frame.bytes.len() as u16).to_be_bytes();
+            // SAFETY: `total` counted this prefix, and is no more than a slot.
+            unsafe { ofi_core::copy::bytes(prefix.as_ptr(), to.wrapping_add(at), PREFIX) };
+            at += PREFIX;
+            at += self.lay(to.wrapping_add(at), &frame);
+            marks.extend(frame.mark);
+        }
+        common.counts.packs += 1;
+        self.post(common, peer, slot, at, None, marks);
+        true
+    }
+
+    /// Copies a frame that has waited to a slot, where it fits: its length.
+    fn lay(&mut self, to: *mut u8, frame: &Frame) -> usize {
         let len = frame.bytes.len();
-        // SAFETY: a slot that nothing else uses, and no record is longer than one.
-        unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), common.adapter.outgoing(slot), len) };
+        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is as long.
+        unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), to, len) };
         self.waiting -= len;
-        self.post(common, peer, slot, len, frame.mark);
-        None
+        len
     }
 
     /// Posts waiting frames alone: this end is closing.
     pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
-        while self.has_credit(false) {
-            let frame = match self.answers.pop_front() {
-                Some(frame) => frame,
-                None => match self.commands.pop_front() {
-                    Some(Item::Frame(frame)) => frame,
-                    // What is not whole when its owner goes is nobody's.
-                    Some(Item::Parts { .. }) => continue,
-                    None => return,
-                },
-            };
-            if self.post_frame(common, peer, frame).is_some() {
-                return;
+        while !self.answers.is_empty() && self.has_credit(Use::Answer) && self.post_answer(common, peer) {}
+        while self.has_credit(Use::Waited) {
+            match self.commands.front() {
+                None => return,
+                // What is not whole when its owner goes is nobody's.
+                Some(Item::Parts { .. }) => drop(self.commands.pop_front()),
+                Some(Item::Frame(_)) => {
+                    if !self.post_pack(common, peer) {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -441,8 +540,8 @@ impl Lane {
                 None => {}
             }
         }
-        for (slot, _) in old.stalled {
-            common.adapter.receive(slot);
+        for part in old.stalled.iter().filter(|part| part.last) {
+            common.adapter.receive(part.slot);
         }
         for id in old.kept.ids(|_| true) {
             common.kept -= old.kept.get(id).map_or(0, |(_, len)| *len);
@@ -469,9 +568,4 @@ fn put(to: *mut u8, head: &[u8; HEAD], fields: &[u8]) {
     unsafe { ofi_core::copy::bytes(head.as_ptr(), to, HEAD) };
     // SAFETY: and for its fields behind it.
     unsafe { ofi_core::copy::bytes(fields.as_ptr(), to.wrapping_add(HEAD), fields.len()) };
-}
-
-/// Whether flags are those that a record may have.
-pub fn are_known(flags: u8) -> bool {
-    flags & !(flag::TAGGED | flag::DATA | flag::CONFIRM | flag::KEPT | flag::NAMED) == 0
 }

@@ -14,10 +14,10 @@ use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutR
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
-use crate::lane::{Common, Counts, Flow, Lane, are_known};
+use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::message::Token;
-use crate::wire::{Broken, Fields, HEAD, PAYLOAD, Words, flag, kind};
+use crate::wire::{Broken, Fields, HEAD, PAYLOAD, Words, flag, kind, unpack};
 use crate::{Verbs, address, settings, sys};
 
 /// Payload bytes that one endpoint keeps for receivers that are out of room.
@@ -197,10 +197,12 @@ impl VerbsLanes {
                 lane.requests -= 1;
                 let result = outcome(status);
                 match posted {
-                    Request::Send { slot, mark, .. } => {
+                    Request::Send { slot, mark, marks, .. } => {
                         common.adapter.give_slot(slot);
-                        if let (Ok(()), Some(mark)) = (result, mark) {
-                            lane.sent(host, peer, mark);
+                        if result.is_ok() {
+                            for mark in mark.into_iter().chain(marks) {
+                                lane.sent(host, peer, mark);
+                            }
                         }
                     }
                     Request::Read { pull, .. } => {
@@ -224,40 +226,70 @@ impl VerbsLanes {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.received += 1;
         lane.heard(common, peer);
-        let record = common.adapter.record(slot, len);
+        let record = common.adapter.record(slot, 0, len);
         let head = record.first_chunk::<HEAD>().copied();
-        let Some([what, flags, high, low, 0, 0, 0, 0]) = head.filter(|head| are_known(head[1])) else {
-            return self.broken(peer, slot);
+        let Some([what, _, high, low, 0, 0, 0, 0]) = head.filter(|head| flag::are_known(head[1])) else {
+            return self.broken(peer, Some(slot));
         };
         lane.credits += usize::from(u16::from_be_bytes([high, low]));
-        if what == kind::CREDIT {
-            common.adapter.receive(slot);
-        } else if what < kind::ANSWERS && (!lane.stalled.is_empty() || lane.is_read()) {
-            lane.stalled.push_back((slot, len));
-        } else {
-            match dispatch(lane, common, host, peer, (what, flags), slot, len) {
-                Ok(Flow::Next) => {
-                    lane.owed += 1;
-                    common.adapter.receive(slot);
+        match what {
+            kind::CREDIT => common.adapter.receive(slot),
+            kind::PACK => match unpack(record) {
+                Ok(parts) => {
+                    let count = parts.len();
+                    for (index, (at, len)) in parts.into_iter().enumerate() {
+                        let part = Part { slot, at, len, last: index + 1 == count };
+                        if self.take_part(host, peer, part).is_err() {
+                            return self.broken(peer, Some(slot));
+                        }
+                    }
                 }
-                Ok(Flow::Stop) => {
-                    common.counts.stalls += 1;
-                    lane.stalled.push_front((slot, len));
-                    common.stalled.push(peer);
+                Err(Broken) => return self.broken(peer, Some(slot)),
+            },
+            _ => {
+                let part = Part { slot, at: 0, len, last: true };
+                if self.take_part(host, peer, part).is_err() {
+                    return self.broken(peer, Some(slot));
                 }
-                Err(Broken) => return self.broken(peer, slot),
             }
         }
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         if lane.waits() || lane.owed >= common.grant / 4 {
             common.hold(&mut lane.is_dirty, peer);
         }
     }
 
-    /// The peer does not keep to the protocol.
-    fn broken(&mut self, peer: Peer, slot: u32) {
+    /// Has a record taken, or keeps it behind others.
+    fn take_part<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, part: Part) -> Result<(), Broken> {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let what = common.adapter.record(part.slot, part.at, part.len)[0];
+        if what < kind::ANSWERS && (!lane.stalled.is_empty() || lane.is_read()) {
+            lane.stalled.push_back(part);
+            return Ok(());
+        }
+        match dispatch(lane, common, host, peer, part)? {
+            Flow::Next => lane.taken(common, part),
+            Flow::Stop => {
+                common.counts.stalls += 1;
+                lane.stalled.push_front(part);
+                common.stalled.push(peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer does not keep to the protocol: nothing more of it is taken. `slot` is one that is not among the stalled.
+    fn broken(&mut self, peer: Peer, slot: Option<u32>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.malformed += 1;
-        common.adapter.receive(slot);
+        let stalled = std::mem::take(&mut lane.stalled);
+        // Of a pack in the middle of which it broke, the stalled ones are of the slot that is given, and none is the last.
+        for part in stalled.iter().filter(|part| part.last) {
+            common.adapter.receive(part.slot);
+        }
+        if let Some(slot) = slot {
+            common.adapter.receive(slot);
+        }
         lane.ending.get_or_insert(Errno::EIO);
         common.hold(&mut lane.is_dirty, peer);
     }
@@ -269,25 +301,19 @@ impl VerbsLanes {
             if lane.is_read() {
                 return; // goes on when these are served
             }
-            let Some((slot, len)) = lane.stalled.pop_front() else { return };
-            let record = common.adapter.record(slot, len);
-            let (what, flags) = (record[0], record[1]);
-            let taken = if host.hungry() {
-                dispatch(lane, common, host, peer, (what, flags), slot, len)
-            } else {
-                Ok(Flow::Stop)
-            };
+            let Some(part) = lane.stalled.pop_front() else { return };
+            let taken = if host.hungry() { dispatch(lane, common, host, peer, part) } else { Ok(Flow::Stop) };
             match taken {
                 Ok(Flow::Next) => {
-                    lane.owed += 1;
-                    common.adapter.receive(slot);
+                    lane.taken(common, part);
                     common.hold(&mut lane.is_dirty, peer);
                 }
                 Ok(Flow::Stop) => {
-                    lane.stalled.push_front((slot, len));
+                    lane.stalled.push_front(part);
                     return common.stalled.push(peer);
                 }
-                Err(Broken) => return self.broken(peer, slot),
+                // The slot of a pack is given back with the last of it, which is among the stalled.
+                Err(Broken) => return self.broken(peer, part.last.then_some(part.slot)),
             }
         }
     }
@@ -377,7 +403,7 @@ impl VerbsLanes {
             Ended::Returned { .. } => {}
             Ended::Received { slot, qp, len } => {
                 let Some(&peer) = self.qps.get(&qp) else { return };
-                let record = self.common.adapter.record(slot, len);
+                let record = self.common.adapter.record(slot, 0, len);
                 let given =
                     record.first_chunk::<4>().map_or(0, |head| u16::from_be_bytes([head[2], head[3]]));
                 let lane = &mut self.lanes[peer as usize];
@@ -397,11 +423,10 @@ impl VerbsLanes {
                 let peer = posted.peer();
                 let lane = &mut self.lanes[peer as usize];
                 lane.requests -= 1;
-                if let Request::Send { slot, mark, .. } = posted {
+                if let Request::Send { slot, mark, marks, .. } = posted {
                     self.common.adapter.give_slot(slot);
-                    if mark == Some(crate::lane::DETACHED) {
-                        lane.detached = lane.detached.saturating_sub(1);
-                    }
+                    let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == crate::lane::DETACHED);
+                    lane.detached = lane.detached.saturating_sub(arrived.count());
                 }
                 if status != Status::SUCCESS {
                     lane.ending.get_or_insert(Errno::ECONNRESET);
@@ -429,15 +454,15 @@ fn dispatch<H: Host<Verbs>>(
     common: &mut Common,
     host: &mut H,
     peer: Peer,
-    (what, flags): (u8, u8),
-    slot: u32,
-    len: usize,
+    part: Part,
 ) -> Result<Flow, Broken> {
     // A copy: those that take it change the lanes. The device has written it, and does not any more.
-    let record = common.adapter.record(slot, len).as_ptr();
+    let record = common.adapter.record(part.slot, part.at, part.len);
+    let (from, len) = (record.as_ptr(), record.len());
     // SAFETY: the slot stays as it is until it is posted again, which is after this.
-    let record = unsafe { std::slice::from_raw_parts(record, len) };
-    let body = record.get(HEAD..).ok_or(Broken)?;
+    let record = unsafe { std::slice::from_raw_parts(from, len) };
+    let (head, body) = record.split_first_chunk::<HEAD>().ok_or(Broken)?;
+    let [what, flags, ..] = *head;
     match what {
         kind::MESSAGE => lane.take_message(common, host, peer, flags, body),
         kind::ANNOUNCE => lane.take_announcement(common, host, peer, flags, body),
@@ -580,6 +605,7 @@ impl Lanes<Verbs> for State {
         add("verbs_reads", counts.reads, "remote reads posted for announced messages");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
+        add("verbs_packs", counts.packs, "of them, those that carry several that had waited");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "records that had to wait for room here");
         add("verbs_connections", counts.connections, "connections made");

@@ -371,6 +371,7 @@ impl crate::lane::Lane {
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);
         self.reserve = self.credits / 4;
+        self.held = self.credits / 8;
         self.attempt = Some((greeting.incarnation, greeting.attempts));
     }
 }

@@ -24,6 +24,8 @@ pub mod kind {
     pub const ATOMIC: u8 = 7;
     /// A note of the core: four words, payload.
     pub const NOTE: u8 = 8;
+    /// Several of the above that waited together: each behind its length in 2 bytes. One credit takes all of them.
+    pub const PACK: u8 = 9;
 
     /// Kinds from here on answer something, and are taken at once whatever else waits.
     pub const ANSWERS: u8 = 16;
@@ -49,6 +51,11 @@ pub mod flag {
     pub const KEPT: u8 = 8;
     /// A receive context of the receiver is named.
     pub const NAMED: u8 = 16;
+
+    /// Whether flags are those that a record may have.
+    pub const fn are_known(flags: u8) -> bool {
+        flags & !(TAGGED | DATA | CONFIRM | KEPT | NAMED) == 0
+    }
 }
 
 /// Bytes of a record's header.
@@ -66,6 +73,30 @@ pub fn header(kind: u8, flags: u8) -> [u8; HEAD] {
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
+
+/// Bytes of a length inside a [`kind::PACK`].
+pub const PREFIX: usize = 2;
+
+/// Where the records of a pack are: offset and length of each, in the slot of `record`, whose header is included.
+///
+/// # Errors
+/// If they do not fill it, or one is of a kind that is not packed.
+pub fn unpack(record: &[u8]) -> Result<Vec<(usize, usize)>, Broken> {
+    let (mut parts, mut at) = (Vec::new(), HEAD);
+    while at < record.len() {
+        let prefix = record[at..].first_chunk::<PREFIX>().ok_or(Broken)?;
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        at += PREFIX;
+        let part = record.get(at..at + len).ok_or(Broken)?;
+        match part.first_chunk::<HEAD>() {
+            Some([kind::MESSAGE..=kind::NOTE, flags, 0, 0, 0, 0, 0, 0]) if flag::are_known(*flags) => {}
+            _ => return Err(Broken),
+        }
+        parts.push((at, len));
+        at += len;
+    }
+    if parts.is_empty() { Err(Broken) } else { Ok(parts) }
+}
 
 /// Collects the fixed fields of a record.
 pub struct Fields {
@@ -165,6 +196,31 @@ impl Words<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packs_come_apart_and_bad_ones_are_refused() {
+        let message = [kind::MESSAGE, flag::TAGGED, 0, 0, 0, 0, 0, 0, 7, 7];
+        let note = header(kind::NOTE, 0);
+        let pack = |parts: &[&[u8]]| {
+            let mut bytes = header(kind::PACK, 0).to_vec();
+            for part in parts {
+                bytes.extend((part.len() as u16).to_be_bytes());
+                bytes.extend(*part);
+            }
+            bytes
+        };
+        assert_eq!(unpack(&pack(&[&message, &note])), Ok(vec![(10, 10), (22, 8)]));
+        let whole = pack(&[&message, &note]);
+        for cut in (0..whole.len()).filter(|&cut| cut != HEAD + PREFIX + message.len()) {
+            assert_eq!(unpack(&whole[..cut]), Err(Broken), "cut at {cut}");
+        }
+        for bad in
+            [header(kind::PACK, 0), header(kind::CREDIT, 0), header(kind::DONE, 0), header(kind::NOTE, 64)]
+        {
+            assert_eq!(unpack(&pack(&[&message, &bad])), Err(Broken));
+        }
+        assert_eq!(unpack(&pack(&[&message, &[kind::NOTE, 0, 0, 1, 0, 0, 0, 0]])), Err(Broken));
+    }
 
     #[test]
     fn fields_come_back_and_bad_counts_are_refused() {

@@ -42,6 +42,10 @@ const PROGRAMS: [Program; 2] = [
             "verbs::rma::",
             "verbs::regions::",
             "verbs::six::",
+            "verbs::wait_objects::",
+            "verbs::progress::",
+            "verbs::counters::",
+            "verbs::completion::",
         ],
     },
 ];
