@@ -16,3 +16,4 @@ pub mod info;
 mod output;
 pub mod pingpong;
 pub mod topo;
+pub mod write_demo;

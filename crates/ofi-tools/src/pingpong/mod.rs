@@ -26,7 +26,7 @@ mod remote;
 mod sides;
 mod sizes;
 #[allow(unsafe_code)]
-mod sys;
+pub(crate) mod sys;
 mod table;
 
 use message::Setup;

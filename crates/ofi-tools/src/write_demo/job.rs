@@ -1,0 +1,195 @@
+//! One request being served: which page goes where next, and what has been written.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ofi::{Completion, FiAddr, Node, Op, Registered, RemoteWindow, RmaMsg};
+
+use super::fill;
+use super::message::{Arrival, Fill};
+use super::options::{OnFull, Writing};
+use crate::failure::{Failure, Result};
+
+/// A page that is ready to be written.
+type Page = Registered<Vec<u8>>;
+
+/// The writes of one request.
+pub struct Job {
+    peer: FiAddr,
+    regions: Vec<RemoteWindow>,
+    request: Fill,
+    /// The pages of all regions, one region behind the other; `None` while a page is under way.
+    pages: Vec<Option<Page>>,
+    under_way: HashMap<Op, (usize, Instant)>,
+    /// Writes of the untimed round that are still to post.
+    warming: u64,
+    posted: u64,
+    done: u64,
+    began: Option<Instant>,
+    /// Times from post to completion.
+    times: Vec<u32>,
+}
+
+/// What a served request took.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// Writes.
+    pub writes: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Times from post to completion, in nanoseconds.
+    pub times: Vec<u32>,
+    /// From the first post to the last completion.
+    pub span: Option<(Instant, Instant)>,
+}
+
+impl Job {
+    /// Fills the pages that `request` asks for.
+    ///
+    /// # Errors
+    /// If the request does not fit the regions, and what registering answers.
+    pub fn new(
+        node: &Node,
+        peer: FiAddr,
+        regions: Vec<RemoteWindow>,
+        request: Fill,
+        warm_up: bool,
+    ) -> Result<Self> {
+        request.check(&regions)?;
+        let too_much = || Failure::Peer("a request for more than 1 GiB of pages".to_string());
+        let len = request.region_bytes().filter(|&len| len <= 1 << 30).ok_or_else(too_much)? as usize;
+        let mut pages = Vec::new();
+        for nth in 0..regions.len() {
+            let bytes = fill::bytes(fill::seed_of(request.seed, nth), len);
+            for page in bytes.chunks(request.page_size as usize) {
+                let page = node.domain().register(page.to_vec());
+                pages.push(Some(
+                    page.map_err(|rejected| Failure::stack("registering a page")(rejected.error))?,
+                ));
+            }
+        }
+        let warming = if warm_up { pages.len() as u64 } else { 0 };
+        let (under_way, times) = (HashMap::new(), Vec::new());
+        Ok(Self { peer, regions, request, pages, under_way, warming, posted: 0, done: 0, began: None, times })
+    }
+
+    fn all(&self) -> u64 {
+        (self.pages.len() as u64).saturating_mul(self.request.rounds)
+    }
+
+    /// Posts up to `writing.batch` writes (all that there is room for, if it is lazy). Answers how many.
+    ///
+    /// # Errors
+    /// What posting answers.
+    pub fn post(&mut self, node: &Node, writing: &Writing) -> Result<u64> {
+        let most = if writing.lazy { u64::MAX } else { writing.batch };
+        let mut posted = 0;
+        let mut naps = 0;
+        while posted < most && self.may_post() {
+            match self.post_next(node) {
+                Ok(true) => posted += 1,
+                Ok(false) => break,
+                Err(error)
+                    if super::nics::is_again(&error) && writing.on_full == OnFull::Sleep && naps < 10 =>
+                {
+                    std::thread::sleep(Duration::from_millis(1 << naps));
+                    naps += 1;
+                    // Most providers make room only where they are polled.
+                    self.poll(node)?;
+                }
+                Err(error) if super::nics::is_again(&error) && writing.on_full == OnFull::Queue => break,
+                Err(error) => return Err(Failure::stack("writing a page")(error)),
+            }
+        }
+        Ok(posted)
+    }
+
+    fn may_post(&self) -> bool {
+        if self.warming > 0 {
+            return true;
+        }
+        let settled = self.under_way.is_empty();
+        match self.posted {
+            // Time is not taken before the untimed writes have arrived.
+            0 => settled,
+            posted if posted >= self.all() => false,
+            // The last write announces the others.
+            posted if posted + 1 == self.all() => self.request.arrival == Arrival::Counted || settled,
+            _ => true,
+        }
+    }
+
+    /// `false` if the page is still under way from an earlier round.
+    fn post_next(&mut self, node: &Node) -> ofi::Result<bool> {
+        let warm = self.warming > 0;
+        let nth = if warm { self.warming - 1 } else { self.posted };
+        let place = (nth % self.pages.len() as u64) as usize;
+        let Some(page) = self.pages[place].take() else { return Ok(false) };
+        let region = place / self.request.pages.len();
+        let index = u64::from(self.request.pages[place % self.request.pages.len()]);
+        let start = index * self.request.page_size;
+        let remote = self.regions[region].slice(start..start + self.request.page_size)?;
+        let mut write = RmaMsg::new(page, self.peer, remote).flags(node.info().tx_attr.op_flags);
+        let tells = self.request.arrival == Arrival::Counted || nth + 1 == self.all();
+        if tells && !warm {
+            write = write.data(self.request.context.into());
+        }
+        let now = Instant::now();
+        match node.writemsg(write) {
+            Ok(op) => {
+                self.under_way.insert(op, (place, now));
+                if warm {
+                    self.warming -= 1;
+                } else {
+                    self.began.get_or_insert(now);
+                    self.posted += 1;
+                }
+                Ok(true)
+            }
+            Err(rejected) => {
+                self.pages[place] = Some(rejected.buffer);
+                Err(rejected.error)
+            }
+        }
+    }
+
+    fn poll(&mut self, node: &Node) -> Result<()> {
+        while let Some(completion) = node.poll().map_err(Failure::stack("reading the queue"))? {
+            self.complete(completion)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a completion. Answers whether it was one of a timed write.
+    ///
+    /// # Errors
+    /// If the write failed.
+    pub fn complete(&mut self, mut completion: Completion) -> Result<bool> {
+        let Some((place, posted)) = completion.op.and_then(|op| self.under_way.remove(&op)) else {
+            return Ok(false);
+        };
+        self.pages[place] = completion.take_buffer();
+        completion.ok().map_err(|error| Failure::stack("writing a page")(error.into()))?;
+        let timed = self.began.is_some();
+        if timed {
+            self.done += 1;
+            self.times.push(u32::try_from(posted.elapsed().as_nanos()).unwrap_or(u32::MAX));
+        }
+        Ok(timed)
+    }
+
+    /// Whether all writes have ended; if so, what they took.
+    pub fn served(&mut self) -> Option<Served> {
+        if self.done < self.all() {
+            return None;
+        }
+        let bytes = self.done.saturating_mul(self.request.page_size);
+        let span = self.began.map(|began| (began, Instant::now()));
+        Some(Served { writes: self.done, bytes, times: std::mem::take(&mut self.times), span })
+    }
+
+    /// Whose request it is.
+    pub fn peer(&self) -> FiAddr {
+        self.peer
+    }
+}

@@ -1,0 +1,122 @@
+//! One endpoint for each NIC, and their addresses as text.
+
+use ofi::raw::{GetinfoFlags, Version};
+use ofi::{AddrFormat, Address, Caps, Errno, Hints, Info, MrAccess, Node, OpFlags};
+
+use crate::failure::{Failure, Result};
+
+/// The capabilities that the demo needs.
+const CAPS: Caps = Caps::MSG.union(Caps::RMA);
+/// The rights of the reader's regions.
+pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
+
+/// Opens `count` endpoints: one in each domain that the provider lists, in turn.
+///
+/// # Errors
+/// What the provider answers.
+pub fn open(provider: &str, count: u64) -> Result<Vec<Node>> {
+    let infos = domains(provider)?;
+    let open = |info: &Info| {
+        let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
+        // The sender's number with a message tells clients apart; a provider without it serves one.
+        let sourced = hints.clone().caps(CAPS | Caps::SOURCE);
+        Node::open(&sourced).or_else(|_| Node::open(&hints)).map_err(Failure::stack("opening an endpoint"))
+    };
+    (0..count as usize).map(|nth| open(&infos[nth % infos.len()])).collect()
+}
+
+fn hints(provider: &str) -> Hints {
+    Hints::new().provider(provider).caps(CAPS).ep_type(ofi::EpType::Rdm)
+}
+
+/// The provider's domains, with the completion level that says when a write's bytes are in place.
+fn domains(provider: &str) -> Result<Vec<Info>> {
+    let ask = |hints: &Hints| ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints));
+    // A provider without that level (efa-direct) writes by its device, whose completions come after the bytes.
+    let infos = ask(&hints(provider).tx_op_flags(OpFlags::DELIVERY_COMPLETE))
+        .map(|infos| (infos, OpFlags::DELIVERY_COMPLETE))
+        .or_else(|_| ask(&hints(provider)).map(|infos| (infos, OpFlags::empty())))
+        .map_err(Failure::stack("looking for the provider"))?;
+    let (mut infos, level) = infos;
+    infos.dedup_by(|next, one| next.domain_attr.name == one.domain_attr.name);
+    infos.iter_mut().for_each(|info| info.tx_attr.op_flags = level);
+    if infos.is_empty() {
+        return Err(Failure::Usage(format!("provider {provider} lists nothing")));
+    }
+    Ok(infos)
+}
+
+/// The addresses of all endpoints: what the reader is given.
+///
+/// # Errors
+/// What the provider answers.
+pub fn addresses(nodes: &[Node]) -> Result<String> {
+    let name =
+        |node: &Node| node.name().map(|name| text(&name)).map_err(Failure::stack("asking for an address"));
+    Ok(nodes.iter().map(name).collect::<Result<Vec<_>>>()?.join(","))
+}
+
+/// An EFA address is 64 hexadecimal digits, as the C++ demo has it; others have libfabric's form.
+fn text(address: &Address) -> String {
+    match address.format() {
+        AddrFormat::Efa => address.bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => address.to_string(),
+    }
+}
+
+/// Reads what [`addresses`] wrote.
+///
+/// # Errors
+/// For text that is no address.
+pub fn parse(text: &str) -> Result<Vec<Address>> {
+    let one = |text: &str| match hexadecimal(text) {
+        Some(bytes) => Ok(Address::new(AddrFormat::Efa, &bytes)),
+        None => text.parse().map_err(Failure::stack("reading the writer's address")),
+    };
+    text.split(',').map(one).collect()
+}
+
+fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digits = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).ok();
+    digits.then(|| (0..64).step_by(2).map(byte).collect())?
+}
+
+/// The address of a peer of `node` that introduced itself with these bytes.
+///
+/// # Errors
+/// If they cannot be an address of the node's format.
+pub fn introduced(node: &Node, bytes: &[u8]) -> Result<Address> {
+    let format = node.name().map_err(Failure::stack("asking for an address"))?.format();
+    let len = match format {
+        AddrFormat::SockaddrIn => 16,
+        AddrFormat::SockaddrIn6 => 28,
+        AddrFormat::Str => bytes.iter().position(|&byte| byte == 0).map_or(bytes.len(), |end| end + 1),
+        _ => bytes.len(),
+    };
+    let bytes = bytes
+        .get(..len)
+        .ok_or_else(|| Failure::Peer(format!("an address of {} bytes; {format} has {len}", bytes.len())))?;
+    Ok(Address::new(format, bytes))
+}
+
+/// Whether an error only says: poll, then try again.
+pub fn is_again(error: &ofi::Error) -> bool {
+    *error == Errno::EAGAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_printed() {
+        let efa = Address::new(AddrFormat::Efa, &(0..32).collect::<Vec<u8>>());
+        let ip: Address = "fi_sockaddr_in://10.31.6.12:7471".parse().unwrap();
+        let both = format!("{},{}", text(&efa), text(&ip));
+        assert!(both.starts_with("000102"));
+        assert_eq!(parse(&both).unwrap(), [efa, ip]);
+        assert!(parse("nonsense").is_err());
+        assert!(parse(&"0g".repeat(32)).is_err());
+    }
+}

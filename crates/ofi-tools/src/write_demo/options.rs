@@ -1,0 +1,156 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+
+use super::message::Arrival;
+
+/// Writes random pages into another process's memory, and checks them there.
+///
+/// Without an address: the writer, which prints its address and serves requests. With an address: the reader, which offers two
+/// regions, asks for pages and compares every byte. Speaks with the C++ demo 16_write_cpu over provider efa.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "fi_write_demo", version)]
+pub struct Options {
+    /// The writer's address, as it printed it; several NICs are separated by commas
+    pub address: Option<String>,
+    /// As --page-size, where the C++ demo has it
+    #[arg(value_name = "PAGE_SIZE", value_parser = size, conflicts_with = "page_size")]
+    second: Option<u64>,
+    /// As --pages, where the C++ demo has it
+    #[arg(value_name = "PAGES", value_parser = pages(), conflicts_with = "pages")]
+    third: Option<u64>,
+
+    /// Bytes of a page, a multiple of 8; K and M are understood
+    #[arg(long, default_value = "1M", value_parser = size)]
+    pub page_size: u64,
+    /// Pages to write in each region
+    #[arg(long, default_value_t = 8, value_parser = pages())]
+    pub pages: u64,
+    /// Provider
+    #[arg(short, long, default_value = "udp")]
+    pub provider: String,
+    /// NICs to use at once: the provider's domains in turn, an endpoint on each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub nics: u64,
+    /// Threads that drive the NICs; each has its own ones
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub threads: u64,
+    /// Keep each thread on a core of its own
+    #[arg(long)]
+    pub pin: bool,
+    /// Longest silence, in seconds
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub reading: Reading,
+    #[command(flatten)]
+    pub writing: Writing,
+
+    /// Run both processes here, switch one thing after the other on, and print what each brings
+    #[arg(long, conflicts_with = "address")]
+    pub ladder: bool,
+    /// Write the ladder's plot (SVG) to this file
+    #[arg(long, value_name = "FILE", requires = "ladder")]
+    pub svg: Option<PathBuf>,
+}
+
+/// What the reader asks for.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Reader")]
+pub struct Reading {
+    /// How the reader learns that all pages are there
+    #[arg(long, value_enum, default_value_t = Arrival::Last)]
+    pub arrival: Arrival,
+    /// How often the writer writes all pages before the reader checks them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+    /// How many requests to make, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub repeat: u64,
+    /// Bytes of each of the two regions
+    #[arg(long, default_value = "16M", value_parser = size)]
+    pub region: u64,
+}
+
+/// How the writer works.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Writer")]
+pub struct Writing {
+    /// End once every NIC has served this many requests
+    #[arg(long, value_name = "COUNT")]
+    pub requests: Option<u64>,
+    /// Writes to post before the queue is polled
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub batch: u64,
+    /// What to do when the endpoint has no room for a write
+    #[arg(long, value_enum, default_value_t = OnFull::Queue)]
+    pub on_full: OnFull,
+    /// Whom progress is counted for
+    #[arg(long, value_enum, default_value_t = Counters::Own)]
+    pub counters: Counters,
+    /// Post only where the queue is polled, as many as there is room for
+    #[arg(long)]
+    pub lazy: bool,
+    /// Write every page once before time is taken
+    #[arg(long)]
+    pub warm_up: bool,
+}
+
+/// What to do when the endpoint has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFull {
+    /// Sleep 1 ms, then 2, then 4, up to ten times.
+    Sleep,
+    /// Poll the queue, and try again after that.
+    Queue,
+}
+
+/// Where threads count what they have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Counters {
+    /// In one word, which all of them write.
+    Shared,
+    /// In a cache line of their own; the display adds them up.
+    Own,
+}
+
+impl Options {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// What clap has to say about it.
+    pub fn from_command_line() -> Result<Self, clap::Error> {
+        let mut options = Self::try_parse()?;
+        options.page_size = options.second.unwrap_or(options.page_size);
+        options.pages = options.third.unwrap_or(options.pages);
+        Ok(options)
+    }
+
+    /// Longest silence.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// More do not fit into a request.
+fn pages() -> clap::builder::RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(1..=2038)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let fits = |bytes: &u64| (8..=1 << 30).contains(bytes) && bytes.is_multiple_of(8);
+    bytes.filter(fits).ok_or_else(|| "8 bytes to 1024M, a multiple of 8".to_string())
+}

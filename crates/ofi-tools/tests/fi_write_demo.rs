@@ -1,0 +1,121 @@
+//! `fi_write_demo` as two processes: every provider of this host, both ways of arrival, the ladder, and bad input.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fi_write_demo"));
+    command.args(["--timeout", "60"]).args(arguments);
+    command
+}
+
+fn demo(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("fi_write_demo runs")
+}
+
+/// A writer that ends with the test.
+struct Writer(Child);
+
+impl Writer {
+    fn start(arguments: &[&str]) -> (Self, String) {
+        let mut child = command(arguments).stdout(Stdio::piped()).spawn().expect("the writer starts");
+        let mut address = String::new();
+        let out = child.stdout.as_mut().expect("a pipe");
+        // One byte at a time: what follows the address is read later.
+        let mut byte = [0];
+        while out.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+            address.push(char::from(byte[0]));
+        }
+        (Self(child), address)
+    }
+
+    fn end(mut self) -> String {
+        let mut text = String::new();
+        BufReader::new(self.0.stdout.take().expect("a pipe")).read_line(&mut text).expect("its figures");
+        assert!(self.0.wait().expect("it ends").success());
+        text
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_page_arrives_whatever_announces_it() {
+    for provider in ["shm", "udp"] {
+        for (arrival, more) in [("last", "--batch=3"), ("counted", "--lazy")] {
+            let writing =
+                ["-p", provider, "--nics=2", "--threads=2", "--requests=3", "--json", "--warm-up", more];
+            let (writer, address) = Writer::start(&writing);
+            let arrival = ["--arrival", arrival, "--rounds=4", "--repeat=3", "--region=1M", "--json"];
+            let reading = [&["-p", provider, "--nics=2", "--threads=2", &address, "32K", "9"][..], &arrival];
+            let output = demo(&reading.concat());
+            assert!(output.status.success(), "{provider} {arrival:?}: {}", stderr(&output));
+            let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!((seen["pages"].as_u64(), seen["late"].as_u64()), (Some(2 * 3 * 2 * 9), Some(0)));
+            let written: serde_json::Value = serde_json::from_str(&writer.end()).unwrap();
+            assert_eq!(written["writes"], 2 * 3 * 4 * 2 * 9);
+            assert_eq!(written["bytes"], 2 * 3 * 4 * 2 * 9 * (32 << 10));
+        }
+    }
+}
+
+#[test]
+fn a_writer_serves_one_reader_after_the_other() {
+    let (writer, address) = Writer::start(&["--requests=2"]);
+    for _ in 0..2 {
+        let output = demo(&[&address, "8K", "5"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with("data is right: 10 pages in 1 requests"));
+    }
+    assert!(writer.end().starts_with("20 writes, 163840 bytes"));
+}
+
+#[test]
+fn the_ladder_has_a_row_for_each_step_and_a_plot() {
+    let file = std::env::temp_dir().join(format!("ladder-{}.svg", std::process::id()));
+    let path = file.to_str().unwrap();
+    let output = demo(&[
+        "--ladder",
+        "-p",
+        "shm",
+        "--nics=2",
+        "--threads=2",
+        "--rounds=3",
+        "--svg",
+        path,
+        "--page-size=64K",
+        "--pages=4",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 10);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(svg.matches("<rect").count(), 9);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let strange = "fi_shm://no-such-process";
+    for (arguments, wanted) in [
+        (&["--provider=nothing"][..], "looking for the provider"),
+        (&["nonsense"], "reading the writer's address"),
+        (&[strange], "not one of this provider"),
+        (&["-p", "shm", strange, "8M", "8"], "do not fit into a region"),
+        (&["-p", "shm", "--nics=2", strange], "--nics"),
+        (&["-p", "shm", strange, "12"], "a multiple of 8"),
+        (&["-p", "shm", strange, "8", "9999"], "9999"),
+    ] {
+        let output = demo(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(stderr(&output).contains(wanted), "{arguments:?}: {}", stderr(&output));
+    }
+}
