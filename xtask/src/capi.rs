@@ -28,8 +28,7 @@ pub fn link(release: bool) -> Result<PathBuf, String> {
         build.arg("--release");
     }
     run(&mut build)?;
-    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let built = base.join(if release { "release" } else { "debug" });
+    let built = built(release);
     let folder = built.join("capi");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
@@ -46,7 +45,14 @@ pub fn link(release: bool) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-fn symlink(to: &str, at: &Path) -> Result<(), String> {
+/// Where cargo puts what it builds.
+pub fn built(release: bool) -> PathBuf {
+    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    base.join(if release { "release" } else { "debug" })
+}
+
+/// Makes a link, over one that is there.
+pub fn symlink(to: &str, at: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(at);
     std::os::unix::fs::symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
 }
@@ -141,7 +147,7 @@ fn installed(folder: &Path) -> StepResult {
 }
 
 /// Copies beside the old file and renames, so that programs which run on the old one are not disturbed.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let beside = to.with_extension("new");
     std::fs::copy(from, &beside).map_err(|error| format!("{}: {error}", from.display()))?;
     std::fs::rename(&beside, to).map_err(|error| format!("{}: {error}", to.display()))

@@ -12,6 +12,7 @@ mod features;
 mod layouts;
 mod links;
 mod long;
+mod mxl;
 mod nightly;
 mod nixl;
 mod plugins;
@@ -109,6 +110,9 @@ enum Command {
         /// Where to: libraries go to `lib`, tools to `bin`.
         #[arg(long)]
         prefix: std::path::PathBuf,
+        /// The media exchange layer instead: libmxl.so.1, its headers and its pkg-config file.
+        #[arg(long)]
+        mxl: bool,
     },
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level.
     Nixl,
@@ -138,7 +142,8 @@ fn main() -> ExitCode {
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
-        Command::Install { prefix } => report.add("install", || capi::install(&prefix)),
+        Command::Install { prefix, mxl: true } => report.add("install", || mxl::install(&prefix)),
+        Command::Install { prefix, .. } => report.add("install", || capi::install(&prefix)),
         Command::Nixl => nixl::test(&mut report),
         Command::Nightly(amount) => long::run(&mut report, amount),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),

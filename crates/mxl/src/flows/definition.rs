@@ -390,7 +390,7 @@ pub(crate) fn json_object(text: &str) -> Result<Map<String, Value>, Error> {
 }
 
 /// A UUID as the C++ SDK reads it: hyphens anywhere, braces around it or not.
-pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
+pub fn parse_id(text: &str) -> Option<Uuid> {
     let inner = match text.strip_prefix('{') {
         Some(rest) => rest.strip_suffix('}')?,
         None => text,

@@ -387,6 +387,11 @@ impl GrainWriter {
         self.slots.len() as u64
     }
 
+    /// Whether the flow still is the one of its name.
+    pub fn is_current(&self) -> bool {
+        self.flow.is_current()
+    }
+
     /// Opens a grain to write it. Several may be open, of different slots; what was committed of the same grain stays.
     ///
     /// # Errors

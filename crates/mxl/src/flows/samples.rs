@@ -301,6 +301,11 @@ impl SampleWriter {
         self.ring.length / 2
     }
 
+    /// Whether the flow still is the one of its name.
+    pub fn is_current(&self) -> bool {
+        self.flow.is_current()
+    }
+
     /// Opens the `count` samples before `index`, of every channel.
     ///
     /// # Errors

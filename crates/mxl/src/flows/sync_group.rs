@@ -8,13 +8,13 @@ use super::time::{self, Rational};
 use super::wait::Wait;
 use super::{Error, GrainReader, SampleReader};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Reader {
     Grains(Arc<GrainReader>, u16),
     Samples(Arc<SampleReader>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Member {
     reader: Reader,
     /// How late this flow has been, at most, in nanoseconds.
@@ -22,7 +22,7 @@ struct Member {
 }
 
 /// Readers of flows that belong together.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SyncGroup {
     members: Vec<Member>,
 }

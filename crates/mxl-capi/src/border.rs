@@ -1,0 +1,136 @@
+//! The border between C and Rust: no panic crosses it, and errors become statuses.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mxl::{Error, Status};
+
+/// Why a call fails: a status, and what the log is told.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: Status,
+    error: Option<Error>,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, error: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { status: error.status(), error: Some(error) }
+    }
+}
+
+/// What the body of a call answers.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Runs `body`, and answers its status.
+pub(crate) fn status(body: impl FnOnce() -> Outcome) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Status::Ok as c_int,
+        Ok(Err(failure)) => {
+            if let Some(error) = failure.error {
+                tell(failure.status, &error);
+            }
+            failure.status as c_int
+        }
+        Err(panic) => {
+            panicked(panic);
+            Status::Unknown as c_int
+        }
+    }
+}
+
+/// Runs `body` for a call that answers no status: a panic becomes `otherwise`.
+pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        panicked(panic);
+        otherwise
+    })
+}
+
+/// Says what a status cannot. Data that is not there yet, or not any more, is everyday.
+#[cold]
+pub(crate) fn tell(status: Status, error: &Error) {
+    match status {
+        Status::TooEarly | Status::TooLate | Status::FlowInvalid | Status::FlowNotFound => {
+            tracing::debug!(%error, "a call answers {status:?}");
+        }
+        _ => tracing::error!(%error, "a call answers {status:?}"),
+    }
+}
+
+#[cold]
+fn panicked(panic: Box<dyn std::any::Any + Send>) {
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(text, "the library panicked: please report this");
+    // A payload may panic when it is dropped.
+    std::mem::forget(panic);
+}
+
+/// A text of C.
+///
+/// # Errors
+/// [`Status::InvalidArg`] for null, and for what is no UTF-8.
+pub(crate) fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
+    if pointer.is_null() {
+        return Err(Status::InvalidArg.into());
+    }
+    // SAFETY: the C caller's promise: it ends with a 0, and nobody changes it during the call.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|_| Status::InvalidArg.into())
+}
+
+/// Where an answer goes.
+///
+/// # Errors
+/// [`Status::InvalidArg`] for null.
+pub(crate) fn out<T>(pointer: *mut T) -> Outcome<Out<T>> {
+    if pointer.is_null() { Err(Status::InvalidArg.into()) } else { Ok(Out(pointer)) }
+}
+
+/// A place of the caller's that is not null.
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes it, whatever was there.
+    pub fn set(&self, value: T) {
+        // SAFETY: not null, and the C caller's promise: it is a `T` of the caller's that this call may write.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Writes an answer that the caller may not want.
+pub(crate) fn maybe<T>(pointer: *mut T, value: T) {
+    if let Ok(place) = out(pointer) {
+        place.set(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_statuses_and_panics_are_unknown() {
+        assert_eq!(status(|| Ok(())), 0);
+        assert_eq!(status(|| Err(Status::InvalidArg.into())), 8);
+        assert_eq!(status(|| Err(Error::FlowInvalid.into())), 11);
+        assert_eq!(status(|| panic!("on purpose")), 1);
+        assert_eq!(value(7, || panic!("on purpose")), 7);
+    }
+
+    #[test]
+    fn null_is_refused_and_optional_answers_may_be_null() {
+        assert!(text(std::ptr::null()).is_err() && out(std::ptr::null_mut::<u8>()).is_err());
+        maybe(std::ptr::null_mut(), 1_u8);
+        let mut place = 0;
+        maybe(&raw mut place, 1_u8);
+        assert_eq!(place, 1);
+    }
+}

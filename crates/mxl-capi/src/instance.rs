@@ -1,0 +1,249 @@
+//! An instance: a domain, and what a program has open in it.
+
+use std::ffi::{c_char, c_int};
+use std::path::Path;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mxl::{BatchHints, Domain, FlowDefinition, Format, Status, Uuid};
+
+use crate::border::{self, Outcome, out, status, text};
+use crate::group::Group;
+use crate::log;
+use crate::object::{Kind, Object};
+use crate::reader::Reader;
+use crate::types::Config;
+use crate::writer::Writer;
+
+/// What `mxlInstance` points to.
+pub struct Instance {
+    pub(crate) domain: Domain,
+    open: Mutex<Open>,
+}
+
+/// Readers and writers of one flow are one object each, and counted.
+#[derive(Default)]
+struct Open {
+    readers: Vec<Counted<Reader>>,
+    writers: Vec<Counted<Writer>>,
+    groups: Vec<Counted<Group>>,
+}
+
+/// An object, and how often it was given out.
+struct Counted<T> {
+    object: Arc<Object<T>>,
+    references: usize,
+}
+
+impl Kind for Instance {
+    const MAGIC: u64 = 0x6d78_6c5f_696e_7374;
+}
+
+/// The handle of an object.
+type Handle<T> = *const Object<T>;
+
+/// Gives out a new object, and keeps it.
+fn keep<T: Kind>(list: &mut Vec<Counted<T>>, value: T) -> Handle<T> {
+    let object = Arc::new(Object::new(value));
+    let handle = Arc::as_ptr(&object);
+    list.push(Counted { object, references: 1 });
+    handle
+}
+
+/// Gives out an object once more, if one fits.
+fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<Handle<T>> {
+    let found = list.iter_mut().find(|counted| fits(&counted.object))?;
+    found.references += 1;
+    Some(Arc::as_ptr(&found.object))
+}
+
+/// Takes an object back. The last time it is answered: it goes when the caller drops it, outside the lock.
+fn give_back<T>(list: &mut Vec<Counted<T>>, handle: Handle<T>) -> Outcome<Option<Arc<Object<T>>>> {
+    // Compared only: an unknown handle may lead anywhere.
+    let found = list.iter().position(|counted| ptr::eq(Arc::as_ptr(&counted.object), handle));
+    let at = found.ok_or(Status::InvalidArg)?;
+    list[at].references -= 1;
+    Ok((list[at].references == 0).then(|| list.swap_remove(at).object))
+}
+
+impl Instance {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, id: Uuid) -> Outcome<Handle<Reader>> {
+        let mut open = self.open();
+        if let Some(handle) = again(&mut open.readers, |reader| reader.id() == id && reader.is_current()) {
+            return Ok(handle);
+        }
+        let reader = Reader::open(&self.domain, id)?;
+        Ok(keep(&mut open.readers, reader))
+    }
+
+    fn write(&self, json: &str, options: &str) -> Outcome<(Handle<Writer>, Config, bool)> {
+        let definition = FlowDefinition::parse(json)?;
+        let hints = BatchHints::parse(options)?;
+        let mut open = self.open();
+        // Made in any case: that is how another flow of the same name is noticed, and it costs a program little once.
+        let (writer, created) = match definition.format {
+            Format::Audio(_) => {
+                let made = self.domain.create_samples_as(&definition, json.as_bytes(), &hints)?;
+                (Writer::samples(made.writer), made.created)
+            }
+            Format::Video(_) | Format::Data(_) => {
+                let made = self.domain.create_grains_as(&definition, json.as_bytes(), &hints)?;
+                (Writer::grains(made.writer), made.created)
+            }
+        };
+        let config = writer.config();
+        let is_same = |there: &Writer| there.id() == definition.id && there.is_current();
+        let handle = again(&mut open.writers, is_same).unwrap_or_else(|| keep(&mut open.writers, writer));
+        Ok((handle, config, created))
+    }
+}
+
+/// An instance of C's.
+///
+/// # Errors
+/// [`Status::InvalidArg`] for null and for what is none.
+pub(crate) fn instance<'a>(handle: Handle<Instance>) -> Outcome<&'a Instance> {
+    Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
+}
+
+/// The id of a flow.
+///
+/// # Errors
+/// [`Status::InvalidArg`] for null and for what is no UUID.
+pub(crate) fn flow_id(pointer: *const c_char) -> Outcome<Uuid> {
+    mxl::definition::parse_id(text(pointer)?).ok_or_else(|| Status::InvalidArg.into())
+}
+
+/// Options that may be null.
+fn options<'a>(pointer: *const c_char) -> Outcome<&'a str> {
+    if pointer.is_null() { Ok("") } else { text(pointer) }
+}
+
+/// `mxlCreateInstance`. There are no options; null for a domain that is not there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlCreateInstance(
+    domain: *const c_char,
+    _options: *const c_char,
+) -> Handle<Instance> {
+    log::init();
+    let mut made = ptr::null();
+    let place = &raw mut made;
+    border::status(|| {
+        let path = text(domain)?;
+        let domain = Domain::open(Path::new(path))?;
+        let instance = Instance { domain, open: Mutex::default() };
+        out(place)?.set(Box::into_raw(Box::new(Object::new(instance))).cast_const());
+        Ok(())
+    });
+    made
+}
+
+/// `mxlDestroyInstance`. What it has open is closed; flows without another writer are deleted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlDestroyInstance(handle: Handle<Instance>) -> c_int {
+    status(|| {
+        instance(handle)?;
+        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it now.
+        drop(unsafe { Box::from_raw(handle.cast_mut()) });
+        Ok(())
+    })
+}
+
+/// `mxlGarbageCollectFlows`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlGarbageCollectFlows(handle: Handle<Instance>) -> c_int {
+    status(|| {
+        let collected = instance(handle)?.domain.collect()?;
+        tracing::debug!(?collected, "flows without writers were removed");
+        Ok(())
+    })
+}
+
+/// `mxlCreateFlowReader`. There are no options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlCreateFlowReader(
+    handle: Handle<Instance>,
+    id: *const c_char,
+    _options: *const c_char,
+    reader: *mut Handle<Reader>,
+) -> c_int {
+    status(|| {
+        let place = out(reader)?;
+        place.set(instance(handle)?.read(flow_id(id)?)?);
+        Ok(())
+    })
+}
+
+/// `mxlReleaseFlowReader`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlReleaseFlowReader(handle: Handle<Instance>, reader: Handle<Reader>) -> c_int {
+    status(|| {
+        let mut open = instance(handle)?.open();
+        if let Some(gone) = give_back(&mut open.readers, reader)? {
+            open.groups.iter().for_each(|group| group.object.remove(&gone));
+            drop(open);
+        }
+        Ok(())
+    })
+}
+
+/// `mxlCreateFlowWriter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlCreateFlowWriter(
+    handle: Handle<Instance>,
+    definition: *const c_char,
+    given: *const c_char,
+    writer: *mut Handle<Writer>,
+    config: *mut Config,
+    created: *mut bool,
+) -> c_int {
+    status(|| {
+        let place = out(writer)?;
+        let (made, found, is_new) = instance(handle)?.write(text(definition)?, options(given)?)?;
+        place.set(made);
+        border::maybe(config, found);
+        border::maybe(created, is_new);
+        Ok(())
+    })
+}
+
+/// `mxlReleaseFlowWriter`. The last writer of a flow, in all processes, deletes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: Handle<Writer>) -> c_int {
+    status(|| {
+        let mut open = instance(handle)?.open();
+        // Dropped under the lock: who asks for a writer of this flow now gets one of a flow that stays.
+        drop(give_back(&mut open.writers, writer)?);
+        Ok(())
+    })
+}
+
+/// `mxlCreateFlowSynchronizationGroup`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlCreateFlowSynchronizationGroup(
+    handle: Handle<Instance>,
+    group: *mut Handle<Group>,
+) -> c_int {
+    status(|| {
+        let place = out(group)?;
+        place.set(keep(&mut instance(handle)?.open().groups, Group::default()));
+        Ok(())
+    })
+}
+
+/// `mxlReleaseFlowSynchronizationGroup`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlReleaseFlowSynchronizationGroup(
+    handle: Handle<Instance>,
+    group: Handle<Group>,
+) -> c_int {
+    status(|| {
+        let mut open = instance(handle)?.open();
+        drop(give_back(&mut open.groups, group)?);
+        Ok(())
+    })
+}

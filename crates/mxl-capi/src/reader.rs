@@ -1,0 +1,242 @@
+//! Readers.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mxl::{Domain, Error, FlowInfo, GrainReader, Runtime, SampleReader, Status, Uuid, Wait};
+
+use crate::border::{Outcome, out, status};
+use crate::object::{Kind, Object};
+use crate::types::{BufferSlice, Config, GrainHeader, Info, MultiBufferSlice, RuntimeInfo};
+
+/// What `mxlFlowReader` points to.
+pub enum Reader {
+    /// Of video or ancillary data.
+    Grains(Arc<GrainReader>),
+    /// Of audio.
+    Samples(Arc<SampleReader>),
+}
+
+impl Kind for Reader {
+    const MAGIC: u64 = 0x6d78_6c5f_7265_6164;
+}
+
+impl Reader {
+    pub(crate) fn open(domain: &Domain, id: Uuid) -> Result<Self, Error> {
+        let (info, _) = domain.info(id)?;
+        if info.is_discrete() {
+            return domain.read_grains(id).map(|reader| Self::Grains(Arc::new(reader)));
+        }
+        domain.read_samples(id).map(|reader| Self::Samples(Arc::new(reader)))
+    }
+
+    pub(crate) fn id(&self) -> Uuid {
+        self.info().id()
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        match self {
+            Self::Grains(reader) => reader.is_current(),
+            Self::Samples(reader) => reader.is_current(),
+        }
+    }
+
+    fn info(&self) -> &FlowInfo {
+        match self {
+            Self::Grains(reader) => reader.info(),
+            Self::Samples(reader) => reader.info(),
+        }
+    }
+
+    fn runtime(&self) -> RuntimeInfo {
+        let Runtime { head, last_write, last_read } = match self {
+            Self::Grains(reader) => reader.runtime(),
+            Self::Samples(reader) => reader.runtime(),
+        };
+        RuntimeInfo { head, last_write, last_read, reserved: [0; 40] }
+    }
+}
+
+/// A reader of C's.
+///
+/// # Errors
+/// [`Status::InvalidReader`] for null and for what is none.
+pub(crate) fn reader<'a>(handle: *const Object<Reader>) -> Outcome<&'a Reader> {
+    Object::get(handle).ok_or_else(|| Status::InvalidReader.into())
+}
+
+fn grains<'a>(handle: *const Object<Reader>) -> Outcome<&'a Arc<GrainReader>> {
+    match reader(handle)? {
+        Reader::Grains(reader) => Ok(reader),
+        Reader::Samples(_) => Err(Status::InvalidReader.into()),
+    }
+}
+
+fn samples<'a>(handle: *const Object<Reader>) -> Outcome<&'a Arc<SampleReader>> {
+    match reader(handle)? {
+        Reader::Samples(reader) => Ok(reader),
+        Reader::Grains(_) => Err(Status::InvalidReader.into()),
+    }
+}
+
+/// `mxlFlowReaderGetInfo`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetInfo(handle: *const Object<Reader>, info: *mut Info) -> c_int {
+    status(|| {
+        let place = out(info)?;
+        let reader = reader(handle)?;
+        let config = reader.info().config;
+        let size = size_of::<Info>() as u32;
+        let version = mxl::layout::DATA_VERSION;
+        place.set(Info { version, size, config, runtime: reader.runtime(), reserved: [0; 1784] });
+        Ok(())
+    })
+}
+
+/// `mxlFlowReaderGetConfigInfo`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetConfigInfo(
+    handle: *const Object<Reader>,
+    info: *mut Config,
+) -> c_int {
+    status(|| {
+        let place = out(info)?;
+        place.set(reader(handle)?.info().config);
+        Ok(())
+    })
+}
+
+/// `mxlFlowReaderGetRuntimeInfo`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetRuntimeInfo(
+    handle: *const Object<Reader>,
+    info: *mut RuntimeInfo,
+) -> c_int {
+    status(|| {
+        let place = out(info)?;
+        place.set(reader(handle)?.runtime());
+        Ok(())
+    })
+}
+
+/// Where a grain is answered.
+struct GrainPlaces {
+    info: *mut GrainHeader,
+    payload: *mut *mut u8,
+}
+
+fn get_grain(
+    handle: *const Object<Reader>,
+    index: u64,
+    slices: u16,
+    wait: Wait,
+    places: &GrainPlaces,
+) -> Outcome {
+    let (info, payload) = (out(places.info)?, out(places.payload)?);
+    let grain = grains(handle)?.read_slices(index, slices, wait)?;
+    info.set(grain.header());
+    payload.set(grain.as_ptr().cast_mut());
+    Ok(())
+}
+
+/// `mxlFlowReaderGetGrain`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetGrain(
+    handle: *const Object<Reader>,
+    index: u64,
+    timeout_ns: u64,
+    info: *mut GrainHeader,
+    payload: *mut *mut u8,
+) -> c_int {
+    let wait = Wait::For(Duration::from_nanos(timeout_ns));
+    status(|| get_grain(handle, index, u16::MAX, wait, &GrainPlaces { info, payload }))
+}
+
+/// `mxlFlowReaderGetGrainSlice`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetGrainSlice(
+    handle: *const Object<Reader>,
+    index: u64,
+    min_valid_slices: u16,
+    timeout_ns: u64,
+    info: *mut GrainHeader,
+    payload: *mut *mut u8,
+) -> c_int {
+    let wait = Wait::For(Duration::from_nanos(timeout_ns));
+    status(|| get_grain(handle, index, min_valid_slices, wait, &GrainPlaces { info, payload }))
+}
+
+/// `mxlFlowReaderGetGrainNonBlocking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetGrainNonBlocking(
+    handle: *const Object<Reader>,
+    index: u64,
+    info: *mut GrainHeader,
+    payload: *mut *mut u8,
+) -> c_int {
+    status(|| get_grain(handle, index, u16::MAX, Wait::Not, &GrainPlaces { info, payload }))
+}
+
+/// `mxlFlowReaderGetGrainSliceNonBlocking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetGrainSliceNonBlocking(
+    handle: *const Object<Reader>,
+    index: u64,
+    min_valid_slices: u16,
+    info: *mut GrainHeader,
+    payload: *mut *mut u8,
+) -> c_int {
+    status(|| get_grain(handle, index, min_valid_slices, Wait::Not, &GrainPlaces { info, payload }))
+}
+
+/// `mxlFlowReaderGetMaxReadLengthSamples`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetMaxReadLengthSamples(
+    handle: *const Object<Reader>,
+    length: *mut usize,
+) -> c_int {
+    status(|| {
+        let place = out(length)?;
+        place.set(samples(handle)?.max_read() as usize);
+        Ok(())
+    })
+}
+
+fn get_samples(
+    handle: *const Object<Reader>,
+    index: u64,
+    count: usize,
+    wait: Wait,
+    slices: *mut MultiBufferSlice,
+) -> Outcome {
+    let place = out(slices)?;
+    let reader = samples(handle)?;
+    let samples = reader.read(index, count as u64, wait)?;
+    let fragments = samples.pieces(0).map(|(from, size)| BufferSlice { pointer: from.cast_mut(), size });
+    place.set(MultiBufferSlice { fragments, stride: samples.stride(), count: reader.channels() as usize });
+    Ok(())
+}
+
+/// `mxlFlowReaderGetSamples`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetSamples(
+    handle: *const Object<Reader>,
+    index: u64,
+    count: usize,
+    timeout_ns: u64,
+    slices: *mut MultiBufferSlice,
+) -> c_int {
+    status(|| get_samples(handle, index, count, Wait::For(Duration::from_nanos(timeout_ns)), slices))
+}
+
+/// `mxlFlowReaderGetSamplesNonBlocking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFlowReaderGetSamplesNonBlocking(
+    handle: *const Object<Reader>,
+    index: u64,
+    count: usize,
+    slices: *mut MultiBufferSlice,
+) -> c_int {
+    status(|| get_samples(handle, index, count, Wait::Not, slices))
+}

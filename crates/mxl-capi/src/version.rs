@@ -1,0 +1,18 @@
+//! Which interface this is.
+
+use std::ffi::c_int;
+
+use crate::border::{out, status};
+use crate::types::Version;
+
+/// The C++ SDK's version whose interface this is, and which library answers.
+const FULL: &std::ffi::CStr = c"1.2.0 (ofi-rs)";
+
+/// `mxlGetVersion`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlGetVersion(version: *mut Version) -> c_int {
+    status(|| {
+        out(version)?.set(Version { major: 1, minor: 2, bugfix: 0, build: 0, full: FULL.as_ptr() });
+        Ok(())
+    })
+}
