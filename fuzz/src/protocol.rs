@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::{Params, Record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Lost, Security, Sender, Stream, suites};
+use rdm_proto::wire::{Params, Record, VERSION};
+use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Limits, Lost, Security, Sender, Stream, suites};
 
 use super::Input;
 
@@ -56,7 +56,9 @@ pub fn protocol(input: &[u8]) -> u64 {
     let security = |number: u8| Security {
         suites: if input.0.len() % 3 == 0 { suites::ENCRYPTED } else { suites::CLEAR },
         key: Vec::new(),
-        private: [number; 32],
+        seed: [number; 32],
+        translated: false,
+        limits: Limits::RFC_9001,
     };
     let security = [security(1), security(2)];
     let address = |number: u8| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)), 9);
@@ -122,7 +124,7 @@ pub fn protocol(input: &[u8]) -> u64 {
                 let len = input.short() % 1500;
                 let mut bytes = input.bytes(len).to_vec();
                 if what & 16 != 0 && bytes.len() >= 8 {
-                    let head = [1, bytes[1] % 8, 0, 0, 0, 0, 0, 0];
+                    let head = [VERSION, bytes[1] % 9, 0, 0, 0, 0, 0, 0];
                     bytes[..8].copy_from_slice(&head);
                 }
                 let (endpoint, application) = &mut ends[who];

@@ -48,7 +48,7 @@ fn data() -> Vec<u8> {
 fn init() -> Vec<u8> {
     let params = Params { window: 65_536, in_flight: 1, max_packet: 9000, liveness_port: 0, flags: 0 };
     let mut packet = vec![0u8; 1200];
-    Init::plain(5, 6, 7, params).write(&mut packet[header::LEN..]);
+    Init::plain(5, 6, 7, params, ([10, 0, 0, 2], 8000).into()).write(&mut packet[header::LEN..]);
     Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(&mut packet);
     packet
 }
@@ -65,7 +65,7 @@ fn a_capture_is_shown_packet_by_packet() {
         lines,
         [
             format!(
-                "{way} Init session 0000000000000000 checked as 0000000000000005 epoch 0000000000000006 attempt 7 cookie 0000000000000000 window 65536 packet 9000"
+                "{way} Init session 0000000000000000 checked as 0000000000000005 epoch 0000000000000006 attempt 7 cookie 0000000000000000 window 65536 packet 9000 to 10.0.0.2:8000"
             ),
             format!(
                 "{way} Data session 0000000000000abc checked number 17 | credit Commands 4096 | Bulk 100+5"

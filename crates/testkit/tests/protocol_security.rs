@@ -178,8 +178,12 @@ fn weaken(bytes: &mut [u8]) {
     if let Ok((head, _)) = Header::parse(bytes)
         && head.kind == Kind::Init
     {
-        bytes[header::LEN + 64..header::LEN + 96].fill(0);
-        head.write(bytes);
+        // Not that of a question which has none yet.
+        if bytes[header::LEN + 88..header::LEN + 120] != [0; 32] {
+            bytes[header::LEN + 88..header::LEN + 120].fill(0);
+            bytes[header::LEN + 119] = 128; // the same as 0, and no zeros
+            head.write(bytes);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use ofi_core::auth::AuthKey;
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::Params;
 use rdm_proto::wire::handshake::param;
-use rdm_proto::{Config, LONGEST_PACKET, Security, suites};
+use rdm_proto::{Config, LONGEST_PACKET, Limits, Security, suites};
 
 use crate::settings;
 
@@ -60,9 +60,10 @@ pub fn security(key: &AuthKey) -> Result<Security> {
         ("required", _) | (_, false) => suites::ENCRYPTED,
         _ => suites::ALL,
     };
-    let mut private = [0u8; 32];
-    getrandom::fill(&mut private).map_err(|_| Error::new(Errno::EIO))?;
-    Ok(Security { suites, key: key.bytes().to_vec(), private })
+    let mut seed = [0u8; 32];
+    getrandom::fill(&mut seed).map_err(|_| Error::new(Errno::EIO))?;
+    let translated = settings::TRANSLATED.get();
+    Ok(Security { suites, key: key.bytes().to_vec(), seed, translated, limits: Limits::RFC_9001 })
 }
 
 /// The secret of an endpoint.

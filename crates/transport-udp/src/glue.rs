@@ -27,7 +27,8 @@ pub fn errno_of(reason: Lost) -> Errno {
     match reason {
         Lost::Silent => Errno::ETIMEDOUT,
         Lost::Closed | Lost::Reset => Errno::ECONNRESET,
-        Lost::Broken => Errno::EIO,
+        Lost::Broken | Lost::Forged => Errno::EIO,
+        Lost::Address => Errno::EADDRNOTAVAIL,
         Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
         Lost::Key => Errno::EKEYREJECTED,
     }
@@ -176,6 +177,12 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         let errno = errno_of(reason);
         if reason == Lost::Broken {
             tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
+        }
+        if reason == Lost::Forged {
+            tracing::warn!(target: "ofi::udp::ep_data", peer, "more packets were forged than keys withstand; the session is given up");
+        }
+        if reason == Lost::Address {
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, "an address changes on the way to a peer: set FI_UDP_ADDRESS_TRANSLATION=1 at both ends if that is meant");
         }
         if matches!(reason, Lost::Key | Lost::Suites) {
             tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has another authorization key, or FI_UDP_ENCRYPTION");

@@ -40,6 +40,14 @@ pub static ENCRYPTION: Setting<&'static str> = Setting::new(
 )
 .one_of(&["auto", "off", "required"]);
 
+/// Whether addresses may change on the way.
+pub static TRANSLATED: Setting<bool> = Setting::new(
+    "udp",
+    "address_translation",
+    false,
+    "Endpoints with an authorization key may be reached through address translation (NAT): they do not insist on the address that a peer asked for",
+);
+
 /// Whether a share of the link is enough.
 pub static CONGESTION: Setting<bool> = Setting::new(
     "udp",
@@ -127,6 +135,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &SOCKET_BUFFER,
     &CHECKSUM,
     &ENCRYPTION,
+    &TRANSLATED,
     &CONGESTION,
     &PACING,
     &DATAGRAM_SIZE,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rdm_proto::wire::header::flag;
-use rdm_proto::wire::{Accept, Frame, Header, Init, Kind, Malformed};
+use rdm_proto::wire::{Accept, Frame, Header, Init, Kind, Malformed, Retry};
 
 /// One line about a datagram. `None` for what is not of this protocol.
 pub fn describe(bytes: &[u8]) -> Option<String> {
@@ -35,16 +35,18 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
         Kind::Init => match Init::parse(body) {
             Ok(init) => write!(
                 text,
-                " as {:016x} epoch {:016x} attempt {} cookie {:016x} window {} packet {}",
+                " as {:016x} epoch {:016x} attempt {} cookie {:016x} window {} packet {} to {}",
                 init.session,
                 init.epoch,
                 init.attempt,
                 init.cookie,
                 init.params.window,
-                init.params.max_packet
+                init.params.max_packet,
+                init.server
             ),
             Err(why) => write!(text, " damaged: {why}"),
         },
+        Kind::Accept if head.flags & flag::SEALED != 0 => write!(text, " {} bytes", body.len()),
         Kind::Accept => match Accept::parse(body) {
             Ok(accept) => write!(
                 text,
@@ -53,13 +55,21 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
             ),
             Err(why) => write!(text, " damaged: {why}"),
         },
-        Kind::Retry => match body.first_chunk::<8>() {
-            Some(cookie) => write!(text, " cookie {:016x}", u64::from_be_bytes(*cookie)),
-            None => write!(text, " damaged: no cookie"),
+        Kind::Retry => match Retry::parse(body) {
+            Ok(retry) => write!(text, " cookie {:016x}", retry.cookie),
+            Err(why) => write!(text, " damaged: {why}"),
         },
         Kind::Versions => write!(text, " {body:?}"),
         Kind::Ask | Kind::Answer => write!(text, " from {:016x}", head.number),
-        Kind::Refused => write!(text, " for {}", if head.number == 1 { "its key" } else { "its suites" }),
+        Kind::Refused => {
+            let why = match head.number {
+                1 => "its key",
+                2 => "its suites",
+                3 => "another address than was asked",
+                _ => "another reason",
+            };
+            write!(text, " for {why}")
+        }
         Kind::Reset | Kind::Wait => Ok(()),
     };
     Some(text)

@@ -2,13 +2,14 @@
 //!
 //! `transmit.rs` makes packets, `train.rs` rows of them, `sent.rs` remembers them, `incoming.rs` takes such rows, `acks.rs`
 //! reacts to acknowledgements and finds losses, `timers.rs` to the passing of time, `pacing.rs` spreads packets over it,
-//! `packet_size.rs` finds what the path carries, `resting.rs` is a session that nothing happens in. This file is about
+//! `packet_size.rs` finds what the path carries, `question.rs` asks for sessions, `resting.rs` is one that nothing happens in. This file is about
 //! sessions: how they begin, take packets, and end.
 
 mod acks;
 mod incoming;
 mod pacing;
 mod packet_size;
+mod question;
 mod resting;
 mod sent;
 mod timers;
@@ -20,7 +21,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::congestion::{Congestion, Controller};
-use crate::crypto::{Identity, Protection, Refusal, suites};
+use crate::crypto::Protection;
 use crate::endpoint::Driver;
 use crate::ranges::RangeSet;
 use crate::rtt::Rtt;
@@ -32,6 +33,7 @@ use crate::wire::{Accept, Frame, Header, Init, Params, Record, header};
 use pacing::Pacer;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
 use packet_size::{PacketSize, Vanishing};
+use question::Question;
 use resting::Resting;
 use sent::{History, Sent};
 pub use train::Heads;
@@ -74,6 +76,11 @@ pub enum Lost {
     Key,
     /// The peer protects packets in no way that this end takes.
     Suites,
+    /// The peer does not have the address that it was asked at, or not this end that which the peer sees: somebody changes addresses on
+    /// the way.
+    Address,
+    /// More packets were forged than may be tried against one session.
+    Forged,
 }
 
 /// Counters of one peer.
@@ -102,7 +109,9 @@ enum State {
     /// No session.
     Idle,
     /// This end has asked for one.
-    Connecting { cookie: u64, next: Instant, tries: u32 },
+    Connecting,
+    /// The peer has asked for one, and what this end would have asked for waits for what comes of that.
+    Yielding { until: Instant },
     /// There is one.
     Open,
 }
@@ -213,6 +222,29 @@ impl Session {
     }
 }
 
+impl Session {
+    /// Whether nothing of the peer has come yet, and it is not long ago that the session began.
+    fn is_unconfirmed(&self, now: Instant) -> bool {
+        self.received.is_empty() && self.floor == 0 && now < self.last_heard + Duration::from_secs(1)
+    }
+}
+
+/// Opens the body of a packet in place, if it is protected as those of the session are.
+pub fn open_packet<'a>(
+    protection: Option<&mut Protection>,
+    now: Instant,
+    head: &Header,
+    bytes: &[u8],
+    body: &'a mut [u8],
+) -> Option<&'a [u8]> {
+    let sealed = head.flags & header::flag::SEALED != 0;
+    match protection {
+        Some(protection) if sealed => protection.open(now, head.number, bytes, body),
+        None if !sealed => Some(body),
+        _ => None,
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Connection {
@@ -221,6 +253,8 @@ pub struct Connection {
     pub local: u64,
     state: State,
     session: Option<Box<Session>>,
+    /// Which session this end asks for, if it does.
+    pub question: Option<Box<Question>>,
     /// The session, while nothing happens in it.
     asleep: Option<Box<Resting>>,
     /// What protects the session's packets, if something does.
@@ -274,17 +308,6 @@ pub struct Past {
     retired: Option<Box<Retired>>,
 }
 
-/// What to do with an `Init`.
-pub enum Answer {
-    Nothing,
-    /// Send the `Accept` again.
-    Again,
-    /// Begin a session; end the one that there is.
-    Begin {
-        ended: bool,
-    },
-}
-
 /// Packets whose arrival is remembered, in runs.
 const RECEIVED_RUNS: usize = 128;
 /// How long a question waits to be sent again that lies with its peer.
@@ -301,6 +324,7 @@ impl Connection {
             local: 0,
             state: State::Idle,
             session: None,
+            question: None,
             asleep: None,
             protection: None,
             sender: Senders::new(),
@@ -338,7 +362,7 @@ impl Connection {
     }
 
     pub fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting { .. })
+        matches!(self.state, State::Connecting | State::Yielding { .. })
     }
 
     /// The peer's name for the session.
@@ -373,42 +397,41 @@ impl Connection {
         self.thaw();
     }
 
-    /// Begins to ask for a session, under the name `local`.
-    pub fn connect(&mut self, now: Instant, local: u64) {
-        self.local = local;
-        self.attempts += 1;
-        self.silent = Duration::ZERO;
-        self.state = State::Connecting { cookie: 0, next: now, tries: 0 };
+    /// Whether an `Init` is an echo of the past: of an incarnation that is over, or of a session before.
+    pub fn is_echo(&self, init: &Init) -> bool {
+        self.retired.as_ref().is_some_and(|retired| retired.epochs.contains(&init.epoch))
+            || (self.peer_epoch == Some(init.epoch) && init.attempt <= self.peer_attempt)
     }
 
-    /// The server wants its cookie back.
-    pub fn retry(&mut self, now: Instant, fresh: u64) {
-        if let State::Connecting { cookie, next, .. } = &mut self.state {
-            if *cookie == 0 {
-                *next = now;
-            }
-            *cookie = fresh;
-        }
-    }
-
-    /// Whether an `Init` of the peer begins a session.
-    pub fn on_init(&self, own_epoch: u64, init: &Init) -> Answer {
-        if self.retired.as_ref().is_some_and(|retired| retired.epochs.contains(&init.epoch)) {
-            return Answer::Nothing;
-        }
-        let known = self.peer_epoch == Some(init.epoch);
-        if known && self.is_open() && self.remote() == Some(init.session) {
-            return Answer::Again;
-        }
-        if known && init.attempt <= self.peer_attempt {
-            return Answer::Nothing; // an echo
+    /// Whether an `Init` of the peer is to be answered.
+    pub fn hears(&self, now: Instant, own_epoch: u64, init: &Init) -> bool {
+        if self.is_echo(init) {
+            return false;
         }
         match self.state {
             // Both ask at once: the higher epoch's question counts.
-            State::Connecting { .. } if own_epoch > init.epoch => Answer::Nothing,
-            State::Open => Answer::Begin { ended: true },
-            _ => Answer::Begin { ended: false },
+            State::Connecting => own_epoch < init.epoch,
+            // The peer has granted this session, and does not know yet that this end knows.
+            State::Open if self.peer_epoch == Some(init.epoch) => {
+                !self.session.as_ref().is_some_and(|session| session.is_unconfirmed(now))
+            }
+            _ => true,
         }
+    }
+
+    /// This end's name for the session that there is, if it is with the incarnation that calls it `remote` and has this epoch.
+    pub fn is_with(&self, epoch: u64, local: u64) -> bool {
+        self.is_open() && self.peer_epoch == Some(epoch) && self.local == local
+    }
+
+    /// The name that the incarnation `epoch` of the peer has for the session that there is with it; 0 without.
+    pub fn current(&self, epoch: u64) -> u64 {
+        if self.peer_epoch == Some(epoch) { self.remote().unwrap_or(0) } else { 0 }
+    }
+
+    /// Sessions that this end has asked for.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
     }
 
     fn meet(&mut self, epoch: u64, attempt: u64) {
@@ -423,48 +446,56 @@ impl Connection {
         self.peer_attempt = self.peer_attempt.max(attempt);
     }
 
-    /// Begins a session that the peer has asked for with a question, under the name `local`. Answers what answers it.
-    ///
-    /// # Errors
-    /// It is not to be begun; the connection is to be reset.
+    /// Begins a session that the peer has asked for, under the name `local`.
     pub fn begin_server(
         &mut self,
         now: Instant,
         config: &Config,
-        identity: &Identity,
         local: u64,
-        (init, question, suite): (&Init, &[u8], u8),
-    ) -> Result<Accept, Refusal> {
-        self.meet(init.epoch, init.attempt);
+        init: &Init,
+        protection: Option<Box<Protection>>,
+    ) {
         self.local = local;
-        self.open(now, config, init.session, init.params);
-        let mut accept = self.accept(identity, config.params);
-        self.protection = identity.answer(init, question, suite, &mut accept)?.map(Box::new);
-        Ok(accept)
+        self.meet(init.epoch, init.attempt);
+        self.open(now, config, init.session, init.params, protection);
     }
 
-    /// Begins the session that was asked for.
+    /// Begins the session that was asked for, and lets the server know.
     pub fn begin_client(
         &mut self,
         now: Instant,
         config: &Config,
         accept: &Accept,
-        protection: Option<Protection>,
+        protection: Option<Box<Protection>>,
     ) {
-        self.protection = protection.map(Box::new);
         self.meet(accept.epoch, accept.attempt);
-        self.open(now, config, accept.session, accept.params);
+        self.open(now, config, accept.session, accept.params, protection);
+        if let Some(session) = &mut self.session {
+            session.probes = 1;
+        }
     }
 
     /// Begins a session with the endpoint itself.
-    pub fn begin_self(&mut self, now: Instant, config: &Config, epoch: u64, protection: Option<Protection>) {
-        self.protection = protection.map(Box::new);
+    pub fn begin_self(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        epoch: u64,
+        protection: Option<Box<Protection>>,
+    ) {
         self.meet(epoch, self.attempts);
-        self.open(now, config, self.local, config.params);
+        self.open(now, config, self.local, config.params, protection);
     }
 
-    fn open(&mut self, now: Instant, config: &Config, remote: u64, peer: Params) {
-        self.state = State::Open;
+    fn open(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        remote: u64,
+        peer: Params,
+        protection: Option<Box<Protection>>,
+    ) {
+        (self.state, self.question, self.protection) = (State::Open, None, protection);
         (self.silent, self.last_tick) = (Duration::ZERO, now);
         for stream in Stream::ALL {
             self.sender.stream(stream).set_limit(peer.window);
@@ -477,31 +508,25 @@ impl Connection {
         self.session = Some(Box::new(Session::begin(remote, peer, receive, controller, size, now)));
     }
 
-    /// What asks for the session that this end wants.
-    pub fn question(&self, identity: &Identity, params: Params, cookie: u64) -> Init {
-        let plain = Init::plain(self.local, identity.epoch, self.attempts, params);
-        let mut init = Init { cookie, ..plain };
-        identity.offer(&mut init);
-        init
-    }
-
-    /// What answers an `Init`, the first time and again.
-    pub fn accept(&self, identity: &Identity, params: Params) -> Accept {
-        let (suite, proof) =
-            self.protection.as_ref().map_or((suites::CLEAR, [0; 16]), |made| (made.suite, made.proof));
-        let (session, epoch, attempt, public) =
-            (self.local, identity.epoch, self.attempts, identity.public());
-        Accept { session, epoch, attempt, params, suite, public, proof }
-    }
-
     /// Opens the body of a packet in place. `None` if the peer did not send it so.
-    pub fn open_packet<'a>(&self, head: &Header, bytes: &[u8], body: &'a mut [u8]) -> Option<&'a [u8]> {
-        let sealed = head.flags & header::flag::SEALED != 0;
-        match self.protection.as_deref().filter(|protection| protection.trailer() > 0) {
-            Some(protection) if sealed => protection.open(head.number, bytes, body),
-            None if !sealed => Some(body),
-            _ => None,
-        }
+    pub fn open_packet<'a>(
+        &mut self,
+        now: Instant,
+        head: &Header,
+        bytes: &[u8],
+        body: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        open_packet(self.protection.as_deref_mut(), now, head, bytes, body)
+    }
+
+    /// Whether the session's packets are sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.protection.is_some()
+    }
+
+    /// Whether too many forged packets came.
+    pub fn is_spent(&self) -> bool {
+        self.protection.as_deref().is_some_and(Protection::is_spent)
     }
 
     /// Bytes behind the frames of each packet.
@@ -521,7 +546,7 @@ impl Connection {
     /// Forgets the session and everything that was to be sent.
     pub fn reset(&mut self) {
         self.state = State::Idle;
-        (self.session, self.asleep, self.protection) = (None, None, None);
+        (self.session, self.asleep, self.protection, self.question) = (None, None, None, None);
         self.sender = Senders::new();
         (self.expecting, self.closed) = (false, false);
         self.silent = Duration::ZERO;
@@ -558,9 +583,9 @@ impl Connection {
 
     /// The process of the peer that was asked for a session says that the endpoint lives: it has the question, and will look at it.
     pub fn on_wait(&mut self, now: Instant) {
-        if let State::Connecting { next, .. } = &mut self.state {
+        if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;
-            *next = (*next).max(now + WAITED_RETRY);
+            question.put_off(now + WAITED_RETRY);
         }
     }
 

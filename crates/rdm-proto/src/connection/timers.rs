@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::question::Question;
 use super::{Config, Connection, Lost, State};
 use crate::time::Instant;
 
@@ -12,7 +13,7 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 /// Probe timeouts after which the peer's process is asked, and how long they have to have taken.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The network's word is asked after no more often than this.
-const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
+pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
 /// The network's word, so often since the peer was last heard, and nothing heard of it for a part of the patience: it is believed.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
 /// Probe timeouts without a word of the peer's process either after which the path counts as changed, and how long they have to have
@@ -22,10 +23,11 @@ const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 impl Connection {
     /// When [`Connection::on_time`] has something to do.
     pub fn timeout(&self, config: &Config) -> Option<Instant> {
-        if let State::Connecting { next, .. } = self.state {
-            return Some(next);
+        let question = self.question.as_deref().map(Question::timeout);
+        if let State::Yielding { until } = self.state {
+            return Some(until);
         }
-        let session = self.session.as_deref()?;
+        let Some(session) = self.session.as_deref() else { return question };
         let mut earliest = session.loss_time;
         let mut add = |time: Option<Instant>| {
             earliest = match (earliest, time) {
@@ -37,6 +39,7 @@ impl Connection {
         add(session.pacer.until().filter(|_| self.sender.has_output()));
         add(self.probe_time());
         add(self.keep_alive_time(config));
+        add(question);
         earliest
     }
 
@@ -72,9 +75,10 @@ impl Connection {
     /// Whether time means nothing to it.
     pub fn is_quiet(&self) -> bool {
         match (&self.state, &self.session) {
-            (State::Connecting { .. }, _) => false,
+            (State::Connecting | State::Yielding { .. }, _) => false,
             (_, Some(session)) => {
-                session.in_flight_packets == 0
+                self.question.is_none()
+                    && session.in_flight_packets == 0
                     && session.unacked == 0
                     && !session.ack_now
                     && !session.tell_credit
@@ -96,6 +100,8 @@ impl Connection {
         let passed = now.since(self.last_tick).min(LONGEST_TICK);
         self.last_tick = now;
         let connecting = self.is_connecting();
+        let refused = self.refused(now);
+        self.stop_yielding(now);
         let keep_alive = self.keep_alive_time(config).is_some_and(|time| time <= now);
         let probe = self.probe_time().is_some_and(|time| time <= now);
         let Some(session) = self.session.as_deref_mut() else {
@@ -105,7 +111,7 @@ impl Connection {
                     return Err(Lost::Silent);
                 }
             }
-            return Ok(());
+            return refused.map_or(Ok(()), Err);
         };
         session.pacer.on_time(now);
         if session.probe_count > 0 {

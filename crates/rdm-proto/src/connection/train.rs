@@ -100,7 +100,7 @@ impl Connection {
         if flags != 0 {
             for (number, packet) in (number..).zip(bytes.chunks_exact_mut(len)) {
                 Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
-                if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+                if let Some(protection) = self.protection.as_deref_mut() {
                     protection.seal(number, packet);
                 }
             }

@@ -1,21 +1,15 @@
 //! Makes packets.
 
 use core::net::SocketAddr;
-use core::time::Duration;
 
-use super::{BASE_PACKET, Config, Connection, Sent, Session, State};
+use super::{BASE_PACKET, Config, Connection, Sent, Session};
 use crate::crypto::Identity;
 use crate::endpoint::Driver;
 use crate::stream::Stream;
 use crate::time::Instant;
-use crate::wire::handshake::{INIT_LEN, PACKET_COST};
+use crate::wire::handshake::PACKET_COST;
 use crate::wire::header::{self, flag};
 use crate::wire::{Frame, Header, Kind, frame};
-
-/// The first wait before an `Init` is sent again; it doubles.
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
-const LAST_RETRY: Duration = Duration::from_millis(125);
 
 /// Probe timeouts from which on one of the packets after each is short.
 const SHORT_AFTER: u32 = 2;
@@ -44,18 +38,10 @@ impl Connection {
         if self.muted {
             return None;
         }
-        if let State::Connecting { cookie, next, tries } = &mut self.state {
-            if *next > now {
-                return None;
-            }
-            *next = now + (FIRST_RETRY * (1 << (*tries).min(8))).min(LAST_RETRY);
-            *tries += 1;
-            let cookie = *cookie;
-            let packet = buf.get_mut(..INIT_LEN)?;
-            packet.fill(0);
-            self.question(identity, config.params, cookie).write(&mut packet[header::LEN..]);
-            Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(packet);
-            return Some((self.address, INIT_LEN));
+        if self.question.is_some()
+            && let Some(len) = self.ask(now, config.params, identity, buf)
+        {
+            return Some((self.address, len));
         }
         if let Some(session) = self.session.as_deref_mut()
             && core::mem::take(&mut session.ask)
@@ -199,7 +185,7 @@ impl Connection {
             flags |= flag::URGENT;
         }
         Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..at]);
-        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+        if let Some(protection) = self.protection.as_deref_mut() {
             protection.seal(number, &mut buf[..at]);
         }
         if eliciting {
@@ -237,7 +223,7 @@ impl Connection {
         let sealed = if trailer > 0 { flag::SEALED } else { 0 };
         let flags = if checked { flag::CHECKED } else { sealed };
         Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
-        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+        if let Some(protection) = self.protection.as_deref_mut() {
             protection.seal(number, packet);
         }
         Some((self.address, packet.len()))
@@ -274,7 +260,7 @@ impl Connection {
         let flags = if checked { flag::CHECKED } else { sealed };
         let packet = buf.get_mut(..len)?;
         Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);
-        if let Some(protection) = self.protection.as_deref().filter(|_| trailer > 0) {
+        if let Some(protection) = self.protection.as_deref_mut() {
             protection.seal(number, packet);
         }
         Some((self.address, len))

@@ -1,18 +1,26 @@
 //! Who may talk to this end, and how packets are protected.
 //!
-//! Two ends agree on a key by X25519, mixed with their authorization key by HKDF-SHA-256 over everything that both said in the
-//! handshake: whoever changed a byte of it, to have them take a weaker suite for one, or has another authorization key, gets no
-//! session. `suite.rs` has what protects packets.
+//! Two ends agree on keys by Noise (`noise.rs`): NNpsk0 where they have an authorization key, NN where they only encrypt. What the
+//! client asks for in the clear is the handshake's prologue, and what the server grants its payload: whoever changes a byte of either,
+//! to have them take a weaker suite for one, or has another authorization key, gets no session. `protection.rs` has the keys of
+//! packets, `suite.rs` what they are used with.
 
-mod agree;
+mod noise;
+mod protection;
 mod suite;
 
-use hmac::{Hmac, Mac};
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
-use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::Zeroizing;
 
-pub use agree::Protection;
+pub use noise::{FIRST_LEN, Initiator};
+use noise::{KEY_LEN, Responder, Secret, TAG_LEN};
+pub use protection::{Limits, Protection};
 
+use crate::wire::handshake::SEALED_ACCEPT_LEN;
 use crate::wire::{Accept, Init};
 
 /// Ways to protect packets. An end offers a set of them, and takes one.
@@ -36,7 +44,18 @@ pub struct Security {
     /// Only ends with the same key talk to each other; empty for none, which is a key like another.
     pub key: alloc::vec::Vec<u8>,
     /// Random, and never used again: whoever knows it reads this endpoint's sessions.
-    pub private: [u8; 32],
+    pub seed: [u8; 32],
+    /// Addresses change on the way, so that ends with a key do not insist on having been meant.
+    pub translated: bool,
+    /// How much keys are used: [`Limits::RFC_9001`] but in tests.
+    pub limits: Limits,
+}
+
+impl Drop for Security {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.key);
+        zeroize::Zeroize::zeroize(&mut self.seed);
+    }
 }
 
 /// Why a session is not begun.
@@ -47,20 +66,52 @@ pub enum Refusal {
     Key = 1,
     /// There is no suite that both take.
     Suites = 2,
+    /// The client asked an end at another address.
+    Address = 3,
 }
 
 /// Somebody has changed it, or made it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
+/// What becomes of a question.
+pub enum Examined {
+    /// A session of this suite may begin, after the handshake if there is one.
+    Granted(u8, Option<Box<Responder>>),
+    /// It lacks the handshake's first message.
+    Bare,
+    /// There will be none.
+    Refused(Refusal),
+}
+
+/// HKDF-Expand (RFC 5869).
+fn expand<const N: usize>(secret: &Secret, label: &[u8]) -> Zeroizing<[u8; N]> {
+    let mut output = Zeroizing::new([0; N]);
+    let keys = Hkdf::<Sha256>::from_prk(&**secret).expect("32 bytes");
+    keys.expand(label, &mut *output).expect("fewer than 8,160 bytes");
+    output
+}
+
+/// Private keys, each from the seed, which is replaced with each: what was made before cannot be found from it.
+struct Generator(Secret);
+
+impl Generator {
+    fn next(&mut self) -> Secret {
+        let key = expand(&self.0, b"ofi-udp 2 ephemeral");
+        self.0 = expand(&self.0, b"ofi-udp 2 seed");
+        key
+    }
+}
+
 /// [`Security`], prepared.
 pub struct Identity {
     /// Of the endpoint, for its handshakes.
     pub epoch: u64,
     suites: u8,
-    key: Option<[u8; 32]>,
-    private: Option<StaticSecret>,
-    public: [u8; 32],
+    psk: Option<Secret>,
+    generator: Generator,
+    translated: bool,
+    limits: Limits,
 }
 
 impl core::fmt::Debug for Identity {
@@ -72,125 +123,121 @@ impl core::fmt::Debug for Identity {
 impl Identity {
     /// Of an end that knows no keys.
     pub fn clear(epoch: u64) -> Self {
-        Self { epoch, suites: suites::CLEAR, key: None, private: None, public: [0; 32] }
+        let (suites, key, seed) = (suites::CLEAR, alloc::vec::Vec::new(), [0; 32]);
+        Self::new(epoch, &Security { suites, key, seed, translated: false, limits: Limits::RFC_9001 })
     }
 
     /// Of an end with these wishes.
     pub fn new(epoch: u64, security: &Security) -> Self {
-        let key = (!security.key.is_empty())
-            .then(|| Sha256::new_with_prefix(b"ofi-udp 1 key").chain_update(&security.key).finalize().into());
-        let private = (key.is_some() || security.suites & suites::ENCRYPTED != 0)
-            .then(|| StaticSecret::from(security.private));
-        let public = private.as_ref().map_or([0; 32], |private| PublicKey::from(private).to_bytes());
-        Self { epoch, suites: security.suites & suites::ALL, key, private, public }
+        let psk = (!security.key.is_empty()).then(|| {
+            let hash = Sha256::new_with_prefix(b"ofi-udp 2 psk").chain_update(&security.key).finalize();
+            Zeroizing::new(hash.into())
+        });
+        let (suites, generator) = (security.suites & suites::ALL, Generator(Zeroizing::new(security.seed)));
+        Self { epoch, suites, psk, generator, translated: security.translated, limits: security.limits }
     }
 
-    /// Whether handshakes with this suite prove anything.
-    fn proves(&self, suite: u8) -> bool {
-        self.key.is_some() || suite != suites::CLEAR
+    /// [`suites`] that it takes.
+    pub fn suites(&self) -> u8 {
+        self.suites
     }
 
-    /// What others need to agree on a key with this end.
-    pub fn public(&self) -> [u8; 32] {
-        self.public
+    /// Whether sessions begin with a handshake of Noise or not at all.
+    pub fn insists(&self) -> bool {
+        self.psk.is_some() || self.suites & suites::CLEAR == 0
     }
 
-    /// Puts what this end offers into its question.
-    pub fn offer(&self, init: &mut Init) {
-        (init.suites, init.public, init.proof) = (self.suites, self.public, [0; 16]);
-        let mut body = [0u8; Init::LEN];
-        init.write(&mut body);
-        init.proof = self.proof(&body);
+    /// Whether the addresses that both ends have heard of must be theirs.
+    pub fn knows_addresses(&self) -> bool {
+        self.psk.is_some() && !self.translated
     }
 
-    /// Shows that one has the key, about a question: all of its body but the cookie.
-    fn proof(&self, init: &[u8]) -> [u8; 16] {
-        let Some(Ok(mut mac)) = self.key.map(|key| Hmac::<Sha256>::new_from_slice(&key)) else {
-            return [0; 16];
+    /// The client's part: its first message, about the question with this prologue, if there is to be one. `asked`: the server insists.
+    pub fn initiate(&mut self, prologue: &[u8], asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
+        let may = asked && self.suites & suites::ENCRYPTED != 0;
+        (self.insists() || may).then(|| {
+            let private = self.generator.next();
+            let (initiator, message) = Initiator::new(self.psk.as_deref(), prologue, &private);
+            (Box::new(initiator), message)
+        })
+    }
+
+    /// What a server makes of a question.
+    pub fn examine(&self, init: &Init, prologue: &[u8]) -> Examined {
+        let responder = if init.message == [0; FIRST_LEN] {
+            if self.psk.is_some() {
+                return Examined::Refused(Refusal::Key);
+            }
+            None
+        } else {
+            match Responder::new(self.psk.as_deref(), prologue, &init.message) {
+                Ok(responder) => Some(Box::new(responder)),
+                Err(Forged) => return Examined::Refused(Refusal::Key),
+            }
         };
-        mac.update(b"ofi-udp 1 init");
-        agree::said(init, |part| mac.update(part));
-        let hash = mac.finalize().into_bytes();
-        core::array::from_fn(|at| hash[at])
-    }
-
-    /// The suite of a session that a peer asks for.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn choose(&self, init: &Init, body: &[u8]) -> Result<u8, Refusal> {
-        if !agree::same(&self.proof(body), &init.proof) {
-            return Err(Refusal::Key);
-        }
         let common = self.suites & init.suites;
         // Where both let packets go in the clear, nobody wants more. AES is the faster one on processors that have it.
-        [suites::CLEAR, suite::FIRST, suite::SECOND]
-            .into_iter()
-            .find(|suite| common & suite != 0)
-            .ok_or(Refusal::Suites)
+        let suite =
+            [suites::CLEAR, suite::FIRST, suite::SECOND].into_iter().find(|suite| common & suite != 0);
+        match suite {
+            None => Examined::Refused(Refusal::Suites),
+            Some(suites::CLEAR) if self.psk.is_none() => Examined::Granted(suites::CLEAR, None),
+            Some(_) if responder.is_none() => Examined::Bare,
+            Some(suite) => Examined::Granted(suite, responder),
+        }
     }
 
-    /// The server's part: what it adds to its answer, and what protects the session.
+    /// The server's part: its message, and what protects the session, if something does.
     ///
     /// # Errors
     /// The client's public key is no key.
-    pub fn answer(
-        &self,
-        init: &Init,
-        question: &[u8],
-        suite: u8,
-        accept: &mut Accept,
-    ) -> Result<Option<Protection>, Refusal> {
-        (accept.suite, accept.public, accept.proof) = (suite, self.public, [0; 16]);
-        if !self.proves(suite) {
-            return Ok(None);
-        }
-        let mut body = [0u8; Accept::LEN];
-        accept.write(&mut body);
-        let protection = self.agree(&init.public, question, &body, suite, false).ok_or(Refusal::Key)?;
-        accept.proof = protection.proof;
-        Ok(Some(protection))
+    pub fn respond(
+        &mut self,
+        responder: Responder,
+        accept: &Accept,
+    ) -> Result<([u8; SEALED_ACCEPT_LEN], Option<Box<Protection>>), Refusal> {
+        let mut message = [0u8; SEALED_ACCEPT_LEN];
+        accept.write(&mut message[KEY_LEN..SEALED_ACCEPT_LEN - TAG_LEN]);
+        let private = self.generator.next();
+        let keys = responder.finish(&mut message, &private).map_err(|Forged| Refusal::Key)?;
+        Ok((message, self.protect(keys, accept.suite, false)))
     }
 
-    /// What protects the session `name` of the endpoint with itself: as others are, but under keys that it needs to agree on with nobody.
-    pub fn with_itself(&self, name: u64) -> Option<Protection> {
-        let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
-        let private = self.private.as_ref().filter(|_| self.suites & suites::CLEAR == 0)?;
-        Some(Protection::with_itself(private.as_bytes(), name, suite))
-    }
-
-    /// The client's part.
+    /// What the client makes of the server's message, if it has sent one itself.
     ///
     /// # Errors
     /// The answer is not one to this question by somebody with its key.
-    pub fn check(
+    pub fn finish(
         &self,
-        question: &[u8],
-        accept: &Accept,
-        answer: &[u8],
-    ) -> Result<Option<Protection>, Forged> {
+        initiator: &Initiator,
+        message: &[u8],
+    ) -> Result<(Accept, Option<Box<Protection>>), Forged> {
+        let (payload, keys) = initiator.finish::<{ Accept::LEN }>(message)?;
+        let accept = Accept::parse(&payload).map_err(|_| Forged)?;
         if !accept.suite.is_power_of_two() || accept.suite & self.suites == 0 {
             return Err(Forged);
         }
-        if !self.proves(accept.suite) {
-            return Ok(None);
-        }
-        let protection = self.agree(&accept.public, question, answer, accept.suite, true).ok_or(Forged)?;
-        if agree::same(&protection.proof, &accept.proof) { Ok(Some(protection)) } else { Err(Forged) }
+        let protection = self.protect(keys, accept.suite, true);
+        Ok((accept, protection))
     }
 
-    fn agree(
-        &self,
-        theirs: &[u8; 32],
-        question: &[u8],
-        answer: &[u8],
-        suite: u8,
-        client: bool,
-    ) -> Option<Protection> {
-        let shared = self.private.as_ref()?.diffie_hellman(&PublicKey::from(*theirs));
-        // A point of small order gives a key that everybody knows.
-        shared.was_contributory().then(|| {
-            Protection::new(shared.as_bytes(), &self.key.unwrap_or_default(), question, answer, suite, client)
-        })
+    fn protect(&self, keys: [Secret; 2], suite: u8, client: bool) -> Option<Box<Protection>> {
+        let keys = keys.map(|key| expand(&key, b"ofi-udp 2 packets"));
+        (suite != suites::CLEAR).then(|| Box::new(Protection::new(keys, suite, self.limits, client)))
     }
+
+    /// What protects a session of the endpoint with itself: as others are, but under keys that it needs to agree on with nobody.
+    pub fn with_itself(&mut self) -> Option<Box<Protection>> {
+        let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
+        if self.suites & suites::CLEAR != 0 {
+            return None;
+        }
+        let secret = self.generator.next();
+        Some(Box::new(Protection::new([secret.clone(), secret], suite, self.limits, true)))
+    }
+}
+
+/// Whether `address` is one of `own`: by address and port, since all else of one means something on its host only.
+pub fn is_own(own: &[SocketAddr], address: &SocketAddr) -> bool {
+    own.iter().any(|own| (own.ip(), own.port()) == (address.ip(), address.port()))
 }

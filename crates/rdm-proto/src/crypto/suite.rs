@@ -1,4 +1,4 @@
-//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of the session's key material, changed by the packet's number,
+//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of the key's material, changed by the packet's number,
 //! which no session uses twice (as in RFC 9001, section 5.3). The header is authenticated along.
 
 use aes_gcm::Aes256Gcm;
@@ -6,7 +6,8 @@ use alloc::boxed::Box;
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 
-use super::suites;
+use super::noise::Secret;
+use super::{expand, suites};
 
 /// Bytes of what shows that a packet is as it was sealed.
 pub const TAG_LEN: usize = 16;
@@ -21,28 +22,22 @@ pub const FIRST: u8 = suites::CHACHA20_POLY1305;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub const SECOND: u8 = suites::AES_256_GCM;
 
-/// One direction of a session.
+/// A key of one direction of a session.
 pub enum Cipher {
-    Clear,
+    /// AES-256-GCM.
     Aes(Box<Aes256Gcm>, [u8; 12]),
+    /// ChaCha20-Poly1305.
     ChaCha(Box<ChaCha20Poly1305>, [u8; 12]),
 }
 
 impl Cipher {
-    /// From 32 bytes of key and 12 of nonce.
-    pub fn new(suite: u8, material: &[u8; 44]) -> Self {
-        let key: [u8; 32] = core::array::from_fn(|at| material[at]);
-        let nonce = core::array::from_fn(|at| material[32 + at]);
+    /// From a secret that is used for nothing else but the next one.
+    pub fn new(suite: u8, secret: &Secret) -> Self {
+        let (key, nonce) = (expand::<32>(secret, b"ofi-udp 2 key"), *expand::<12>(secret, b"ofi-udp 2 iv"));
         match suite {
-            suites::AES_256_GCM => Self::Aes(Box::new(Aes256Gcm::new(&key.into())), nonce),
-            suites::CHACHA20_POLY1305 => Self::ChaCha(Box::new(ChaCha20Poly1305::new(&key.into())), nonce),
-            _ => Self::Clear,
+            suites::AES_256_GCM => Self::Aes(Box::new(Aes256Gcm::new(&(*key).into())), nonce),
+            _ => Self::ChaCha(Box::new(ChaCha20Poly1305::new(&(*key).into())), nonce),
         }
-    }
-
-    /// Whether packets have a trailer.
-    pub fn seals(&self) -> bool {
-        !matches!(self, Self::Clear)
     }
 
     fn nonce(base: &[u8; 12], number: u64) -> Nonce {
@@ -51,40 +46,36 @@ impl Cipher {
         nonce.into()
     }
 
-    /// Encrypts `body` but for its trailer, which it writes.
+    /// Encrypts `body` but for its trailer, which it writes. Should a cipher refuse, which none does with packets as short as these,
+    /// nothing of the text is left to be sent.
     pub fn seal(&self, number: u64, head: &[u8], body: &mut [u8]) {
-        let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return };
-        // Packets are far shorter than what these take, which is the only reason to refuse.
+        let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return body.fill(0) };
         let tag = match self {
-            Self::Clear => return,
             Self::Aes(cipher, base) => {
-                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, text.into())
+                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into())
             }
             Self::ChaCha(cipher, base) => {
-                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, text.into())
+                cipher.encrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into())
             }
         };
-        if let Ok(tag) = tag {
-            trailer.copy_from_slice(&tag);
+        match tag {
+            Ok(tag) => trailer.copy_from_slice(&tag),
+            Err(_) => body.fill(0),
         }
     }
 
-    /// Decrypts `body` in place, if it is what was sealed.
-    pub fn open<'a>(&self, number: u64, head: &[u8], body: &'a mut [u8]) -> Option<&'a [u8]> {
-        if !self.seals() {
-            return Some(body);
-        }
-        let (text, trailer) = body.split_last_chunk_mut::<TAG_LEN>()?;
+    /// Decrypts `body` in place, if it is what was sealed: whether it was. The text is all but the trailer.
+    pub fn open(&self, number: u64, head: &[u8], body: &mut [u8]) -> bool {
+        let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return false };
         let tag = Tag::from(*trailer);
-        let opened = match self {
-            Self::Clear => return None,
+        match self {
             Self::Aes(cipher, base) => {
-                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into(), &tag)
+                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, text.into(), &tag)
             }
             Self::ChaCha(cipher, base) => {
-                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, (&mut *text).into(), &tag)
+                cipher.decrypt_inout_detached(&Self::nonce(base, number), head, text.into(), &tag)
             }
-        };
-        opened.ok().map(|()| &*text)
+        }
+        .is_ok()
     }
 }

@@ -3,13 +3,14 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use super::pending::Pending;
 use super::{Driver, Endpoint};
-use crate::connection::{Answer, Arrival, Config, Lost};
-use crate::crypto::Refusal;
+use crate::connection::{Arrival, Config, Lost, open_packet};
+use crate::crypto::{Examined, Refusal, is_own, suites};
 use crate::hash;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
-use crate::wire::{Accept, Header, Init, Kind, Malformed, VERSION};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, VERSION};
 
 /// Answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
@@ -146,36 +147,32 @@ impl Endpoint {
         match head.kind {
             Kind::Data => {} // see above
             Kind::Init => match Init::parse(body) {
-                Ok(init) => self.on_init(now, from, &init, body, driver),
+                Ok(init) => self.on_init(now, from, &init, body),
                 Err(_) => self.stats.malformed += 1,
             },
-            Kind::Accept => match Accept::parse(body) {
-                Ok(accept) => self.on_accept(now, from, head.session, &accept, body),
-                Err(_) => self.stats.malformed += 1,
-            },
-            Kind::Retry => match body.first_chunk::<8>() {
-                Some(cookie) => {
+            Kind::Accept => self.on_accept(now, from, &head, body, driver),
+            Kind::Retry => match Retry::parse(body) {
+                Ok(retry) => {
                     if let Some(peer) = self.asked(from, head.session) {
-                        self.peers[peer as usize].retry(now, u64::from_be_bytes(*cookie));
+                        let connection = &mut self.peers[peer as usize];
+                        connection.retry(now, retry, &mut self.identity, self.config.params);
                         self.activate(now, peer);
                     }
                 }
-                None => self.stats.malformed += 1,
+                Err(_) => self.stats.malformed += 1,
             },
             // Who speaks this version would have understood: the question was damaged on the way, and is asked again.
             Kind::Versions if body.contains(&VERSION) => self.stats.stale += 1,
-            Kind::Versions => {
-                if let Some(peer) = self.asked(from, head.session) {
-                    self.lose(peer, Lost::Version, driver);
-                }
+            Kind::Versions => self.on_refusal(now, from, head.session, Some(Lost::Version)),
+            Kind::Refused => {
+                let reason = match head.number {
+                    number if number == Refusal::Key as u64 => Some(Lost::Key),
+                    number if number == Refusal::Suites as u64 => Some(Lost::Suites),
+                    number if number == Refusal::Address as u64 => Some(Lost::Address),
+                    _ => None,
+                };
+                self.on_refusal(now, from, head.session, reason);
             }
-            Kind::Refused => match (self.asked(from, head.session), head.number) {
-                (Some(peer), number) if number == Refusal::Key as u64 => self.lose(peer, Lost::Key, driver),
-                (Some(peer), number) if number == Refusal::Suites as u64 => {
-                    self.lose(peer, Lost::Suites, driver)
-                }
-                _ => self.stats.stale += 1,
-            },
             Kind::Wait => match self.asked(from, head.session) {
                 Some(peer) => self.peers[peer as usize].on_wait(now),
                 None => self.stats.stale += 1,
@@ -185,7 +182,7 @@ impl Endpoint {
                 match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
                     // What has come of it is still to be taken.
                     Some(peer) if self.peers[peer as usize].closed => {}
-                    Some(peer) => self.lose(peer, Lost::Reset, driver),
+                    Some(peer) => self.doubt(now, peer, Lost::Reset, driver),
                     None => self.stats.strangers += 1,
                 }
             }
@@ -202,7 +199,7 @@ impl Endpoint {
                 match asked {
                     Some(peer) if head.flags & flag::ALIVE != 0 => self.peers[peer as usize].on_alive(now),
                     Some(peer) if self.peers[peer as usize].closed => {}
-                    Some(peer) => self.lose(peer, Lost::Closed, driver),
+                    Some(peer) => self.doubt(now, peer, Lost::Closed, driver),
                     None => self.stats.strangers += 1,
                 }
             }
@@ -220,6 +217,9 @@ impl Endpoint {
     ) {
         let known = self.book.named(&self.peers, head.session);
         let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
+            if known.is_none() && self.waiting.named(head.session).is_some() {
+                return self.on_first(now, from, head, bytes, body, driver);
+            }
             self.stats.strangers += 1;
             if known.is_none() && !body.is_empty() {
                 self.answer(from, Header::new(Kind::Reset, head.session, 0), &[]);
@@ -230,10 +230,19 @@ impl Endpoint {
         if !connection.is_open() {
             return; // the answer that opens it is late: this comes again
         }
-        let Some(body) = connection.open_packet(head, bytes, body) else {
+        let Some(body) = connection.open_packet(now, head, bytes, body) else {
             self.stats.forged += 1;
+            if self.peers[peer as usize].is_spent() {
+                self.lose(peer, Lost::Forged, driver);
+            }
             return;
         };
+        self.on_frames(now, peer, head, body, driver);
+    }
+
+    /// Takes the frames of a packet that was opened.
+    fn on_frames<D: Driver>(&mut self, now: Instant, peer: u32, head: &Header, body: &[u8], driver: &mut D) {
+        let connection = &mut self.peers[peer as usize];
         if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
             self.stats.malformed += 1;
             return;
@@ -249,88 +258,169 @@ impl Endpoint {
         self.took(now, peer);
     }
 
-    fn on_init<D: Driver>(
+    /// Takes a packet of a session that was granted, and begins it: the packet shows that the client has heard of it.
+    fn on_first<D: Driver>(
         &mut self,
         now: Instant,
         from: SocketAddr,
-        init: &Init,
-        question: &[u8],
+        head: &Header,
+        bytes: &[u8; header::LEN],
+        body: &mut [u8],
         driver: &mut D,
     ) {
-        if init.epoch == self.identity.epoch {
-            // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key does not
-            // prevent ("Selfie", RFC 9257 section 4.1).
-            match self.asked(from, init.session).filter(|_| self.own.contains(&from)) {
-                Some(peer) => {
-                    let protection = self.identity.with_itself(init.session);
-                    let connection = &mut self.peers[peer as usize];
-                    connection.begin_self(now, &self.config, init.epoch, protection);
-                    self.stats.sessions += 1;
-                    self.activate(now, peer);
-                }
-                None => self.stats.stale += 1,
-            }
+        let Some(pending) = self.waiting.named(head.session).filter(|pending| pending.address == from) else {
+            self.stats.strangers += 1;
+            return;
+        };
+        let Some(body) = open_packet(pending.protection.as_deref_mut(), now, head, bytes, body) else {
+            self.stats.forged += 1;
+            return;
+        };
+        let Some(pending) = self.waiting.take(head.session) else { return };
+        let known = self.find(from);
+        if known.is_some() || !self.admits {
+            self.uncount(&pending);
+        }
+        if !self.admits {
+            self.stats.stale += 1;
             return;
         }
-        if !self.admits && self.find(from).is_none() {
+        let (peer, new) = self.peer(from);
+        if new {
+            // It was counted, unless it was known then.
+            self.peers[peer as usize].stranger = pending.counted;
+            driver.introduce(peer, from);
+            self.ask_idle(now);
+        }
+        if self.peers[peer as usize].is_echo(&pending.init) {
+            self.stats.stale += 1;
+            return;
+        }
+        if self.peers[peer as usize].is_open() {
+            self.lose(peer, Lost::Reset, driver);
+        }
+        self.rename(peer, head.session);
+        let connection = &mut self.peers[peer as usize];
+        connection.begin_server(now, &self.config, head.session, &pending.init, pending.protection);
+        self.stats.sessions += 1;
+        self.activate(now, peer);
+        self.on_frames(now, peer, head, body, driver);
+    }
+
+    fn on_init(&mut self, now: Instant, from: SocketAddr, init: &Init, question: &[u8]) {
+        if init.epoch == self.identity.epoch {
+            return self.on_own_init(now, from, init);
+        }
+        let known = self.find(from);
+        if !self.admits && known.is_none() {
             self.stats.stale += 1;
             return;
         }
         let slot = now.as_nanos() / COOKIE_TIME.as_nanos() as u64;
         let good = [slot, slot.wrapping_sub(1)].map(|slot| self.cookie(from, init, slot));
         if !good.contains(&init.cookie) {
-            self.stats.retries += 1;
-            self.answer(from, Header::new(Kind::Retry, init.session, 0), &good[0].to_be_bytes());
+            return self.say_cookie(from, init, good[0]);
+        }
+        if let Some(pending) = self.waiting.granted(from, init.session) {
+            let (flags, body) = pending.accept.clone();
+            let header = Header { flags, ..Header::new(Kind::Accept, init.session, 0) };
+            return self.answer(from, header, &body);
+        }
+        if known.is_some_and(|peer| !self.peers[peer as usize].hears(now, self.identity.epoch, init)) {
+            self.stats.stale += 1;
             return;
         }
-        let suite = match self.identity.choose(init, question) {
-            Ok(suite) => suite,
-            Err(refusal) => return self.refuse(from, init, refusal),
+        let (suite, responder) = match self.identity.examine(init, &Init::prologue(question)) {
+            Examined::Granted(suite, responder) => (suite, responder),
+            Examined::Bare => return self.say_cookie(from, init, good[0]),
+            Examined::Refused(refusal) => return self.refuse(from, init, refusal),
         };
-        if self.find(from).is_none() && !self.has_room_for(from) {
+        if self.is_misled(&init.server) {
+            return self.refuse(from, init, Refusal::Address);
+        }
+        while let Some(expired) = self.waiting.expire(now) {
+            self.uncount(&expired);
+        }
+        let counted = known.is_none() && self.admits;
+        if counted && !self.has_room_for(from) {
             self.stats.turned_away += 1;
             return;
         }
-        let (peer, new) = self.peer(from);
-        if new {
-            self.peers[peer as usize].stranger = true;
-            driver.introduce(peer, from);
-            self.ask_idle(now);
-        }
-        let accept = match self.peers[peer as usize].on_init(self.identity.epoch, init) {
-            Answer::Nothing => {
-                self.stats.stale += 1;
-                return;
+        let (attempt, current) = known.map_or((self.pasts.attempts(), 0), |peer| {
+            let connection = &self.peers[peer as usize];
+            (connection.attempts(), connection.current(init.epoch))
+        });
+        let session = if self.admits { self.fresh_name() } else { 0 };
+        let (epoch, params) = (self.identity.epoch, self.config.params);
+        let accept = Accept { session, epoch, attempt, current, params, suite, client: from };
+        let (accept, protection) = match responder {
+            None => {
+                let mut body = alloc::vec![0; Accept::LEN];
+                accept.write(&mut body);
+                ((0, body), None)
             }
-            Answer::Again => self.peers[peer as usize].accept(&self.identity, self.config.params),
-            Answer::Begin { .. } if !self.admits => {
-                self.stats.stale += 1;
-                return;
-            }
-            Answer::Begin { ended } => {
-                if ended {
-                    self.lose(peer, Lost::Reset, driver);
-                }
-                let name = self.fresh_name();
-                self.rename(peer, name);
-                let question = (init, question, suite);
-                let connection = &mut self.peers[peer as usize];
-                match connection.begin_server(now, &self.config, &self.identity, name, question) {
-                    Ok(accept) => {
-                        self.stats.sessions += 1;
-                        self.activate(now, peer);
-                        accept
+            Some(responder) => match self.identity.respond(*responder, &accept) {
+                Ok((body, protection)) => ((flag::SEALED, body.to_vec()), protection),
+                Err(refusal) => {
+                    if counted {
+                        self.hosts.leave(self.secret.0, from);
                     }
-                    Err(refusal) => {
-                        self.lose(peer, Lost::Key, driver);
-                        return self.refuse(from, init, refusal);
-                    }
+                    return self.refuse(from, init, refusal);
                 }
-            }
+            },
         };
-        let mut body = [0u8; Accept::LEN];
-        accept.write(&mut body);
-        self.answer(from, Header::new(Kind::Accept, init.session, 0), &body);
+        let header = Header { flags: accept.0, ..Header::new(Kind::Accept, init.session, 0) };
+        self.answer(from, header, &accept.1);
+        if session != 0 {
+            let time = self.config.patience * 2;
+            self.waiting.grant(
+                now,
+                time,
+                session,
+                Pending { address: from, counted, init: *init, protection, accept },
+            );
+            if let Some(peer) = known {
+                self.peers[peer as usize].give_way(now);
+                self.activate(now, peer);
+            }
+        }
+    }
+
+    /// An `Init` with this endpoint's epoch has come.
+    fn on_own_init(&mut self, now: Instant, from: SocketAddr, init: &Init) {
+        // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key does not
+        // prevent ("Selfie", RFC 9257 section 4.1).
+        let asked = self
+            .asked(from, init.session)
+            .filter(|&peer| is_own(&self.own, &from) && !self.peers[peer as usize].is_open());
+        match asked {
+            Some(peer) => {
+                let protection = self.identity.with_itself();
+                self.peers[peer as usize].begin_self(now, &self.config, init.epoch, protection);
+                self.stats.sessions += 1;
+                self.activate(now, peer);
+            }
+            None => self.stats.stale += 1,
+        }
+    }
+
+    /// Whether `address`, which a peer takes for one of this end's, is none.
+    fn is_misled(&self, address: &SocketAddr) -> bool {
+        self.identity.knows_addresses() && !self.own.is_empty() && !is_own(&self.own, address)
+    }
+
+    /// Has a client show that it receives at its address.
+    fn say_cookie(&mut self, from: SocketAddr, init: &Init, cookie: u64) {
+        self.stats.retries += 1;
+        let retry = Retry { cookie, insists: self.identity.insists() };
+        self.answer(from, Header::new(Kind::Retry, init.session, 0), &retry.bytes());
+    }
+
+    /// What was granted to a stranger leads to nothing, or to somebody who is known.
+    fn uncount(&mut self, pending: &Pending) {
+        if pending.counted {
+            self.hosts.leave(self.secret.0, pending.address);
+        }
     }
 
     /// Whether one more stranger may be remembered. It counts among those of its host from now on.
@@ -358,26 +448,77 @@ impl Endpoint {
         self.answer(from, Header::new(Kind::Refused, init.session, refusal as u64), &[]);
     }
 
-    /// The peer at `from` whom this end has asked for a session of this name.
-    fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
-        let peer = self.book.named(&self.peers, name)?;
-        let connection = &self.peers[peer as usize];
-        (connection.is_connecting() && connection.address == from).then_some(peer)
+    /// Somebody at a peer's address says that there is no session to be had.
+    fn on_refusal(&mut self, now: Instant, from: SocketAddr, name: u64, reason: Option<Lost>) {
+        match (self.asked(from, name), reason) {
+            (Some(peer), Some(reason)) => {
+                self.peers[peer as usize].refuse(now, reason);
+                self.activate(now, peer);
+            }
+            _ => self.stats.stale += 1,
+        }
     }
 
-    fn on_accept(&mut self, now: Instant, from: SocketAddr, name: u64, accept: &Accept, answer: &[u8]) {
-        let Some(peer) = self.asked(from, name) else {
+    /// Somebody at a peer's address says that the session is over. Where packets are in the clear, that is as good as the peer's word;
+    /// else the peer is asked.
+    fn doubt<D: Driver>(&mut self, now: Instant, peer: u32, reason: Lost, driver: &mut D) {
+        if !self.peers[peer as usize].is_sealed() {
+            return self.lose(peer, reason, driver);
+        }
+        if self.peers[peer as usize].doubt(now) {
+            let name = self.fresh_name();
+            self.peers[peer as usize].check(now, name);
+        }
+        self.activate(now, peer);
+    }
+
+    /// The peer at `from` whom this end has asked for a session of this name.
+    fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
+        let peer = self.find(from)?;
+        let question = self.peers[peer as usize].question.as_ref()?;
+        (question.name == name).then_some(peer)
+    }
+
+    fn on_accept<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        head: &Header,
+        body: &[u8],
+        driver: &mut D,
+    ) {
+        let Some(peer) = self.asked(from, head.session) else {
             self.stats.stale += 1;
             return;
         };
         let connection = &mut self.peers[peer as usize];
-        let mut question = [0u8; Init::LEN];
-        connection.question(&self.identity, self.config.params, 0).write(&mut question);
-        let Ok(protection) = self.identity.check(&question, accept, answer) else {
+        let Some(question) = connection.question.as_deref() else { return };
+        let taken = if head.flags & flag::SEALED != 0 {
+            question.initiator().and_then(|initiator| self.identity.finish(initiator, body).ok())
+        } else {
+            let plain = |accept: &Accept| accept.suite == suites::CLEAR && !self.identity.insists();
+            Accept::parse(body).ok().filter(plain).map(|accept| (accept, None))
+        };
+        let Some((accept, protection)) = taken else {
             self.stats.forged += 1; // the true one may come yet
             return;
         };
-        connection.begin_client(now, &self.config, accept, protection);
+        if question.is_check {
+            connection.question = None;
+            if accept.current != connection.local || !connection.is_with(accept.epoch, connection.local) {
+                self.lose(peer, Lost::Reset, driver);
+            }
+            return;
+        }
+        if accept.session == 0 {
+            self.stats.stale += 1;
+            return;
+        }
+        if self.is_misled(&accept.client) {
+            return self.lose(peer, Lost::Address, driver);
+        }
+        let connection = &mut self.peers[peer as usize];
+        connection.begin_client(now, &self.config, &accept, protection);
         self.stats.sessions += 1;
         self.activate(now, peer);
     }

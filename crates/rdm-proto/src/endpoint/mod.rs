@@ -7,6 +7,7 @@ mod book;
 mod hosts;
 mod incoming;
 mod past;
+mod pending;
 mod schedule;
 
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -18,6 +19,7 @@ use core::time::Duration;
 use book::Book;
 use hosts::Hosts;
 use past::Pasts;
+use pending::Waiting;
 
 use crate::chunks::Chunks;
 use crate::connection::{Config, Connection, Heads, Lost, Stats};
@@ -162,6 +164,7 @@ pub struct Endpoint {
     undrained: u32,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
+    waiting: Waiting,
     /// Numbers of peers that were forgotten.
     free: Vec<u32>,
     /// Strangers of each host.
@@ -209,6 +212,7 @@ impl Endpoint {
             undrained: 0,
             stopped: Vec::new(),
             answers: VecDeque::new(),
+            waiting: Waiting::default(),
             free: Vec::new(),
             hosts: Hosts::default(),
             hand: 0,
@@ -390,7 +394,8 @@ impl Endpoint {
     fn fresh_name(&mut self) -> u64 {
         loop {
             let name = self.random();
-            if name != 0 && self.book.named(&self.peers, name).is_none() {
+            if name != 0 && self.book.named(&self.peers, name).is_none() && self.waiting.named(name).is_none()
+            {
                 return name;
             }
         }
@@ -500,7 +505,7 @@ impl Endpoint {
         driver: &mut D,
     ) -> Option<Transmit> {
         let connection = self.peers.get_mut(peer as usize)?;
-        if !connection.is_open() && !connection.is_connecting() && !connection.sender.is_drained() {
+        if connection.wants_session() {
             let name = self.fresh_name();
             self.rename(peer, name);
             self.peers[peer as usize].connect(now, name);

@@ -35,6 +35,11 @@ impl Pasts {
         }
     }
 
+    /// At least as many questions as a peer was asked that was forgotten.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
     /// What there was with the peer at this address, which is one again.
     pub fn recall(&mut self, address: &SocketAddr) -> Past {
         let past = self.by_address.remove(address);

@@ -1,6 +1,9 @@
 //! How a session begins: `Init`, `Retry` with a cookie, `Init` with the cookie, `Accept`.
 
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use super::{Malformed, Reader, Writer};
+use crate::crypto::FIRST_LEN;
 
 /// Every `Init` is at least this long: the path carries packets of this size, and answers are shorter than questions.
 pub const INIT_LEN: usize = 1200;
@@ -60,14 +63,29 @@ impl Params {
     }
 }
 
-/// Bytes of a handshake about its protection: suites, zeros, public key, proof.
-const SECURITY_LEN: usize = 8 + 32 + 16;
+/// Bytes of an address: IPv6, or IPv4 mapped into it, port, zeros.
+const ADDRESS_LEN: usize = 24;
 
 impl Reader<'_> {
     /// A set of suites, and zeros that later versions may use.
     fn suites(&mut self) -> Result<u8, Malformed> {
         let suites = self.u8()?;
         self.bytes(7).map(|_| suites)
+    }
+
+    fn address(&mut self) -> Result<SocketAddr, Malformed> {
+        let (ip, port) = (Ipv6Addr::from_octets(self.array()?), self.u16()?);
+        self.bytes(6).map(|_| SocketAddr::new(ip.to_canonical(), port))
+    }
+}
+
+impl Writer<'_> {
+    fn address(&mut self, address: &SocketAddr) -> &mut Self {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        self.put(&ip.octets()).u16(address.port()).put(&[0; 6])
     }
 }
 
@@ -86,20 +104,22 @@ pub struct Init {
     pub params: Params,
     /// [`crate::suites`] that it takes.
     pub suites: u8,
-    /// Its public key (X25519), if it takes more than packets in the clear.
-    pub public: [u8; 32],
-    /// Shows that it has an authorization key; zeros if it has none.
-    pub proof: [u8; 16],
+    /// Where it has sent this to.
+    pub server: SocketAddr,
+    /// The first message of the handshake; zeros if there is none.
+    pub message: [u8; FIRST_LEN],
 }
 
 impl Init {
     /// Bytes of the body, without padding.
-    pub const LEN: usize = 32 + Params::LEN + SECURITY_LEN;
+    pub const LEN: usize = Self::PROLOGUE_LEN + FIRST_LEN;
+    /// Bytes of the body before the handshake's message, which are its prologue.
+    const PROLOGUE_LEN: usize = 32 + Params::LEN + 8 + ADDRESS_LEN;
 
     /// Of a client that knows no keys, and has no cookie yet.
-    pub fn plain(session: u64, epoch: u64, attempt: u64, params: Params) -> Self {
-        let (suites, public, proof) = (crate::suites::CLEAR, [0; 32], [0; 16]);
-        Self { session, epoch, attempt, cookie: 0, params, suites, public, proof }
+    pub fn plain(session: u64, epoch: u64, attempt: u64, params: Params, server: SocketAddr) -> Self {
+        let (cookie, suites, message) = (0, crate::suites::CLEAR, [0; FIRST_LEN]);
+        Self { session, epoch, attempt, cookie, params, suites, server, message }
     }
 
     /// Writes the body to the front of `to`.
@@ -107,7 +127,18 @@ impl Init {
         let mut writer = Writer::new(to);
         writer.u64(self.session).u64(self.epoch).u64(self.attempt).u64(self.cookie);
         self.params.write(&mut writer);
-        writer.u8(self.suites).put(&[0; 7]).put(&self.public).put(&self.proof);
+        writer.u8(self.suites).put(&[0; 7]).address(&self.server).put(&self.message);
+    }
+
+    /// What the handshake is about: the part of `body` before its message.
+    pub fn prologue(body: &[u8]) -> [u8; PROLOGUE_LEN] {
+        let mut prologue = [0; PROLOGUE_LEN];
+        let (label, text) = prologue.split_at_mut(LABEL.len());
+        label.copy_from_slice(LABEL);
+        if let Some(body) = body.get(..Self::PROLOGUE_LEN) {
+            text.copy_from_slice(body);
+        }
+        prologue
     }
 
     /// Reads a body; what follows it is padding.
@@ -126,41 +157,35 @@ impl Init {
             cookie: reader.u64()?,
             params: Params::parse(&mut reader)?,
             suites: reader.suites()?,
-            public: reader.array()?,
-            proof: reader.array()?,
+            server: reader.address()?,
+            message: reader.array()?,
         })
     }
 }
 
-/// The body of `Accept`.
+/// What a prologue begins with.
+const LABEL: &[u8; 9] = b"ofi-udp 2";
+/// Bytes of a prologue.
+pub const PROLOGUE_LEN: usize = LABEL.len() + Init::PROLOGUE_LEN;
+
+/// The body of `Retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accept {
-    /// The server's name for the session.
-    pub session: u64,
-    /// The server's incarnation.
-    pub epoch: u64,
-    /// The highest attempt that the server has made towards the client: those up to it are void.
-    pub attempt: u64,
-    /// What the server is.
-    pub params: Params,
-    /// The suite of the session.
-    pub suite: u8,
-    /// The server's public key, as in [`Init::public`].
-    pub public: [u8; 32],
-    /// Shows that both have heard the same and have the same keys; zeros for packets in the clear without a key.
-    pub proof: [u8; 16],
+pub struct Retry {
+    /// To be said in the next `Init`. Not 0.
+    pub cookie: u64,
+    /// Whether the server grants no session without a handshake of Noise.
+    pub insists: bool,
 }
 
-impl Accept {
+impl Retry {
     /// Bytes of the body.
-    pub const LEN: usize = 24 + Params::LEN + SECURITY_LEN;
+    pub const LEN: usize = 16;
 
-    /// Writes the body to the front of `to`.
-    pub fn write(&self, to: &mut [u8]) {
-        let mut writer = Writer::new(to);
-        writer.u64(self.session).u64(self.epoch).u64(self.attempt);
-        self.params.write(&mut writer);
-        writer.u8(self.suite).put(&[0; 7]).put(&self.public).put(&self.proof);
+    /// The body.
+    pub fn bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        Writer::new(&mut bytes).u64(self.cookie).u8(u8::from(self.insists));
+        bytes
     }
 
     /// Reads a body.
@@ -169,15 +194,64 @@ impl Accept {
     /// What is wrong with it.
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
-        let (session, epoch, attempt) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (cookie, insists) = (reader.u64()?, reader.u8()?);
+        reader.bytes(7)?;
+        match (cookie, insists) {
+            (0, _) => Err(Malformed::Field("cookie")),
+            (cookie, 0 | 1) => Ok(Self { cookie, insists: insists == 1 }),
+            _ => Err(Malformed::Field("insists")),
+        }
+    }
+}
+
+/// The body of `Accept`, which is the payload of the handshake's second message where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The server's name for the session; 0 if it begins none.
+    pub session: u64,
+    /// The server's incarnation.
+    pub epoch: u64,
+    /// The highest attempt that the server has made towards the client: those up to it are void.
+    pub attempt: u64,
+    /// The client's name for the session that the server has with it already; 0 if there is none.
+    pub current: u64,
+    /// What the server is.
+    pub params: Params,
+    /// The suite of the session.
+    pub suite: u8,
+    /// Where the question came from.
+    pub client: SocketAddr,
+}
+
+/// Bytes of an `Accept` that is a message of the handshake.
+pub const SEALED_ACCEPT_LEN: usize = 32 + Accept::LEN + 16;
+
+impl Accept {
+    /// Bytes of the body.
+    pub const LEN: usize = 32 + Params::LEN + 8 + ADDRESS_LEN;
+
+    /// Writes the body to the front of `to`.
+    pub fn write(&self, to: &mut [u8]) {
+        let mut writer = Writer::new(to);
+        writer.u64(self.session).u64(self.epoch).u64(self.attempt).u64(self.current);
+        self.params.write(&mut writer);
+        writer.u8(self.suite).put(&[0; 7]).address(&self.client);
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(body);
         Ok(Self {
-            session,
-            epoch,
-            attempt,
+            session: reader.u64()?,
+            epoch: reader.u64()?,
+            attempt: reader.u64()?,
+            current: reader.u64()?,
             params: Params::parse(&mut reader)?,
             suite: reader.suites()?,
-            public: reader.array()?,
-            proof: reader.array()?,
+            client: reader.address()?,
         })
     }
 }
@@ -188,21 +262,44 @@ mod tests {
 
     const PARAMS: Params =
         Params { window: 1 << 20, in_flight: 1 << 18, max_packet: 65_000, liveness_port: 7, flags: 1 };
+    const ACCEPT: Accept = Accept {
+        session: 1,
+        epoch: 2,
+        attempt: 3,
+        current: 4,
+        params: PARAMS,
+        suite: 4,
+        client: SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1)), 7471),
+    };
 
     #[test]
     fn bodies_come_back_and_short_ones_are_refused() {
-        let mut init = Init { cookie: 4, ..Init::plain(1, u64::MAX, 3, PARAMS) };
-        (init.public, init.proof) = (core::array::from_fn(|at| at as u8), [9; 16]);
+        let init = Init {
+            session: 1,
+            epoch: u64::MAX,
+            attempt: 3,
+            cookie: 4,
+            params: PARAMS,
+            suites: 7,
+            server: SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 9),
+            message: core::array::from_fn(|at| at as u8),
+        };
         let mut bytes = [0u8; INIT_LEN - super::super::header::LEN];
         init.write(&mut bytes);
         assert_eq!(Init::parse(&bytes), Ok(init));
         assert_eq!(Init::parse(&bytes[1..]), Err(Malformed::Truncated));
-        let (public, proof) = ([7; 32], [8; 16]);
-        let accept = Accept { session: 1, epoch: 2, attempt: 3, params: PARAMS, suite: 4, public, proof };
+        let prologue = Init::prologue(&bytes);
+        assert_eq!((&prologue[..9], &prologue[9..]), (&b"ofi-udp 2"[..], &bytes[..Init::LEN - FIRST_LEN]));
         let mut bytes = [0u8; Accept::LEN];
-        accept.write(&mut bytes);
-        assert_eq!(Accept::parse(&bytes), Ok(accept));
+        ACCEPT.write(&mut bytes);
+        assert_eq!(Accept::parse(&bytes), Ok(ACCEPT));
         assert!((0..Accept::LEN).all(|len| Accept::parse(&bytes[..len]) == Err(Malformed::Truncated)));
+        for retry in [Retry { cookie: 7, insists: true }, Retry { cookie: 7, insists: false }] {
+            assert_eq!(Retry::parse(&retry.bytes()), Ok(retry));
+        }
+        assert_eq!(Retry::parse(&[0; 16]), Err(Malformed::Field("cookie")));
+        assert_eq!(Retry::parse(&[7; 16]), Err(Malformed::Field("insists")));
+        assert_eq!(Retry::parse(&[7; 15]), Err(Malformed::Truncated));
     }
 
     #[test]
@@ -214,8 +311,7 @@ mod tests {
             (Params { flags: 2, ..PARAMS }, "params.flags"),
         ] {
             let mut bytes = [0u8; Accept::LEN];
-            let (public, proof) = ([0; 32], [0; 16]);
-            Accept { session: 1, epoch: 2, attempt: 3, params, suite: 1, public, proof }.write(&mut bytes);
+            Accept { params, ..ACCEPT }.write(&mut bytes);
             assert_eq!(Accept::parse(&bytes), Err(Malformed::Field(field)));
         }
     }

@@ -9,12 +9,12 @@ pub mod header;
 pub mod record;
 
 pub use frame::{Ack, Frame};
-pub use handshake::{Accept, Init, Params};
+pub use handshake::{Accept, Init, Params, Retry};
 pub use header::{Header, Kind};
 pub use record::Record;
 
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use self::rival::{Rival, SEGMENT};
 use rdm_proto::congestion::Congestion;
 use rdm_proto::wire::Params;
 use rdm_proto::wire::handshake::param;
-use rdm_proto::{Config, Driver, Endpoint, Instant, Security, Stream, suites};
+use rdm_proto::{Config, Driver, Endpoint, Instant, Limits, Security, Stream, suites};
 
 /// A host.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub struct Net {
     pub link: Link,
     /// The hosts.
     pub hosts: Vec<Host>,
+    /// A host on whose way somebody swaps the addresses of two others, so that each gets what was meant for the other.
+    pub swapped: Option<(usize, usize, usize)>,
     /// Pairs of hosts that do not reach each other.
     pub cut: Vec<(usize, usize)>,
     config: Config,
@@ -67,6 +69,8 @@ pub struct Net {
     burst: u32,
     /// What hosts take when they start, and the key that they have.
     pub security: Vec<(u8, &'static [u8])>,
+    /// How much they use keys, when they start.
+    pub limits: Limits,
     buffer: Vec<u8>,
     /// Datagrams put on the wire.
     pub datagrams: u64,
@@ -117,6 +121,7 @@ impl Net {
             now: Instant::from_nanos(1_000_000),
             link,
             hosts: Vec::new(),
+            swapped: None,
             cut: Vec::new(),
             config,
             random: Random(seed),
@@ -124,6 +129,7 @@ impl Net {
             sequence: 0,
             burst: 0,
             security: vec![WISHES[(seed / 2 % 4) as usize]; hosts],
+            limits: Limits::RFC_9001,
             buffer: Vec::new(),
             datagrams: 0,
             longest: 0,
@@ -159,9 +165,10 @@ impl Net {
         let stops = self.hosts[host].application.stops;
         let mut endpoint = Endpoint::new(self.config, secret);
         let (suites, key) = self.security[host];
-        let mut private = [0u8; 32];
-        private.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
-        endpoint.secure(&Security { suites, key: key.to_vec(), private });
+        let mut seed = [0u8; 32];
+        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
+        let (translated, limits) = (false, self.limits);
+        endpoint.secure(&Security { suites, key: key.to_vec(), seed, translated, limits });
         let here = &mut self.hosts[host];
         endpoint.set_addresses([here.address]);
         here.incarnation += 1;
@@ -311,6 +318,11 @@ impl Net {
         self.hosts.iter().position(|host| host.address.ip() == address.ip())
     }
 
+    /// Puts a datagram on the wire that is not what it seems.
+    pub fn inject(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
+        self.schedule(self.now, What::Datagram { from, to, bytes });
+    }
+
     /// Puts a datagram on the wire.
     pub fn put(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>) {
         let address = self.hosts[from].address;
@@ -320,6 +332,7 @@ impl Net {
     fn put_as(&mut self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
         self.datagrams += 1;
         self.longest = self.longest.max(bytes.len());
+        let (from, to) = self.swap_addresses(from, to);
         let (Some(source), Some(target)) = (self.index(from), self.index(to)) else { return };
         let is_cut = self.cut.contains(&(source, target)) || self.cut.contains(&(target, source));
         if self.burst > 0 {
@@ -353,6 +366,22 @@ impl Net {
                 damage(&mut copied);
             }
             self.schedule(at, What::Datagram { from, to, bytes: copied });
+        }
+    }
+
+    /// From where to where a datagram seems to go for its receiver.
+    fn swap_addresses(&self, from: SocketAddr, to: SocketAddr) -> (SocketAddr, SocketAddr) {
+        let Some((victim, one, other)) = self.swapped else { return (from, to) };
+        let ip = |host: usize| self.hosts[host].address.ip();
+        let swap = |address: SocketAddr| match address.ip() {
+            it if it == ip(one) => SocketAddr::new(ip(other), address.port()),
+            it if it == ip(other) => SocketAddr::new(ip(one), address.port()),
+            _ => address,
+        };
+        match ip(victim) {
+            it if it == from.ip() => (from, swap(to)),
+            it if it == to.ip() => (swap(from), to),
+            _ => (from, to),
         }
     }
 

@@ -1,0 +1,183 @@
+//! A question for a session: this end asks until it is answered, refused, or out of patience.
+//!
+//! It is also how an end finds out whether its peer still has the session that there is, when somebody who need not be the peer says
+//! that it has not.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::{Connection, Lost, State};
+use crate::crypto::{FIRST_LEN, Identity, Initiator};
+use crate::time::Instant;
+use crate::wire::handshake::INIT_LEN;
+use crate::wire::header::{self, flag};
+use crate::wire::{Header, Init, Kind, Params, Retry};
+
+/// The first wait before an `Init` is sent again; it doubles.
+const FIRST_RETRY: Duration = Duration::from_millis(10);
+/// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
+const LAST_RETRY: Duration = Duration::from_millis(125);
+/// Whoever says that there will be no session need not be the server: the server's own answer is waited for so long.
+const REFUSAL_GRACE: Duration = Duration::from_millis(250);
+/// A cookie is replaced no more often than this: each new one costs a new key.
+const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
+/// How long a question is put off for the peer's, which is older or counts more.
+const YIELD: Duration = Duration::from_millis(500);
+/// Tries to find out whether the peer still has a session.
+const CHECKS: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Question {
+    /// This end's name for the session.
+    pub name: u64,
+    /// The session that there is is doubted.
+    pub is_check: bool,
+    attempt: u64,
+    cookie: u64,
+    since: Instant,
+    next: Instant,
+    tries: u32,
+    handshake: Option<(Box<Initiator>, [u8; FIRST_LEN])>,
+    refused: Option<(Instant, Lost)>,
+}
+
+impl Question {
+    fn new(now: Instant, name: u64, attempt: u64, is_check: bool) -> Self {
+        let (cookie, tries) = (0, 0);
+        Self { name, is_check, attempt, cookie, since: now, next: now, tries, handshake: None, refused: None }
+    }
+
+    fn init(&self, epoch: u64, suites: u8, server: SocketAddr, params: Params) -> Init {
+        let message = self.handshake.as_ref().map_or([0; FIRST_LEN], |(_, message)| *message);
+        let (session, attempt, cookie) = (self.name, self.attempt, self.cookie);
+        Init { session, epoch, attempt, cookie, params, suites, server, message }
+    }
+
+    /// What waits for the handshake's second message, if there is one.
+    pub fn initiator(&self) -> Option<&Initiator> {
+        self.handshake.as_ref().map(|(initiator, _)| &**initiator)
+    }
+
+    /// Does not ask again before `time`.
+    pub fn put_off(&mut self, time: Instant) {
+        self.next = self.next.max(time);
+    }
+
+    /// When there is something to do for it.
+    pub fn timeout(&self) -> Instant {
+        self.refused.map_or(self.next, |(at, _)| self.next.min(at + REFUSAL_GRACE))
+    }
+}
+
+impl Connection {
+    /// Begins to ask for a session, under the name `local`.
+    pub fn connect(&mut self, now: Instant, local: u64) {
+        if !self.is_connecting() {
+            self.silent = Duration::ZERO;
+        }
+        self.local = local;
+        self.attempts += 1;
+        self.state = State::Connecting;
+        self.question = Some(Box::new(Question::new(now, local, self.attempts, false)));
+    }
+
+    /// Somebody who need not be the peer says that it does not know the session. Whether that is to be found out, by
+    /// [`Connection::check`].
+    pub fn doubt(&mut self, now: Instant) -> bool {
+        self.thaw();
+        let Some(session) = self.session.as_deref_mut() else { return false };
+        let wait = session.rtt.probe_timeout().max(super::timers::LEAST_HINT_GAP);
+        if self.question.is_some() || session.last_hint.is_some_and(|last| now < last + wait) {
+            return false;
+        }
+        session.last_hint = Some(now);
+        true
+    }
+
+    /// Asks for another session only to hear whether the peer still has this one.
+    pub fn check(&mut self, now: Instant, name: u64) {
+        self.attempts += 1;
+        self.question = Some(Box::new(Question::new(now, name, self.attempts, true)));
+    }
+
+    /// Lets the peer's question have precedence: this end's is void, and there will be another one if nothing comes of the peer's.
+    pub fn give_way(&mut self, now: Instant) {
+        if self.is_connecting() {
+            self.question = None;
+            self.state = State::Yielding { until: now + YIELD };
+        }
+    }
+
+    /// Whether there is to be a session for what waits to be sent, and nobody has asked for one.
+    pub fn wants_session(&self) -> bool {
+        match self.state {
+            State::Idle => !self.sender.is_drained(),
+            State::Yielding { .. } | State::Connecting | State::Open => false,
+        }
+    }
+
+    /// Nothing came of the peer's question, if this end has given way to one.
+    pub(super) fn stop_yielding(&mut self, now: Instant) {
+        if matches!(self.state, State::Yielding { until } if until <= now) {
+            self.state = State::Idle;
+        }
+    }
+
+    /// The server wants its cookie back.
+    pub fn retry(&mut self, now: Instant, retry: Retry, identity: &mut Identity, params: Params) {
+        let Some(question) = &mut self.question else { return };
+        if question.cookie == retry.cookie
+            || (question.cookie != 0 && now < question.since + LEAST_COOKIE_TIME)
+        {
+            return;
+        }
+        (question.cookie, question.since, question.next) = (retry.cookie, now, now);
+        question.handshake = None;
+        let mut body = [0u8; Init::LEN];
+        question.init(identity.epoch, identity.suites(), self.address, params).write(&mut body);
+        question.handshake = identity.initiate(&Init::prologue(&body), retry.insists);
+    }
+
+    /// Somebody says that there will be no session.
+    pub fn refuse(&mut self, now: Instant, reason: Lost) {
+        match &mut self.question {
+            Some(question) if question.is_check => self.question = None,
+            Some(question) => _ = question.refused.get_or_insert((now, reason)),
+            None => {}
+        }
+    }
+
+    /// Why the question is given up, if it is.
+    pub(super) fn refused(&self, now: Instant) -> Option<Lost> {
+        let (at, reason) = self.question.as_ref()?.refused?;
+        (at + REFUSAL_GRACE <= now).then_some(reason)
+    }
+
+    /// Writes the question, if it is time to ask; answers its length.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        params: Params,
+        identity: &Identity,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        let question = self.question.as_deref_mut()?;
+        if question.next > now {
+            return None;
+        }
+        if question.is_check && question.tries >= CHECKS {
+            self.question = None;
+            return None;
+        }
+        question.next = now + (FIRST_RETRY * (1 << question.tries.min(8))).min(LAST_RETRY);
+        question.tries += 1;
+        let packet = buf.get_mut(..INIT_LEN)?;
+        packet.fill(0);
+        let init = question.init(identity.epoch, identity.suites(), self.address, params);
+        init.write(&mut packet[header::LEN..]);
+        Header { flags: flag::CHECKED, ..Header::new(Kind::Init, 0, 0) }.write(packet);
+        Some(INIT_LEN)
+    }
+}

@@ -1,0 +1,163 @@
+//! What protects the packets of a session: a key for each direction, and for each range of packet numbers.
+//!
+//! The secret of a direction makes the key of its first [`Limits::packets`] numbers, and the secret of the next ones, and is wiped
+//! with that. A receiver knows by the number, which is in the clear, which key a packet has; it takes packets of the key before for
+//! a while, as they may come late, and of later ones once a packet has opened under them.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::noise::Secret;
+use super::suite::{Cipher, TAG_LEN};
+use super::{expand, suites};
+use crate::time::Instant;
+use crate::wire::header;
+
+/// How much a key is used. Both ends of a session must have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Numbers of packets under one key.
+    pub packets: u64,
+    /// Packets that do not open after which a session ends, whose suite is AES-256-GCM.
+    pub forgeries_aes: u64,
+    /// And whose suite is ChaCha20-Poly1305.
+    pub forgeries_chacha: u64,
+}
+
+impl Limits {
+    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no count of their
+    /// own; and its integrity limits (section 6.6).
+    pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
+}
+
+/// How long late packets of the key before are taken: three times the longest probe timeout.
+const LATE: Duration = Duration::from_millis(1500);
+/// Keys that may be skipped, as all packets under them were lost.
+const SKIPPED: u64 = 4;
+
+/// A key of one direction, of the numbers from `first` on.
+struct Key {
+    first: u64,
+    secret: Secret,
+    cipher: Cipher,
+}
+
+impl Key {
+    fn new(suite: u8, first: u64, secret: Secret) -> Self {
+        Self { first, cipher: Cipher::new(suite, &secret), secret }
+    }
+
+    fn next(&self, suite: u8, limits: &Limits) -> Self {
+        Self::new(suite, self.first + limits.packets, expand(&self.secret, b"ofi-udp 2 next"))
+    }
+}
+
+/// See the module.
+pub struct Protection {
+    suite: u8,
+    limits: Limits,
+    send: Key,
+    receive: Key,
+    /// The key before, and until when it is taken.
+    late: Option<Box<(Key, Instant)>>,
+    /// The next one, if a packet has claimed it.
+    next: Option<Box<Key>>,
+    forged: u64,
+}
+
+impl core::fmt::Debug for Protection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Protection").field("suite", &self.suite).finish_non_exhaustive() // the rest is secret
+    }
+}
+
+impl Protection {
+    /// Of a session whose client and server send under these secrets, at one end of it.
+    pub(super) fn new([client, server]: [Secret; 2], suite: u8, limits: Limits, is_client: bool) -> Self {
+        let [client, server] = [client, server].map(|secret| Key::new(suite, 0, secret));
+        let (send, receive) = if is_client { (client, server) } else { (server, client) };
+        Self { suite, limits, send, receive, late: None, next: None, forged: 0 }
+    }
+
+    /// Bytes behind the frames of each packet.
+    pub fn trailer(&self) -> usize {
+        TAG_LEN
+    }
+
+    /// Seals a packet with its header in place, whose trailer is its last bytes. Numbers only rise.
+    pub fn seal(&mut self, number: u64, packet: &mut [u8]) {
+        while number - self.send.first >= self.limits.packets {
+            self.send = self.send.next(self.suite, &self.limits);
+        }
+        match packet.split_first_chunk_mut::<{ header::LEN }>() {
+            Some((head, body)) => self.send.cipher.seal(number, head, body),
+            None => packet.fill(0),
+        }
+    }
+
+    /// Opens the body of a packet in place; `None` if it is not what the peer sealed.
+    pub fn open<'a>(
+        &mut self,
+        now: Instant,
+        number: u64,
+        head: &[u8],
+        body: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        if self.late.as_ref().is_some_and(|late| late.1 < now) {
+            self.late = None;
+        }
+        let ahead = number.wrapping_sub(self.receive.first);
+        let opened = if ahead < self.limits.packets {
+            self.receive.cipher.open(number, head, body)
+        } else if number < self.receive.first {
+            let late = self.late.as_ref().filter(|late| number >= late.0.first);
+            late?.0.cipher.open(number, head, body)
+        } else {
+            self.open_next(now, ahead / self.limits.packets, number, head, body)
+        };
+        if !opened {
+            self.forged += 1;
+            return None;
+        }
+        body.split_last_chunk::<TAG_LEN>().map(|(text, _)| text)
+    }
+
+    /// Opens a packet of a key that comes `steps` after the one in use, which it takes the place of if it opens.
+    #[cold]
+    fn open_next(&mut self, now: Instant, steps: u64, number: u64, head: &[u8], body: &mut [u8]) -> bool {
+        if steps > SKIPPED {
+            return false;
+        }
+        let (suite, limits) = (self.suite, self.limits);
+        let mut key = match self.next.take() {
+            Some(next) => next,
+            None => Box::new(self.receive.next(suite, &limits)),
+        };
+        for _ in 1..steps {
+            let after = key.next(suite, &limits);
+            if key.first == self.receive.first + limits.packets {
+                self.next = Some(core::mem::replace(&mut key, Box::new(after)));
+            } else {
+                *key = after;
+            }
+        }
+        let opened = key.cipher.open(number, head, body);
+        if opened {
+            let before = core::mem::replace(&mut self.receive, *key);
+            self.late = Some(Box::new((before, now + LATE)));
+            self.next = None;
+        } else if steps == 1 {
+            self.next = Some(key);
+        }
+        opened
+    }
+
+    /// Whether so many packets did not open that another guess might.
+    pub fn is_spent(&self) -> bool {
+        let limit = match self.suite {
+            suites::AES_256_GCM => self.limits.forgeries_aes,
+            _ => self.limits.forgeries_chacha,
+        };
+        self.forged >= limit
+    }
+}
