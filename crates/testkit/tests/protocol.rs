@@ -247,6 +247,54 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     }
 }
 
+/// What somebody posts who does not look again leaves with the post, unless something of its own is under way: a question whether
+/// the peer is there, or a search for the longest packet, brings no acknowledgement that anybody would look at.
+#[test]
+fn a_message_does_not_gather_behind_packets_that_carry_none() {
+    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    net.record(0, 1, Stream::Commands, 10);
+    net.run(Duration::from_secs(1));
+    let (now, there) = (net.now, net.address(1));
+    net.hosts[0].endpoint.as_mut().unwrap().unreachable(now, there);
+    let before = net.datagrams;
+    net.turn(0);
+    assert!(net.datagrams > before, "it asks");
+    let endpoint = net.hosts[0].endpoint.as_mut().unwrap();
+    let peer = endpoint.find(there).unwrap();
+    let gap = Duration::from_micros(20);
+    let post = |endpoint: &mut rdm_proto::Endpoint| {
+        endpoint.sender(now, peer).unwrap().commands.record(1, 0, &[], 0, None);
+        endpoint.is_ready(now, peer, gap)
+    };
+    assert!(post(endpoint), "a question is no company");
+    let mut buf = vec![0u8; 2000];
+    let Net { hosts, .. } = &mut net;
+    let host = &mut hosts[0];
+    let endpoint = host.endpoint.as_mut().unwrap();
+    assert!(endpoint.poll_transmit_to(now, peer, &mut buf, &mut host.application).is_some());
+    assert!(!post(endpoint), "a message that has just left is");
+}
+
+/// Both ends ask for a session at once, the one a little later than the other: there is one, and it stands.
+#[test]
+fn ends_that_ask_each_other_at_once_have_one_session() {
+    for seed in 0..8 {
+        for apart in (0..400).step_by(10) {
+            let mut net = Net::new(seed, 2, Link::default(), Congestion::Reno);
+            net.record(0, 1, Stream::Commands, 10);
+            net.run(Duration::from_micros(apart));
+            net.record(1, 0, Stream::Commands, 10);
+            net.run(Duration::from_secs(2));
+            for (host, other) in [(0, 1), (1, 0)] {
+                let endpoint = net.hosts[host].endpoint.as_ref().unwrap();
+                assert_eq!(endpoint.statistics().sessions, 1, "seed {seed}, {apart} us apart, host {host}");
+                assert_eq!(net.model(host, other).unwrap().lost, 0, "seed {seed}, {apart} us apart");
+                assert!(arrived(&net, host, other), "seed {seed}, {apart} us apart");
+            }
+        }
+    }
+}
+
 /// What a peer's request was answered goes out before the end, though a search for the longest packet fills the window of
 /// a young session: otherwise the peer would take for failed what was done.
 #[test]

@@ -101,6 +101,25 @@ fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
     }
 }
 
+/// A host gets addresses while it runs. Peers with the key reach it at these too, and it reaches itself there.
+#[test]
+fn an_address_that_appeared_later_is_one_of_the_endpoint_s_own() {
+    for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
+        for (from, to) in [(0, 1), (1, 0), (1, 1)] {
+            let mut net = net(1, 2, Link::default(), wish);
+            let before = SocketAddr::new([10, 0, 9, 9].into(), 7471);
+            net.hosts[1].endpoint.as_mut().unwrap().set_addresses([before]);
+            net.record(from, to, Stream::Commands, 100);
+            net.run(Duration::from_millis(100));
+            assert_eq!(
+                (arrived(&net, from, to), net.model(from, to).unwrap().lost),
+                (1, 0),
+                "{from} to {to}"
+            );
+        }
+    }
+}
+
 /// Destroys all packets of sessions.
 fn no_data(bytes: &mut [u8]) {
     if bytes[1] == Kind::Data as u8 {
@@ -238,6 +257,42 @@ proptest! {
                     prop_assert_eq!(lost, 0, "{} to {}: {:?}", from, to, model.map(|model| model.reason));
                 }
                 prop_assert!(model.is_none_or(Model::is_acked), "{} to {}", from, to);
+            }
+        }
+    }
+
+    /// Whoever has the key, and is given what was meant for another who has it too, takes nothing of it, and nobody is kept from those
+    /// that he meant.
+    #[test]
+    fn what_is_turned_to_others_as_well_changes_nothing(
+        seed: u64,
+        wish in 0..WISHES.len(),
+        (redirect, loss) in (0..800u32, 0..50u32),
+    ) {
+        let wish = WISHES[wish];
+        let link = Link { redirect, loss, damage: damage(wish), ..Link::default() };
+        let mut random = Random(seed);
+        let mut net = net(seed, 4, link, wish);
+        let mut sent = [[0; 4]; 4];
+        for _ in 0..1 + random.below(20) {
+            let (from, to) = (random.below(4) as usize, random.below(4) as usize);
+            for _ in 0..1 + random.below(5) {
+                net.record(from, to, Stream::Commands, random.below(3000) as usize);
+                sent[from][to] += 1;
+            }
+            net.run(Duration::from_micros(random.below(100_000)));
+        }
+        net.run(Duration::from_secs(60));
+        for (from, sent) in sent.iter().enumerate() {
+            for (to, &sent) in sent.iter().enumerate() {
+                let model = net.model(from, to);
+                prop_assert!(model.is_none_or(Model::is_acked), "{} to {}", from, to);
+                if model.is_some_and(|model| model.lost == 0) {
+                    prop_assert_eq!(arrived(&net, from, to), sent, "{} to {}", from, to);
+                }
+                if !wish.1.is_empty() || is_sealed(wish) {
+                    prop_assert_eq!(model.map_or(0, |model| model.lost), 0, "{} to {}: {:?}", from, to, model);
+                }
             }
         }
     }

@@ -256,6 +256,9 @@ impl UdpLanes {
                 break;
             }
         }
+        if self.endpoint.wants_addresses() {
+            self.endpoint.set_addresses(self.socket.names());
+        }
         for address in std::mem::take(&mut self.socket.refused) {
             self.endpoint.unreachable(time, address);
         }

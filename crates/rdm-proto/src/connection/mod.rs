@@ -351,12 +351,13 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether there is a session, and nothing was sent in it since `since` that is still under way; or a whole packet
-    /// waits.
+    /// Whether there is a session, and no message was sent in it since `since` that is still under way; or a whole packet
+    /// waits. Probes do not count: whoever posted the last message has nothing left to look for.
     pub fn is_ready(&self, since: Instant) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.in_flight_packets == 0
                 || session.last_eliciting <= since
+                || !self.sender.is_under_way()
                 || self.sender.commands.unsent() as u64 >= session.size.packet()
         })
     }

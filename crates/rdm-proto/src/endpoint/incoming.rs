@@ -19,6 +19,16 @@ const LOOKS: usize = 2;
 /// How long a cookie is good for, at least; at most twice that.
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
+/// Where an address is that a peer takes for one of this end's.
+enum Place {
+    /// It is one.
+    Here,
+    /// It was none when the addresses were last named, which may be long ago.
+    Unknown,
+    /// It is none.
+    Elsewhere,
+}
+
 impl Endpoint {
     fn cookie(&self, from: SocketAddr, init: &Init, slot: u64) -> u64 {
         let mut bytes = [0u8; 50];
@@ -335,8 +345,10 @@ impl Endpoint {
             Examined::Bare => return self.say_cookie(from, init, good[0]),
             Examined::Refused(refusal) => return self.refuse(from, init, refusal),
         };
-        if self.is_misled(&init.server) {
-            return self.refuse(from, init, Refusal::Address);
+        match self.place_of(init.server) {
+            Place::Here => {}
+            Place::Unknown => return,
+            Place::Elsewhere => return self.refuse(from, init, Refusal::Address),
         }
         while let Some(expired) = self.waiting.expire(now) {
             self.uncount(&expired);
@@ -390,10 +402,8 @@ impl Endpoint {
     fn on_own_init(&mut self, now: Instant, from: SocketAddr, init: &Init) {
         // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key does not
         // prevent ("Selfie", RFC 9257 section 4.1).
-        let asked = self
-            .asked(from, init.session)
-            .filter(|&peer| is_own(&self.own, &from) && !self.peers[peer as usize].is_open());
-        match asked {
+        let asked = self.asked(from, init.session).filter(|&peer| !self.peers[peer as usize].is_open());
+        match asked.filter(|_| matches!(self.locate(from), Place::Here)) {
             Some(peer) => {
                 let protection = self.identity.with_itself();
                 self.peers[peer as usize].begin_self(now, &self.config, init.epoch, protection);
@@ -404,9 +414,24 @@ impl Endpoint {
         }
     }
 
-    /// Whether `address`, which a peer takes for one of this end's, is none.
-    fn is_misled(&self, address: &SocketAddr) -> bool {
-        self.identity.knows_addresses() && !self.own.is_empty() && !is_own(&self.own, address)
+    /// Where `address` is, which a peer takes for one of this end's.
+    fn place_of(&mut self, address: SocketAddr) -> Place {
+        if !self.identity.knows_addresses() || self.own.is_empty() {
+            Place::Here
+        } else {
+            self.locate(address)
+        }
+    }
+
+    fn locate(&mut self, address: SocketAddr) -> Place {
+        if is_own(&self.own, &address) {
+            return Place::Here;
+        }
+        if self.foreign.take() == Some(address) {
+            return Place::Elsewhere;
+        }
+        self.unknown = Some(address);
+        Place::Unknown
     }
 
     /// Has a client show that it receives at its address.
@@ -514,8 +539,10 @@ impl Endpoint {
             self.stats.stale += 1;
             return;
         }
-        if self.is_misled(&accept.client) {
-            return self.lose(peer, Lost::Address, driver);
+        match self.place_of(accept.client) {
+            Place::Here => {}
+            Place::Unknown => return, // the question is asked again, and answered so
+            Place::Elsewhere => return self.lose(peer, Lost::Address, driver),
         }
         let connection = &mut self.peers[peer as usize];
         connection.begin_client(now, &self.config, &accept, protection);

@@ -176,6 +176,10 @@ pub struct Endpoint {
     admits: bool,
     /// Addresses of this endpoint itself.
     own: Vec<SocketAddr>,
+    /// A peer says that it reached this endpoint at this address, which is none of them as far as that is known; and one that was still
+    /// none of them when they were last named.
+    unknown: Option<SocketAddr>,
+    foreign: Option<SocketAddr>,
     stats: EndpointStats,
 }
 
@@ -219,6 +223,8 @@ impl Endpoint {
             pasts: Pasts::default(),
             admits: true,
             own: Vec::new(),
+            unknown: None,
+            foreign: None,
             stats: EndpointStats::default(),
         }
     }
@@ -235,9 +241,17 @@ impl Endpoint {
     }
 
     /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of its own as a
-    /// message to itself; from anywhere else that is a reflection.
+    /// message to itself; from anywhere else that is a reflection. A peer that has the key, and dials an address that is none of these,
+    /// was turned here by somebody on the way.
     pub fn set_addresses(&mut self, own: impl IntoIterator<Item = SocketAddr>) {
         self.own = own.into_iter().collect();
+        self.foreign = self.unknown.take();
+    }
+
+    /// Whether the addresses are to be named again, as a host gets new ones while it runs: a peer says that it reached this endpoint at one
+    /// that was not among them. Its question waits for that, as it is repeated.
+    pub fn wants_addresses(&self) -> bool {
+        self.unknown.is_some()
     }
 
     /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.

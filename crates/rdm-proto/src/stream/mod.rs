@@ -72,6 +72,11 @@ impl Sender {
         self.commands.has_output() || self.bulk.has_output()
     }
 
+    /// Whether something was sent that is not known to have arrived at the peer.
+    pub fn is_under_way(&self) -> bool {
+        self.commands.is_under_way() || self.bulk.is_under_way()
+    }
+
     /// Whether everything has arrived at the peer.
     pub fn is_drained(&self) -> bool {
         self.commands.is_drained() && self.bulk.is_drained()

@@ -287,6 +287,11 @@ impl SendStream {
         (self.end - self.next) as usize + self.pending_bytes
     }
 
+    /// Whether something was sent that is not known to have arrived.
+    pub fn is_under_way(&self) -> bool {
+        self.base != self.next
+    }
+
     /// Whether everything has arrived.
     pub fn is_drained(&self) -> bool {
         self.base == self.end && self.pending.is_empty()

@@ -475,6 +475,9 @@ impl Net {
             }
             endpoint.handle_row(now, from, &mut row, len, &mut here.application);
         }
+        if endpoint.wants_addresses() {
+            endpoint.set_addresses([here.address]);
+        }
         endpoint.resume(now, &mut here.application);
         endpoint.handle_time(now, &mut here.application);
         let mut buf = std::mem::take(&mut self.buffer);
