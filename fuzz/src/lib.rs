@@ -3,7 +3,7 @@
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
 //! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
-//! `rails`: messages and metadata of agents.
+//! `rails`: messages and metadata of agents. `efa`: packets of Amazon's protocol.
 
 mod lane;
 mod protocol;
@@ -55,6 +55,17 @@ impl<'a> Input<'a> {
 /// A control datagram: what parses encodes back to the same bytes. Whether it was something.
 pub fn control(input: &[u8]) -> bool {
     transport_shm::fuzz::control_datagram(input)
+}
+
+/// A packet of Amazon's protocol: what is taken is written again as something that is taken for the same. Whether it was a packet.
+pub fn efa(input: &[u8]) -> bool {
+    use transport_efa::wire::{Origin, parse};
+    let Ok((origin, packet)) = parse(input) else { return false };
+    let again = packet.to_vec(origin);
+    let (second, same) = parse(&again).expect("what was taken once");
+    assert_eq!(same, packet);
+    assert!(second == origin || origin == Origin::Unsaid);
+    true
 }
 
 /// Bytes of the ring of `record`.

@@ -27,6 +27,11 @@ fn control() {
 }
 
 #[test]
+fn efa() {
+    replay("efa", |name, input| assert_eq!(targets::efa(input), !name.starts_with("refused"), "{name}"));
+}
+
+#[test]
 fn hints() {
     replay("hints", |_, input| targets::hints(input));
 }

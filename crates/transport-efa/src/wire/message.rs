@@ -1,0 +1,197 @@
+//! Requests to message (RTM; sections 3.2, 4.1, 4.2, 4.5).
+
+use super::cursor::Reader;
+use super::request::Options;
+use super::{Header, Iovs, Malformed, Origin, Own, flag, kind};
+
+/// How a message's payload comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form<'a> {
+    /// In this packet.
+    Eager {
+        /// All of it.
+        payload: &'a [u8],
+    },
+    /// In several packets of this kind, which come in any order.
+    Medium {
+        /// Bytes in all.
+        len: usize,
+        /// Where the bytes of this packet belong.
+        offset: usize,
+        /// They.
+        payload: &'a [u8],
+    },
+    /// As the receiver clears it.
+    LongCts {
+        /// Bytes in all.
+        len: usize,
+        /// Packets of data that the sender would like to send at once.
+        credits: u32,
+        /// The first bytes.
+        payload: &'a [u8],
+        /// The receiver had been asked to read it, and could not.
+        nacked: bool,
+    },
+    /// The receiver reads it.
+    LongRead {
+        /// Bytes in all.
+        len: usize,
+        /// Where it lies.
+        from: Iovs,
+    },
+    /// Its first bytes come in packets of this kind; the receiver reads the rest.
+    RuntRead {
+        /// Bytes in all.
+        len: usize,
+        /// Where the bytes of this packet belong.
+        offset: usize,
+        /// Bytes that come in packets.
+        runt: usize,
+        /// Where it lies.
+        from: Iovs,
+        /// Bytes of this packet.
+        payload: &'a [u8],
+    },
+}
+
+impl<'a> Form<'a> {
+    /// The bytes behind the header.
+    pub fn payload(&self) -> &'a [u8] {
+        match *self {
+            Self::Eager { payload }
+            | Self::Medium { payload, .. }
+            | Self::LongCts { payload, .. }
+            | Self::RuntRead { payload, .. } => payload,
+            Self::LongRead { .. } => &[],
+        }
+    }
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Its place among all messages to its receiver.
+    pub msg_id: u32,
+    /// Its tag.
+    pub tag: Option<u64>,
+    /// CQ data.
+    pub data: Option<u64>,
+    /// Whether the sender wants a receipt.
+    pub confirm: bool,
+    /// Names it to its sender; 0 where the packet has no such field.
+    pub send_id: u32,
+    /// Between endpoints of this library.
+    pub own: Own,
+    /// How its payload comes.
+    pub form: Form<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// Everything but the payload.
+    pub fn encode(&self, origin: Origin) -> Header {
+        let base = match (&self.form, self.confirm) {
+            (Form::Eager { .. }, false) => kind::EAGER_RTM,
+            (Form::Eager { .. }, true) => kind::DC_EAGER_RTM,
+            (Form::Medium { .. }, false) => kind::MEDIUM_RTM,
+            (Form::Medium { .. }, true) => kind::DC_MEDIUM_RTM,
+            (Form::LongCts { .. }, false) => kind::LONGCTS_RTM,
+            (Form::LongCts { .. }, true) => kind::DC_LONGCTS_RTM,
+            (Form::LongRead { .. }, _) => kind::LONGREAD_RTM,
+            (Form::RuntRead { .. }, _) => kind::RUNTREAD_RTM,
+        };
+        let options = Options { data: self.data, own: self.own };
+        let mut flags = options.flags(origin) | flag::MSG;
+        flags |= if self.tag.is_some() { flag::TAGGED } else { 0 };
+        flags |= if matches!(self.form, Form::LongCts { nacked: true, .. }) { flag::NACKED } else { 0 };
+        let mut header = Header::new(base + u8::from(self.tag.is_some()), flags);
+        header.u32(self.msg_id);
+        let mut from = Iovs::default();
+        match self.form {
+            Form::Eager { .. } if self.confirm => {
+                header.u32(self.send_id).u32(0);
+            }
+            Form::Eager { .. } => {}
+            Form::Medium { len, offset, .. } => {
+                if self.confirm {
+                    header.u32(self.send_id).u32(0);
+                }
+                header.len_of(len).len_of(offset);
+            }
+            Form::LongCts { len, credits, .. } => {
+                header.len_of(len).u32(self.send_id).u32(credits);
+            }
+            Form::LongRead { len, from: iovs } => {
+                header.len_of(len).u32(self.send_id).u32(iovs.len() as u32);
+                from = iovs;
+            }
+            Form::RuntRead { len, offset, runt, from: iovs, .. } => {
+                header.len_of(len).u32(self.send_id).u32(iovs.len() as u32).len_of(offset).len_of(runt);
+                from = iovs;
+            }
+        }
+        if let Some(tag) = self.tag {
+            header.u64(tag);
+        }
+        options.encode(origin, &mut header);
+        from.encode(&mut header);
+        header
+    }
+
+    pub(super) fn parse(what: u8, flags: u16, mut reader: Reader<'a>) -> Result<(Origin, Self), Malformed> {
+        let msg_id = reader.u32()?;
+        let r = &mut reader;
+        let ((base, tagged), confirm) = match what {
+            64..=69 => ((what & !1, what & 1 != 0), false),
+            128 | 129 => ((kind::LONGREAD_RTM, what == 129), false),
+            133..=138 => ((((what - 1) & !1) - 68, what & 1 == 0), true),
+            145 | 146 => ((kind::RUNTREAD_RTM, what == 146), false),
+            other => return Err(Malformed::Type(other)),
+        };
+        let mut send_id = 0;
+        // What of the form is in front of the tag; payloads and places to read from are behind the optional headers.
+        let (mut len, mut credits, mut pieces, mut offset, mut runt) = (0, 0, 0, 0, 0);
+        if confirm && base != kind::LONGCTS_RTM {
+            send_id = r.u32()?;
+            r.u32()?;
+        }
+        match base {
+            kind::MEDIUM_RTM => (len, offset) = (r.len("msg_length")?, r.len("seg_offset")?),
+            kind::LONGCTS_RTM => (len, send_id, credits) = (r.len("msg_length")?, r.u32()?, r.u32()?),
+            kind::LONGREAD_RTM => (len, send_id, pieces) = (r.len("msg_length")?, r.u32()?, r.u32()?),
+            kind::RUNTREAD_RTM => {
+                (len, send_id, pieces) = (r.len("msg_length")?, r.u32()?, r.u32()?);
+                (offset, runt) = (r.len("seg_offset")?, r.len("runt_length")?);
+            }
+            _ => {}
+        }
+        let tag = if tagged { Some(r.u64()?) } else { None };
+        let (origin, options) = Options::parse(flags, r)?;
+        let from = Iovs::parse(pieces, r)?;
+        let payload = reader.0;
+        let inside = |most: usize| match payload.len().checked_add(offset) {
+            Some(end) if end <= most && most <= len => Ok(()),
+            _ => Err(Malformed::Field("seg_offset")),
+        };
+        let form = match base {
+            kind::EAGER_RTM => Form::Eager { payload },
+            kind::MEDIUM_RTM => {
+                inside(len)?;
+                Form::Medium { len, offset, payload }
+            }
+            kind::LONGCTS_RTM => {
+                inside(len)?;
+                Form::LongCts { len, credits, payload, nacked: flags & flag::NACKED != 0 }
+            }
+            kind::LONGREAD_RTM => {
+                from.cover(len)?;
+                Form::LongRead { len, from }
+            }
+            _ => {
+                inside(runt)?;
+                from.cover(len)?;
+                Form::RuntRead { len, offset, runt, from, payload }
+            }
+        };
+        Ok((origin, Self { msg_id, tag, data: options.data, confirm, send_id, own: options.own, form }))
+    }
+}

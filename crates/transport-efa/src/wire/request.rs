@@ -1,0 +1,120 @@
+//! What requests have in common: who sends them, CQ data, and what is between endpoints of this library.
+
+use super::cursor::Reader;
+use super::{Header, Malformed, Packet, RawAddress, flag, kind};
+
+/// Who a packet says that it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The whole address: requests of an endpoint that does not know whether it is known.
+    Address(RawAddress),
+    /// Its connection id.
+    Connid(u32),
+    /// Nothing: an endpoint of before connection ids.
+    Unsaid,
+}
+
+/// What goes between endpoints of this library alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Which receive context is meant (`fi_rx_addr`), one more than its index; 0 for any.
+    pub rx: u16,
+    /// The receipt is for the arrival, not for the match with a receive.
+    pub on_arrival: bool,
+}
+
+/// The optional headers of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    pub data: Option<u64>,
+    pub own: Own,
+}
+
+/// Length of the optional raw address as C libfabric writes it: the address, padded so that its header has a multiple of 8 bytes.
+const PADDED: usize = 36;
+
+impl Options {
+    /// The flags that say which there are.
+    pub fn flags(&self, origin: Origin) -> u16 {
+        let origin = match origin {
+            Origin::Address(_) => flag::RAW_ADDRESS,
+            Origin::Connid(_) => flag::CONNID,
+            Origin::Unsaid => 0,
+        };
+        let data = if self.data.is_some() { flag::CQ_DATA } else { 0 };
+        let own = if self.own == Own::default() { 0 } else { flag::OWN };
+        origin | data | own
+    }
+
+    /// Appends them, in the order of their flags.
+    pub fn encode(&self, origin: Origin, header: &mut Header) {
+        if let Origin::Address(address) = origin {
+            header.u32(PADDED as u32).put(&address.to_bytes()).u32(0);
+        }
+        if let Some(data) = self.data {
+            header.u64(data);
+        }
+        if let Origin::Connid(connid) = origin {
+            header.u32(connid);
+        }
+        if self.own != Own::default() {
+            header.u64(u64::from(self.own.rx) | u64::from(self.own.on_arrival) << 16);
+        }
+    }
+
+    /// Takes them off.
+    pub fn parse(flags: u16, reader: &mut Reader<'_>) -> Result<(Origin, Self), Malformed> {
+        let mut origin = Origin::Unsaid;
+        if flags & flag::RAW_ADDRESS != 0 {
+            let len = reader.u32()? as usize;
+            let bytes = reader.take(len)?;
+            let address = RawAddress::from_bytes(bytes).ok_or(Malformed::Field("raw address"))?;
+            origin = Origin::Address(address);
+        }
+        let data = if flags & flag::CQ_DATA != 0 { Some(reader.u64()?) } else { None };
+        if flags & flag::CONNID != 0 {
+            let connid = reader.u32()?;
+            if origin == Origin::Unsaid {
+                origin = Origin::Connid(connid);
+            }
+        }
+        let mut own = Own::default();
+        if flags & flag::OWN != 0 {
+            let word = reader.u64()?;
+            if word >> 17 != 0 {
+                return Err(Malformed::Field("own header"));
+            }
+            own = Own { rx: word as u16, on_arrival: word >> 16 != 0 };
+        }
+        Ok((origin, Self { data, own }))
+    }
+}
+
+/// A note: message id, words, origin, payload.
+pub(super) fn parse_note(flags: u16, mut reader: Reader<'_>) -> Result<(Origin, Packet<'_>), Malformed> {
+    let msg_id = reader.u32()?;
+    let words = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+    let (origin, _) = Options::parse(flags, &mut reader)?;
+    Ok((origin, Packet::Note { msg_id, words, payload: reader.0 }))
+}
+
+impl Header {
+    /// Of a note.
+    pub fn of_note(origin: Origin, msg_id: u32, words: [u64; 4]) -> Self {
+        let options = Options::default();
+        let mut header = Self::new(kind::NOTE, options.flags(origin));
+        header.u32(msg_id);
+        for word in words {
+            header.u64(word);
+        }
+        options.encode(origin, &mut header);
+        header
+    }
+
+    /// The whole of a wish: whether messages are to wait.
+    pub fn of_pause(connid: u32, on: bool) -> Self {
+        let mut header = Self::new(kind::PAUSE, flag::CONNID);
+        header.u32(on.into()).u32(connid);
+        header
+    }
+}

@@ -1,0 +1,225 @@
+//! Requests to write and to read (RTW, RTR; sections 3.3, 4.1, 4.2).
+
+use super::cursor::Reader;
+use super::request::Options;
+use super::{Header, Malformed, Origin, Own, flag, kind};
+
+/// A piece of memory of the packet's receiver, or, of what it is to read, of its sender (`efa_rma_iov`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Iov {
+    /// Its first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Its registration.
+    pub key: u64,
+}
+
+/// Up to [`Iovs::MOST`] of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Iovs {
+    all: [Iov; Iovs::MOST],
+    count: usize,
+}
+
+impl Iovs {
+    /// As many as C libfabric takes (`EFA_RDM_IOV_LIMIT`).
+    pub const MOST: usize = 4;
+
+    /// These; `None` if they are too many.
+    pub fn new(iovs: impl IntoIterator<Item = Iov>) -> Option<Self> {
+        let mut these = Self::default();
+        for iov in iovs {
+            *these.all.get_mut(these.count)? = iov;
+            these.count += 1;
+        }
+        Some(these)
+    }
+
+    pub(super) fn encode(&self, header: &mut Header) {
+        for iov in &**self {
+            header.u64(iov.addr).u64(iov.len).u64(iov.key);
+        }
+    }
+
+    pub(super) fn parse(count: u32, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut these = Self::default();
+        for _ in 0..count {
+            let here = these.all.get_mut(these.count).ok_or(Malformed::Field("iov_count"))?;
+            *here = Iov { addr: reader.u64()?, len: reader.len("iov.len")? as u64, key: reader.u64()? };
+            here.addr.checked_add(here.len).ok_or(Malformed::Field("iov.addr"))?;
+            these.count += 1;
+        }
+        Ok(these)
+    }
+
+    /// Refuses pieces that have not `len` bytes together.
+    pub(super) fn cover(&self, len: usize) -> Result<(), Malformed> {
+        let total = self.iter().try_fold(0u64, |sum, iov| sum.checked_add(iov.len));
+        if total == Some(len as u64) { Ok(()) } else { Err(Malformed::Field("iov.len")) }
+    }
+}
+
+impl std::ops::Deref for Iovs {
+    type Target = [Iov];
+
+    fn deref(&self) -> &[Iov] {
+        &self.all[..self.count]
+    }
+}
+
+/// How a write's payload comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteForm<'a> {
+    /// In this packet.
+    Eager(&'a [u8]),
+    /// As the responder clears it.
+    LongCts {
+        /// Bytes in all.
+        len: usize,
+        /// Packets of data that the requester would like to send at once.
+        credits: u32,
+        /// The first bytes.
+        payload: &'a [u8],
+    },
+    /// The responder reads it.
+    LongRead {
+        /// Bytes in all.
+        len: usize,
+        /// Where it lies.
+        from: Iovs,
+    },
+}
+
+impl<'a> WriteForm<'a> {
+    /// The bytes behind the header.
+    pub fn payload(&self) -> &'a [u8] {
+        match *self {
+            Self::Eager(payload) | Self::LongCts { payload, .. } => payload,
+            Self::LongRead { .. } => &[],
+        }
+    }
+}
+
+/// A remote write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write<'a> {
+    /// Where to.
+    pub remote: Iovs,
+    /// CQ data.
+    pub data: Option<u64>,
+    /// Whether the requester wants a receipt.
+    pub confirm: bool,
+    /// Names it to the requester; 0 where the packet has no such field.
+    pub send_id: u32,
+    /// Between endpoints of this library.
+    pub own: Own,
+    /// How its payload comes.
+    pub form: WriteForm<'a>,
+}
+
+impl<'a> Write<'a> {
+    /// Everything but the payload.
+    pub fn encode(&self, origin: Origin) -> Header {
+        let what = match (&self.form, self.confirm) {
+            (WriteForm::Eager(_), false) => kind::EAGER_RTW,
+            (WriteForm::Eager(_), true) => kind::DC_EAGER_RTW,
+            (WriteForm::LongCts { .. }, false) => kind::LONGCTS_RTW,
+            (WriteForm::LongCts { .. }, true) => kind::DC_LONGCTS_RTW,
+            (WriteForm::LongRead { .. }, _) => kind::LONGREAD_RTW,
+        };
+        let options = Options { data: self.data, own: self.own };
+        let mut header = Header::new(what, options.flags(origin) | flag::RMA);
+        header.u32(self.remote.len() as u32);
+        let mut from = Iovs::default();
+        match self.form {
+            WriteForm::Eager(_) if self.confirm => {
+                header.u32(self.send_id).u32(0);
+            }
+            WriteForm::Eager(_) => {}
+            WriteForm::LongCts { len, credits, .. } => {
+                header.len_of(len).u32(self.send_id).u32(credits);
+            }
+            WriteForm::LongRead { len, from: iovs } => {
+                header.len_of(len).u32(self.send_id).u32(iovs.len() as u32);
+                from = iovs;
+            }
+        }
+        self.remote.encode(&mut header);
+        options.encode(origin, &mut header);
+        from.encode(&mut header);
+        header
+    }
+
+    pub(super) fn parse(what: u8, flags: u16, mut reader: Reader<'a>) -> Result<(Origin, Self), Malformed> {
+        let r = &mut reader;
+        let count = r.u32()?;
+        let confirm = matches!(what, kind::DC_EAGER_RTW | kind::DC_LONGCTS_RTW);
+        let (mut len, mut send_id, mut number) = (0, 0, 0);
+        match what {
+            kind::EAGER_RTW => {}
+            kind::DC_EAGER_RTW => (send_id, _) = (r.u32()?, r.u32()?),
+            _ => (len, send_id, number) = (r.len("msg_length")?, r.u32()?, r.u32()?),
+        }
+        let remote = Iovs::parse(count, r)?;
+        let (origin, options) = Options::parse(flags, r)?;
+        let form = match what {
+            kind::EAGER_RTW | kind::DC_EAGER_RTW => {
+                // One without pieces only asks for a handshake.
+                remote.cover(r.0.len())?;
+                WriteForm::Eager(reader.0)
+            }
+            kind::LONGREAD_RTW => {
+                let from = Iovs::parse(number, r)?;
+                from.cover(len)?;
+                remote.cover(len)?;
+                WriteForm::LongRead { len, from }
+            }
+            _ => {
+                remote.cover(len)?;
+                if r.0.len() > len {
+                    return Err(Malformed::Field("msg_length"));
+                }
+                WriteForm::LongCts { len, credits: number, payload: reader.0 }
+            }
+        };
+        Ok((origin, Self { remote, data: options.data, confirm, send_id, own: options.own, form }))
+    }
+}
+
+/// A remote read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Where from.
+    pub remote: Iovs,
+    /// Bytes in all.
+    pub len: usize,
+    /// Names it to the requester.
+    pub recv_id: u32,
+    /// Bytes that the responder may send at once; `None` if one packet has all.
+    pub cleared: Option<u32>,
+}
+
+impl Read {
+    /// The whole packet.
+    pub fn encode(&self, origin: Origin) -> Header {
+        let options = Options::default();
+        let what = if self.cleared.is_some() { kind::LONGCTS_RTR } else { kind::SHORT_RTR };
+        let mut header = Header::new(what, options.flags(origin) | flag::RMA);
+        header.u32(self.remote.len() as u32).len_of(self.len);
+        header.u32(self.recv_id).u32(self.cleared.unwrap_or(0));
+        self.remote.encode(&mut header);
+        options.encode(origin, &mut header);
+        header
+    }
+
+    pub(super) fn parse(what: u8, flags: u16, mut reader: Reader<'_>) -> Result<(Origin, Self), Malformed> {
+        let r = &mut reader;
+        let (count, len, recv_id, cleared) = (r.u32()?, r.len("msg_length")?, r.u32()?, r.u32()?);
+        let remote = Iovs::parse(count, r)?;
+        remote.cover(len)?;
+        let (origin, _) = Options::parse(flags, r)?;
+        let cleared = (what == kind::LONGCTS_RTR).then_some(cleared);
+        Ok((origin, Self { remote, len, recv_id, cleared }))
+    }
+}
