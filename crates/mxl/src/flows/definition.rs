@@ -135,6 +135,14 @@ pub enum Geometry {
     },
 }
 
+impl Geometry {
+    /// Grains or samples a second.
+    pub fn rate(&self) -> Rational {
+        let (Self::Grains { rate, .. } | Self::Samples { rate, .. }) = *self;
+        rate
+    }
+}
+
 impl FlowDefinition {
     fn new(label: &str, role: &str, format: Format) -> Result<Self, Error> {
         let hint = GroupHint { group: label.replace(':', " "), role: role.to_owned(), scope: None };
