@@ -183,13 +183,7 @@ impl Domain {
         let Geometry::Grains { .. } = definition.geometry() else {
             return Err(Error::argument(format!("flow {} is audio: it has samples", definition.id)));
         };
-        let (flow, created) = self.create(definition, text, hints)?;
-        let writer = GrainWriter::new(flow, &self.watcher()?)?;
-        if let Err(conflict) = compare(writer.shape(), definition) {
-            writer.refuse();
-            return Err(conflict);
-        }
-        Ok(Created { writer, created })
+        self.create_as(definition, text, hints)
     }
 
     /// Makes or opens a flow of samples.
@@ -217,13 +211,7 @@ impl Domain {
         let Geometry::Samples { .. } = definition.geometry() else {
             return Err(Error::argument(format!("flow {} is no audio: it has grains", definition.id)));
         };
-        let (flow, created) = self.create(definition, text, hints)?;
-        let writer = SampleWriter::new(flow)?;
-        if let Err(conflict) = compare(writer.shape(), definition) {
-            writer.refuse();
-            return Err(conflict);
-        }
-        Ok(Created { writer, created })
+        self.create_as(definition, text, hints)
     }
 
     /// Opens a flow of grains to read it.
@@ -240,6 +228,22 @@ impl Domain {
     /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for grains.
     pub fn read_samples(&self, id: Uuid) -> Result<SampleReader, Error> {
         SampleReader::new(Flow::read(&self.dir(id), id)?)
+    }
+
+    fn create_as<W: Writer>(
+        &self,
+        definition: &FlowDefinition,
+        text: &[u8],
+        hints: &BatchHints,
+    ) -> Result<Created<W>, Error> {
+        let (flow, created) = self.create(definition, text, hints)?;
+        let writer = W::open(flow, self)?;
+        if let Err(conflict) = compare(writer.shape(), definition) {
+            // The flow is not its caller's: it stays as it is.
+            writer.flow().keep();
+            return Err(conflict);
+        }
+        Ok(Created { writer, created })
     }
 
     fn create(
@@ -275,7 +279,7 @@ impl Domain {
         hints: &BatchHints,
     ) -> Result<Plan<'a>, Error> {
         let geometry = definition.geometry();
-        let (Geometry::Grains { rate, .. } | Geometry::Samples { rate, .. }) = geometry;
+        let rate = geometry.rate();
         let in_history = |times: u128| {
             let count = u128::from(self.inner.history) * times * rate.numerator as u128;
             u32::try_from(count / (1_000_000_000 * rate.denominator as u128)).unwrap_or(u32::MAX)
@@ -305,7 +309,7 @@ impl Domain {
         Ok(Plan { id: definition.id, text, format, geometry, ring, max_commit_batch, max_sync_batch })
     }
 
-    fn watcher(&self) -> Result<Arc<Watcher>, Error> {
+    pub(crate) fn watcher(&self) -> Result<Arc<Watcher>, Error> {
         let mut there = self.inner.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watcher) = there.upgrade() {
             return Ok(watcher);
@@ -356,6 +360,16 @@ fn compare(there: Shape, definition: &FlowDefinition) -> Result<(), Error> {
         (there, wanted) if there == wanted => Ok(()),
         (there, wanted) => conflict("geometry", format!("{there:?}"), format!("{wanted:?}")),
     }
+}
+
+/// A writer of either kind, as it is opened.
+pub(crate) trait Writer: Sized {
+    /// Maps the flow's ring.
+    fn open(flow: Flow, domain: &Domain) -> Result<Self, Error>;
+    /// What the ring is.
+    fn shape(&self) -> Shape;
+    /// The flow.
+    fn flow(&self) -> &Flow;
 }
 
 /// What two writers of a flow must agree on.

@@ -272,3 +272,46 @@ fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
         format => broken(format!("format {format} is not supported")),
     }
 }
+
+/// What readers and writers of grains and of samples answer alike. Each has a field `flow`.
+macro_rules! describes_flow {
+    ($($handle:ident),*) => { $(
+        impl $handle {
+            /// Which flow.
+            pub fn id(&self) -> uuid::Uuid {
+                self.flow.info.id()
+            }
+
+            /// What the flow is.
+            pub fn info(&self) -> &$crate::FlowInfo {
+                &self.flow.info
+            }
+
+            /// Where the flow is.
+            pub fn runtime(&self) -> $crate::Runtime {
+                self.flow.runtime()
+            }
+
+            /// Grains or samples a second.
+            pub fn rate(&self) -> $crate::Rational {
+                self.flow.info.rate()
+            }
+
+            /// The newest committed index.
+            pub fn head(&self) -> u64 {
+                self.flow.words().head.load(std::sync::atomic::Ordering::Acquire)
+            }
+
+            /// Whether the flow still is the one of its name.
+            pub fn is_current(&self) -> bool {
+                self.flow.is_current()
+            }
+
+            /// For [`wait_any`](crate::wait_any).
+            pub fn watch(&self) -> $crate::Watch<'_> {
+                $crate::Watch::new(&self.flow)
+            }
+        }
+    )* };
+}
+pub(super) use describes_flow;

@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
-use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::copy::Shared;
 use super::definition::Geometry;
-use super::domain::Shape;
+use super::domain::{Domain, Shape, Writer};
 use super::file::{self, Mapping};
-use super::flow::{Flow, FlowInfo, Runtime};
+use super::flow::{Flow, describes_flow};
 use super::layout::{self, GrainHeader, PAYLOAD_OFFSET};
-use super::time::{self, Rational};
-use super::wait::{self, Ended, Wait, Watch};
-use super::watcher::{Watched, Watcher};
+use super::time;
+use super::wait::{self, Ended, Wait};
+use super::watcher::Watched;
 use super::{Error, scaffold};
 use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
 use crate::ring;
@@ -135,6 +134,8 @@ pub struct GrainReader {
     touched: AtomicU64,
 }
 
+describes_flow!(GrainReader, GrainWriter);
+
 impl GrainReader {
     pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
         let slots = slots(&flow, false)?;
@@ -142,44 +143,9 @@ impl GrainReader {
         Ok(Self { flow, slots, access, touched: AtomicU64::new(0) })
     }
 
-    /// Which flow.
-    pub fn id(&self) -> Uuid {
-        self.flow.info.id()
-    }
-
-    /// What the flow is.
-    pub fn info(&self) -> &FlowInfo {
-        &self.flow.info
-    }
-
-    /// Where the flow is.
-    pub fn runtime(&self) -> Runtime {
-        self.flow.runtime()
-    }
-
-    /// Grains a second.
-    pub fn rate(&self) -> Rational {
-        self.flow.info.rate()
-    }
-
     /// Grains of the ring.
     pub fn grains(&self) -> u64 {
         self.slots.len() as u64
-    }
-
-    /// The newest committed index.
-    pub fn head(&self) -> u64 {
-        self.flow.words().head.load(Ordering::Acquire)
-    }
-
-    /// Whether the flow still is the one of its name.
-    pub fn is_current(&self) -> bool {
-        self.flow.is_current()
-    }
-
-    /// For [`wait_any`](super::wait_any).
-    pub fn watch(&self) -> Watch<'_> {
-        Watch::new(&self.flow)
     }
 
     /// A whole grain.
@@ -343,53 +309,9 @@ pub struct GrainWriter {
 }
 
 impl GrainWriter {
-    pub(crate) fn new(flow: Flow, watcher: &Arc<Watcher>) -> Result<Self, Error> {
-        let slots = slots(&flow, true)?;
-        let flow = Arc::new(flow);
-        let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { _watched: watcher.add(&flow), flow, slots, open })
-    }
-
-    /// It is not what its caller took it for: the flow stays as it is.
-    pub(crate) fn refuse(self) {
-        self.flow.keep();
-    }
-
-    pub(crate) fn shape(&self) -> Shape {
-        let slice_sizes = self.flow.info.config.discrete().slice_sizes;
-        let (payload, slices) = (self.slots[0].payload, self.slots[0].slices);
-        let geometry = Geometry::Grains { rate: self.rate(), payload, slices, slice_sizes };
-        Shape { format: self.flow.info.config.common.format, geometry }
-    }
-
-    /// Which flow.
-    pub fn id(&self) -> Uuid {
-        self.flow.info.id()
-    }
-
-    /// What the flow is.
-    pub fn info(&self) -> &FlowInfo {
-        &self.flow.info
-    }
-
-    /// Where the flow is.
-    pub fn runtime(&self) -> Runtime {
-        self.flow.runtime()
-    }
-
-    /// Grains a second.
-    pub fn rate(&self) -> Rational {
-        self.flow.info.rate()
-    }
-
     /// Grains of the ring.
     pub fn grains(&self) -> u64 {
         self.slots.len() as u64
-    }
-
-    /// Whether the flow still is the one of its name.
-    pub fn is_current(&self) -> bool {
-        self.flow.is_current()
     }
 
     /// Opens a grain to write it. Several may be open, of different slots; what was committed of the same grain stays.
@@ -444,6 +366,26 @@ impl GrainWriter {
         let slot = slot(&self.slots, info.index).words();
         protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now());
         self.flow.wake();
+    }
+}
+
+impl Writer for GrainWriter {
+    fn open(flow: Flow, domain: &Domain) -> Result<Self, Error> {
+        let slots = slots(&flow, true)?;
+        let flow = Arc::new(flow);
+        let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { _watched: domain.watcher()?.add(&flow), flow, slots, open })
+    }
+
+    fn shape(&self) -> Shape {
+        let slice_sizes = self.flow.info.config.discrete().slice_sizes;
+        let (payload, slices) = (self.slots[0].payload, self.slots[0].slices);
+        let geometry = Geometry::Grains { rate: self.rate(), payload, slices, slice_sizes };
+        Shape { format: self.flow.info.config.common.format, geometry }
+    }
+
+    fn flow(&self) -> &Flow {
+        &self.flow
     }
 }
 

@@ -5,19 +5,17 @@ use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
-use uuid::Uuid;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Error;
 use super::copy::Shared;
 use super::definition::Geometry;
-use super::domain::Shape;
+use super::domain::{Domain, Shape, Writer};
 use super::file::{self, Mapping};
-use super::flow::{Flow, FlowInfo, Runtime};
-use super::time::{self, Rational};
-use super::wait::{self, Ended, Wait, Watch};
+use super::flow::{Flow, describes_flow};
+use super::time;
+use super::wait::{self, Ended, Wait};
 use crate::protocol::{self, Miss};
 use crate::ring::{self, Batches, Window};
 
@@ -99,30 +97,12 @@ pub struct SampleReader {
     ring: Channels,
 }
 
+describes_flow!(SampleReader, SampleWriter);
+
 impl SampleReader {
     pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
         let ring = Channels::open(&flow, false)?;
         Ok(Self { flow, ring })
-    }
-
-    /// Which flow.
-    pub fn id(&self) -> Uuid {
-        self.flow.info.id()
-    }
-
-    /// What the flow is.
-    pub fn info(&self) -> &FlowInfo {
-        &self.flow.info
-    }
-
-    /// Where the flow is.
-    pub fn runtime(&self) -> Runtime {
-        self.flow.runtime()
-    }
-
-    /// Samples a second.
-    pub fn rate(&self) -> Rational {
-        self.flow.info.rate()
     }
 
     /// Channels.
@@ -138,21 +118,6 @@ impl SampleReader {
     /// Samples that one read takes, at most.
     pub fn max_read(&self) -> u64 {
         self.ring.length / 2
-    }
-
-    /// The newest committed index.
-    pub fn head(&self) -> u64 {
-        self.flow.words().head.load(Ordering::Acquire)
-    }
-
-    /// Whether the flow still is the one of its name.
-    pub fn is_current(&self) -> bool {
-        self.flow.is_current()
-    }
-
-    /// For [`wait_any`](super::wait_any).
-    pub fn watch(&self) -> Watch<'_> {
-        Watch::new(&self.flow)
     }
 
     /// The `count` samples before `index`, of every channel.
@@ -253,44 +218,6 @@ pub struct SampleWriter {
 }
 
 impl SampleWriter {
-    pub(crate) fn new(flow: Flow) -> Result<Self, Error> {
-        let ring = Channels::open(&flow, true)?;
-        let common = flow.info.config.common;
-        let batches = Mutex::new(Batches::new(common.max_commit_batch, common.max_sync_batch));
-        Ok(Self { flow, ring, batches })
-    }
-
-    /// It is not what its caller took it for: the flow stays as it is.
-    pub(crate) fn refuse(self) {
-        self.flow.keep();
-    }
-
-    pub(crate) fn shape(&self) -> Shape {
-        let (rate, channels, word) = (self.rate(), self.ring.channels, self.ring.word as u32);
-        let geometry = Geometry::Samples { rate, channels, word };
-        Shape { format: self.flow.info.config.common.format, geometry }
-    }
-
-    /// Which flow.
-    pub fn id(&self) -> Uuid {
-        self.flow.info.id()
-    }
-
-    /// What the flow is.
-    pub fn info(&self) -> &FlowInfo {
-        &self.flow.info
-    }
-
-    /// Where the flow is.
-    pub fn runtime(&self) -> Runtime {
-        self.flow.runtime()
-    }
-
-    /// Samples a second.
-    pub fn rate(&self) -> Rational {
-        self.flow.info.rate()
-    }
-
     /// Channels.
     pub fn channels(&self) -> u32 {
         self.ring.channels
@@ -299,11 +226,6 @@ impl SampleWriter {
     /// Samples that one commit takes, at most.
     pub fn max_write(&self) -> u64 {
         self.ring.length / 2
-    }
-
-    /// Whether the flow still is the one of its name.
-    pub fn is_current(&self) -> bool {
-        self.flow.is_current()
     }
 
     /// Opens the `count` samples before `index`, of every channel.
@@ -342,6 +264,25 @@ impl SampleWriter {
         if signal {
             self.flow.wake();
         }
+    }
+}
+
+impl Writer for SampleWriter {
+    fn open(flow: Flow, _: &Domain) -> Result<Self, Error> {
+        let ring = Channels::open(&flow, true)?;
+        let common = flow.info.config.common;
+        let batches = Mutex::new(Batches::new(common.max_commit_batch, common.max_sync_batch));
+        Ok(Self { flow, ring, batches })
+    }
+
+    fn shape(&self) -> Shape {
+        let (rate, channels, word) = (self.rate(), self.ring.channels, self.ring.word as u32);
+        let geometry = Geometry::Samples { rate, channels, word };
+        Shape { format: self.flow.info.config.common.format, geometry }
+    }
+
+    fn flow(&self) -> &Flow {
+        &self.flow
     }
 }
 
