@@ -3,6 +3,15 @@
 use ofi::raw::{AddrFormat, EpType, Hints};
 use testkit::Kit;
 
+#[path = "../verbs/loss.rs"]
+mod loss;
+#[path = "../verbs/native.rs"]
+mod native;
+
+use loss::victim;
+
+testkit::roles!(victim);
+
 /// Reliable datagram endpoints, by IPv4.
 struct VerbsPair;
 

@@ -301,6 +301,7 @@ pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 pub const IBV_WR_SEND: c_uint = 2;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
+pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 2;
 pub const IBV_QPT_RC: c_uint = 2;
 pub const IBV_PORT_ACTIVE: c_int = 4;

@@ -11,7 +11,7 @@ use crate::pd::ProtectionDomain;
 use crate::srq::SharedReceiveQueue;
 
 /// A piece of registered memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Its first byte.
     pub addr: *mut u8,
@@ -28,7 +28,7 @@ impl Segment {
 }
 
 /// A peer's memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Its first byte.
     pub addr: u64,
@@ -89,16 +89,16 @@ impl QueuePair {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Posts a send.
+    /// Posts a send. With `fence` it begins when all reads before it have ended.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
     /// The memory is registered, and lent until the request ends or the queue pair is gone.
-    pub unsafe fn send(&self, id: u64, from: &[Segment]) -> Result<()> {
+    pub unsafe fn send(&self, id: u64, from: &[Segment], fence: bool) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND, from, Remote { addr: 0, rkey: 0 }) }
+        unsafe { self.post(id, IBV_WR_SEND, from, Remote { addr: 0, rkey: 0 }, fence) }
     }
 
     /// Posts a read of the peer's memory.
@@ -110,23 +110,30 @@ impl QueuePair {
     /// As [`QueuePair::send`]; the memory is written.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from) }
+        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, false) }
     }
 
-    /// Posts a write to the peer's memory.
+    /// Posts a write to the peer's memory. `fence` as in [`QueuePair::send`].
     ///
     /// # Errors
     /// As [`QueuePair::send`].
     ///
     /// # Safety
     /// As [`QueuePair::send`].
-    pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote) -> Result<()> {
+    pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, fence: bool) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to) }
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, fence) }
     }
 
     /// Posts a request, whose end is reported.
-    unsafe fn post(&self, id: u64, opcode: u32, local: &[Segment], remote: Remote) -> Result<()> {
+    unsafe fn post(
+        &self,
+        id: u64,
+        opcode: u32,
+        local: &[Segment],
+        remote: Remote,
+        fence: bool,
+    ) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
         };
@@ -143,7 +150,7 @@ impl QueuePair {
             sg_list: pieces.as_mut_ptr(),
             num_sge: local.len() as c_int,
             opcode,
-            send_flags: IBV_SEND_SIGNALED,
+            send_flags: if fence { IBV_SEND_SIGNALED | IBV_SEND_FENCE } else { IBV_SEND_SIGNALED },
             imm_data: 0,
             remote_addr: remote.addr,
             rkey: remote.rkey,

@@ -132,7 +132,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
     unsafe { setup.attr.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
     setup.fill(0, 0xA5);
     // SAFETY: slot 0 stays as it is until the send has ended.
-    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)]) }.unwrap();
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], false) }.unwrap();
     let mut both = [setup.completion(), setup.completion()];
     both.sort_by_key(|entry| entry.id);
     assert_eq!(both.map(|entry| (entry.id, entry.status)), [(7, Status::SUCCESS), (8, Status::SUCCESS)]);
@@ -148,6 +148,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
             9,
             &[setup.slot(1, 500)],
             Remote { addr: from.addr + 2 * SLOT as u64, ..from },
+            true,
         )
     }
     .unwrap();
@@ -182,7 +183,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     cq.quiet(); // nothing is there, and this does not wait
     setup.attr.cq.arm().unwrap();
     // SAFETY: slot 0 stays as it is until the send has ended.
-    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)]) }.unwrap();
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)], false) }.unwrap();
     let both = [setup.completion(), setup.completion()];
     assert!(both.iter().all(|entry| entry.status == Status::SUCCESS));
     setup.attr.cq.quiet();

@@ -11,6 +11,7 @@ use ofi_api::Result;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::message::Source;
 use crate::sys::{Pages, Waiter};
 use crate::wire::SLOT;
 use crate::{failed, settings};
@@ -47,6 +48,24 @@ impl Slab {
     }
 }
 
+/// See [`Adapter::witness`].
+struct Witness {
+    region: MemoryRegion,
+    pages: Pages,
+}
+
+impl Witness {
+    /// Its length.
+    const LEN: usize = 8;
+
+    fn new(pd: &Arc<ProtectionDomain>) -> Result<Self> {
+        let pages = Pages::new(Self::LEN, false)?;
+        // SAFETY: the pages go after the registration, and nobody ever writes to them.
+        let region = unsafe { MemoryRegion::new(pd, pages.base(), Self::LEN, Access::RemoteRead) };
+        Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
+    }
+}
+
 /// A request that is under way.
 pub enum Posted {
     /// A record.
@@ -58,15 +77,15 @@ pub enum Posted {
         /// Those that end with it besides, of a pack.
         marks: Vec<u64>,
     },
-    /// A part of what is fetched.
-    Read { peer: Peer, pull: SlotId },
+    /// A part of a transfer.
+    Step { peer: Peer, transfer: SlotId, reads: bool, is_access: bool },
 }
 
 impl Posted {
     /// Whose lane it is on.
     pub fn peer(&self) -> Peer {
         match self {
-            Self::Send { peer, .. } | Self::Read { peer, .. } => *peer,
+            Self::Send { peer, .. } | Self::Step { peer, .. } => *peer,
         }
     }
 }
@@ -92,6 +111,8 @@ pub struct Adapter {
     /// Remote reads under way.
     pub reads: usize,
     pub waiter: Waiter,
+    /// A word that peers read behind their writes, which then are in memory.
+    witness: Witness,
     free: Vec<u32>,
     sending: Slab,
     receiving: Slab,
@@ -116,7 +137,7 @@ impl Adapter {
         let cq = CompletionQueue::new(&completions, size).map_err(failed)?;
         let srq = SharedReceiveQueue::new(pd, receives).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
-        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS)?, Slab::new(pd, receives)?);
+        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1)?, Slab::new(pd, receives)?);
         let size = REQUESTS.min(limits.max_queue) as u32;
         let attr = QueuePairAttr { pd: Arc::clone(pd), cq, srq, size, pieces: 1 };
         let free = (0..SEND_SLOTS as u32).collect();
@@ -128,6 +149,7 @@ impl Adapter {
             address,
             reads: 0,
             waiter,
+            witness: Witness::new(pd)?,
             free,
             sending,
             receiving,
@@ -156,6 +178,16 @@ impl Adapter {
     /// Nothing uses it any more.
     pub fn give_slot(&mut self, slot: u32) {
         self.free.push(slot);
+    }
+
+    /// The word that peers may read, as they name it.
+    pub fn witness(&self) -> Source {
+        Source { addr: self.witness.pages.base() as u64, len: Witness::LEN, rkey: self.witness.region.rkey() }
+    }
+
+    /// Memory here for what is read and not looked at: the end of the outgoing slots.
+    pub fn scratch(&self, len: usize) -> Segment {
+        self.sending.segment(SEND_SLOTS as u32, len)
     }
 
     /// The memory of a slot for a record on its way out.

@@ -34,9 +34,10 @@ impl Lane {
         let op = if executor.fetches() {
             Op::Read { pieces: out.results.into(), got: 0, len: out.len }
         } else {
-            Op::Confirm
+            Op::Access
         };
         self.outstanding += 1;
+        self.executed += 1;
         let id = host.open(out.peer, out.ticket, op);
         let mut fields = Fields::new();
         fields.word(id.to_wire()).word(executor.to_wire().into()).pieces(out.remote);

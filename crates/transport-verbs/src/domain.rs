@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use ibv::{Context, ProtectionDomain};
-use ofi_api::{Errno, Error, Info, Result};
+use ibv::{Access, Context, MemoryRegion, ProtectionDomain};
+use ofi_api::{Errno, Error, Info, MrMode, Result};
 
+use crate::cache::{Cache, Limits};
+use crate::region::Local;
 use crate::{address, failed, settings};
 
 /// An address of a device of this host.
@@ -61,9 +64,41 @@ pub struct Domain {
     pub pd: Arc<ProtectionDomain>,
     /// The address that endpoints have unless they are named.
     pub ip: IpAddr,
+    /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration later, while
+    /// peers still have the device's key of the first: then every access is looked at by the owner.
+    pub native: bool,
+    /// Registrations of local memory.
+    pub cache: Arc<Cache<MemoryRegion>>,
+    /// Counts registrations that were withdrawn from peers.
+    withdrawals: AtomicU64,
 }
 
 impl Domain {
+    /// A registration from which operations of this end read, or to which they write, `len` bytes from `addr` on.
+    ///
+    /// # Errors
+    /// Those of ibv_reg_mr(3).
+    ///
+    /// # Safety
+    /// The memory is lent until the operation has ended, which gives the registration back.
+    pub unsafe fn local(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
+        self.cache.get(addr.addr(), len, |start, len| {
+            let start = addr.with_addr(start);
+            // SAFETY: the caller's promise; of a whole range, that of whoever added it, until it is removed.
+            unsafe { MemoryRegion::new(&self.pd, start, len, Access::Local) }
+        })
+    }
+
+    /// A registration was withdrawn: endpoints tell the peers that know its key.
+    pub fn withdrawn(&self) {
+        self.withdrawals.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many were.
+    pub fn withdrawals(&self) -> u64 {
+        self.withdrawals.load(Ordering::Acquire)
+    }
+
     /// Opens the device that has the info's source address.
     ///
     /// # Errors
@@ -83,6 +118,10 @@ impl Domain {
             )
         })?;
         let pd = ProtectionDomain::new(own.context).map_err(|error| failed(&error))?;
-        Ok(Self { pd, ip: own.ip })
+        let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
+        let limits =
+            Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
+        let cache = Arc::new(Cache::new(limits));
+        Ok(Self { pd, ip: own.ip, native, cache, withdrawals: AtomicU64::new(0) })
     }
 }

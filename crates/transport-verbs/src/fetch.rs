@@ -1,8 +1,8 @@
-//! Payloads that are read from their sender by the device, straight into the receive.
+//! Transfers that the device does: payloads that are read from their sender, and reads and writes of a peer's memory.
 
 use std::collections::VecDeque;
 
-use ibv::{Access, MemoryRegion, Remote, Segment};
+use ibv::{Remote, Segment};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -11,27 +11,46 @@ use ofi_core::transport::{Host, Peer};
 use crate::Verbs;
 use crate::adapter::{Posted, READS, REQUESTS};
 use crate::lane::{Common, Lane};
-use crate::message::{Source, Token};
+use crate::message::{Op, Source, Token};
+use crate::region::Local;
 
-/// The longest single read: a power of two that every device can.
+/// The longest single request: a power of two that every device can.
 const LONGEST: usize = 1 << 20;
 
-/// A payload on its way.
-pub struct Pull {
-    /// The receive that it goes to.
-    pub into: SlotId,
-    token: Token,
-    /// Reads that are not posted yet.
-    todo: VecDeque<(Segment, Remote)>,
-    /// Reads that are under way.
-    posted: usize,
-    failed: Option<Errno>,
-    /// Registrations of the receive's memory.
-    _regions: Vec<MemoryRegion>,
+/// What ends with a transfer.
+pub enum End {
+    /// A receive, whose payload lies at its sender.
+    Receive { into: SlotId, token: Token },
+    /// An access to the peer's memory.
+    Access(SlotId),
+    /// Nothing: the peer says when the access ends, as it has been told something besides.
+    Told,
 }
 
-// SAFETY: segments are numbers; whoever uses them relies on the receive being open.
-unsafe impl Send for Pull {}
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub write: bool,
+    pub local: Segment,
+    pub remote: Remote,
+}
+
+// SAFETY: numbers; whoever posts it relies on the memory being lent.
+unsafe impl Send for Step {}
+
+/// A transfer on its way.
+pub struct Transfer {
+    pub end: End,
+    /// Requests that are not posted yet.
+    pub todo: VecDeque<Step>,
+    /// Requests that are under way.
+    pub posted: usize,
+    pub failed: Option<Errno>,
+    /// A slot that short accesses go through.
+    pub slot: Option<u32>,
+    /// Registrations of this end's memory.
+    pub regions: Vec<Local>,
+}
 
 impl Lane {
     /// Fetches an announced payload into the open receive `into`.
@@ -48,7 +67,7 @@ impl Lane {
         let mut failure = None;
         for (addr, len) in copy::runs(receiving.pieces, 0, receiving.len) {
             // SAFETY: lent until the receive ends; `settle_receives` stops the device before that.
-            match unsafe { MemoryRegion::new(&common.domain.transport.pd, addr, len, Access::Local) } {
+            match unsafe { common.domain.transport.local(addr, len) } {
                 Ok(region) => {
                     runs.push((addr, len, region.lkey()));
                     regions.push(region);
@@ -63,45 +82,67 @@ impl Lane {
             host.received(into, failure.map_or(Ok(()), Err));
             return self.discard(common, peer, &token);
         }
-        common.counts.regions += regions.len() as u64;
-        let todo = plan(&runs, &token.sources);
-        let pull = Pull { into, token, todo, posted: 0, failed: None, _regions: regions };
-        let id = self.pulls.insert(pull);
+        let todo = plan(false, &runs, &token.sources);
+        let end = End::Receive { into, token };
+        self.transfer(common, peer, Transfer { end, todo, posted: 0, failed: None, slot: None, regions });
+    }
+
+    /// Begins a transfer.
+    pub fn transfer(&mut self, common: &mut Common, peer: Peer, transfer: Transfer) {
+        let is_access = !matches!(transfer.end, End::Receive { .. });
+        let id = self.transfers.insert(transfer);
         self.fetching.push_back(id);
+        self.accesses_waiting += usize::from(is_access);
         self.fetch(common, peer);
     }
 
-    /// Posts reads, as far as there is room.
+    /// Posts requests of transfers, as far as there is room.
     pub fn fetch(&mut self, common: &mut Common, peer: Peer) {
         while let Some(&id) = self.fetching.front() {
-            let Some(pull) = self.pulls.get_mut(id) else {
+            let Some(transfer) = self.transfers.get_mut(id) else {
                 self.fetching.pop_front();
                 continue;
             };
-            while let Some(&(to, from)) = pull.todo.front() {
+            let is_access = !matches!(transfer.end, End::Receive { .. });
+            while let Some(&step) = transfer.todo.front() {
                 let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return };
-                if self.requests >= REQUESTS || common.adapter.reads >= READS {
+                if self.requests >= REQUESTS || (!step.write && common.adapter.reads >= READS) {
                     return common.hold(&mut self.is_dirty, peer);
                 }
-                let wr = common.adapter.posted.insert(Posted::Read { peer, pull: id });
-                // SAFETY: the receive's memory is registered, and lent until the receive ends; a lane that it ends for is lost first.
-                if let Err(error) = unsafe { qp.read(wr.to_wire(), &[to], from) } {
-                    tracing::warn!(target: "ofi::verbs::ep_data", %error, "a read cannot be posted");
+                let reads = !step.write;
+                let wr = common.adapter.posted.insert(Posted::Step { peer, transfer: id, reads, is_access });
+                // A write must not change what an earlier read of this end still answers with.
+                let fence = step.write && self.reads_out > 0;
+                let posted = if step.write {
+                    // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else uses.
+                    unsafe { qp.write(wr.to_wire(), &[step.local], step.remote, fence) }
+                } else {
+                    // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.
+                    unsafe { qp.read(wr.to_wire(), &[step.local], step.remote) }
+                };
+                if let Err(error) = posted {
+                    tracing::warn!(target: "ofi::verbs::ep_data", %error, "a request cannot be posted");
                     common.adapter.posted.remove(wr);
                     self.ending.get_or_insert(Errno::EIO);
                     return common.hold(&mut self.is_dirty, peer);
                 }
-                pull.todo.pop_front();
-                pull.posted += 1;
+                transfer.todo.pop_front();
+                transfer.posted += 1;
                 self.requests += 1;
-                common.adapter.reads += 1;
-                common.counts.reads += 1;
+                common.adapter.reads += usize::from(reads);
+                self.reads_out += usize::from(reads && is_access);
+                match (is_access, reads) {
+                    (false, _) => common.counts.reads += 1,
+                    (true, true) => common.counts.native_reads += 1,
+                    (true, false) => common.counts.native_writes += 1,
+                }
             }
             self.fetching.pop_front();
+            self.accesses_waiting -= usize::from(is_access);
         }
     }
 
-    /// A read has ended.
+    /// A request of a transfer has ended.
     pub fn fetched<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -110,24 +151,44 @@ impl Lane {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
-        let Some(pull) = self.pulls.get_mut(id) else { return };
-        pull.posted -= 1;
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        transfer.posted -= 1;
         if let Err(errno) = result {
-            pull.failed.get_or_insert(errno);
+            transfer.failed.get_or_insert(errno);
         }
-        if pull.posted > 0 || !pull.todo.is_empty() {
+        if transfer.posted > 0 || !transfer.todo.is_empty() {
             return;
         }
         // Its registrations go before the application has its memory back.
-        let Some(Pull { into, token, failed, _regions, .. }) = self.pulls.remove(id) else { return };
-        drop(_regions);
-        host.received(into, failed.map_or(Ok(()), Err));
-        self.discard(common, peer, &token);
+        let Some(Transfer { end, failed, slot, regions, .. }) = self.transfers.remove(id) else { return };
+        drop(regions);
+        let result = failed.map_or(Ok(()), Err);
+        match end {
+            End::Receive { into, token } => {
+                host.received(into, result);
+                self.discard(common, peer, &token);
+            }
+            End::Access(op) => {
+                if let (Ok(()), Some(slot)) = (result, slot)
+                    && let Some(Op::Native { read }) = host.op(peer, op)
+                {
+                    let len = read.iter().map(|piece| piece.len).sum();
+                    let from = common.adapter.outgoing(slot);
+                    // SAFETY: the device has read as many bytes into the slot; the pieces are lent until the read ends.
+                    unsafe { copy::scatter(from, len, read, 0) };
+                }
+                self.finish(host, peer, op, result);
+            }
+            End::Told => {}
+        }
+        if let Some(slot) = slot {
+            common.adapter.give_slot(slot);
+        }
     }
 }
 
-/// The reads that move the first bytes of `sources` to `runs`: each of one piece at either end.
-fn plan(runs: &[(*mut u8, usize, u32)], sources: &[Source]) -> VecDeque<(Segment, Remote)> {
+/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end.
+pub fn plan(write: bool, runs: &[(*mut u8, usize, u32)], sources: &[Source]) -> VecDeque<Step> {
     let mut todo = VecDeque::new();
     let mut from = sources.iter();
     let mut source: Option<Source> = None;
@@ -136,8 +197,8 @@ fn plan(runs: &[(*mut u8, usize, u32)], sources: &[Source]) -> VecDeque<(Segment
             let Some(mut here) = source.take().or_else(|| from.next().copied()) else { return todo };
             let part = len.min(here.len).min(LONGEST);
             if part > 0 {
-                let to = Segment { addr, len: part as u32, lkey };
-                todo.push_back((to, Remote { addr: here.addr, rkey: here.rkey }));
+                let local = Segment { addr, len: part as u32, lkey };
+                todo.push_back(Step { write, local, remote: Remote { addr: here.addr, rkey: here.rkey } });
             }
             (addr, len) = (addr.wrapping_add(part), len - part);
             (here.addr, here.len) = (here.addr + part as u64, here.len - part);
@@ -157,11 +218,13 @@ mod tests {
         let runs = [(base, 5, 1), (base.wrapping_add(100), LONGEST + 3, 2)];
         let source = |addr, len| Source { addr, len, rkey: addr as u32 };
         let sources = [source(10, 2), source(20, 0), source(30, LONGEST + 1), source(5_000_000, 900)];
-        let todo = plan(&runs, &sources);
-        let total: usize = todo.iter().map(|(to, _)| to.len as usize).sum();
+        let todo = plan(false, &runs, &sources);
+        let total: usize = todo.iter().map(|step| step.local.len as usize).sum();
         assert_eq!(total, LONGEST + 8);
-        let all: Vec<_> =
-            todo.iter().map(|(to, from)| (to.addr as u64, to.len as usize, from.addr)).collect();
+        let all: Vec<_> = todo
+            .iter()
+            .map(|step| (step.local.addr as u64, step.local.len as usize, step.remote.addr))
+            .collect();
         let first = LONGEST + 1 - 3;
         assert_eq!(
             all,

@@ -16,12 +16,14 @@ use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
+use rustc_hash::FxHashMap;
 
 use crate::Verbs;
 use crate::adapter::{Adapter, Posted, REQUESTS};
-use crate::fetch::Pull;
+use crate::fetch::{End, Transfer};
 use crate::meeting::Link;
 use crate::message::{Exposed, Op, QUEUE_LIMIT};
+use crate::native::Key;
 use crate::rma::{ServedRead, ServedWrite};
 use crate::wire::{Fields, HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
@@ -39,6 +41,8 @@ pub struct Common {
     pub dirty: Vec<Peer>,
     /// Peers whose records wait for room here.
     pub stalled: Vec<Peer>,
+    /// Whether accesses follow messages in order, so that whoever takes the messages has to execute them.
+    pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
     /// Tells this endpoint from an earlier one of the same address.
@@ -55,6 +59,9 @@ pub struct Counts {
     pub announced: u64,
     pub regions: u64,
     pub reads: u64,
+    pub native_reads: u64,
+    pub native_writes: u64,
+    pub given: u64,
     pub sent: u64,
     pub packs: u64,
     pub received: u64,
@@ -166,10 +173,21 @@ pub struct Lane {
     pub write: Option<Box<ServedWrite>>,
     /// Short messages that count as sent, but wait for the peer to want them.
     pub kept: Slots<(Exposed, usize)>,
-    pub pulls: Slots<Pull>,
+    pub transfers: Slots<Transfer>,
+    /// Transfers with requests that are not posted yet.
     pub fetching: VecDeque<SlotId>,
+    /// Of them, accesses to the peer's memory. What follows them waits.
+    pub accesses_waiting: usize,
+    /// Requests of accesses under way that read.
+    pub reads_out: usize,
     /// This end's operations that have not ended.
     pub outstanding: usize,
+    /// Of them, accesses that the peer executes.
+    pub executed: usize,
+    /// The peer's registrations that this end's device may access.
+    pub keys: FxHashMap<u64, Key>,
+    /// Keys that the peer was given, and what the device calls them.
+    pub given: FxHashMap<u64, u32>,
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
     /// The peer was asked to keep its payloads.
@@ -202,9 +220,14 @@ impl Lane {
             reads: VecDeque::new(),
             write: None,
             kept: Slots::default(),
-            pulls: Slots::default(),
+            transfers: Slots::default(),
             fetching: VecDeque::new(),
+            accesses_waiting: 0,
+            reads_out: 0,
             outstanding: 0,
+            executed: 0,
+            keys: FxHashMap::default(),
+            given: FxHashMap::default(),
             detached: 0,
             wished: false,
             peer_wishes: false,
@@ -229,6 +252,11 @@ impl Lane {
     /// Whether reads of the peer are being served.
     pub fn is_read(&self) -> bool {
         !self.reads.is_empty()
+    }
+
+    /// Whether commands wait to be posted.
+    pub fn has_commands(&self) -> bool {
+        !self.commands.is_empty()
     }
 
     /// Whether something waits to be posted.
@@ -273,8 +301,10 @@ impl Lane {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
-        if host.finish(peer, id, result).is_some() {
-            self.outstanding = self.outstanding.saturating_sub(1);
+        let Some(op) = host.finish(peer, id, result) else { return };
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if matches!(op, Op::Access | Op::Write(_) | Op::Read { .. }) {
+            self.executed = self.executed.saturating_sub(1);
         }
     }
 
@@ -334,7 +364,9 @@ impl Lane {
             Use::Waited => self.reserve,
             Use::Direct => self.reserve + self.held,
         };
-        self.is_open() && self.credits > kept && self.requests < REQUESTS
+        // Commands follow the accesses before them; answers are nobody's order.
+        let is_turn = of == Use::Answer || self.accesses_waiting == 0;
+        self.is_open() && is_turn && self.credits > kept && self.requests < REQUESTS
     }
 
     /// Posts the record in a slot; `marks` are those of a pack's other records.
@@ -354,8 +386,10 @@ impl Lane {
         let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return common.adapter.give_slot(slot) };
         let wr = common.adapter.posted.insert(Posted::Send { peer, slot, mark, marks });
         let segment = common.adapter.segment(slot, len);
+        // What the peer does on account of this must not change what a read of this end still answers with.
+        let fence = self.reads_out > 0;
         // SAFETY: the slot is the device's until the request has ended.
-        if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment]) } {
+        if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment], fence) } {
             // The connection cannot be used any more: what waits for this record ends with the lane.
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
             common.adapter.posted.remove(wr);
@@ -536,7 +570,7 @@ impl Lane {
         for wr in common.adapter.posted.ids(|posted| posted.peer() == peer) {
             match common.adapter.posted.remove(wr) {
                 Some(Posted::Send { slot, .. }) => common.adapter.give_slot(slot),
-                Some(Posted::Read { .. }) => common.adapter.reads -= 1,
+                Some(Posted::Step { reads, .. }) => common.adapter.reads -= usize::from(reads),
                 None => {}
             }
         }
@@ -548,13 +582,18 @@ impl Lane {
         }
         common.wishing.retain(|&other| other != peer);
         common.stalled.retain(|&other| other != peer);
-        let receives: Vec<SlotId> = old
-            .pulls
-            .ids(|_| true)
-            .into_iter()
-            .filter_map(|id| old.pulls.get(id).map(|pull| pull.into))
-            .collect();
-        drop(old.pulls); // and with them the registrations of receives
+        let mut receives = Vec::new();
+        let mut transfers = old.transfers;
+        for id in transfers.ids(|_| true) {
+            // And with it the registrations.
+            let Some(Transfer { end, slot, .. }) = transfers.remove(id) else { continue };
+            if let Some(slot) = slot {
+                common.adapter.give_slot(slot);
+            }
+            if let End::Receive { into, .. } = end {
+                receives.push(into);
+            }
+        }
         for into in receives {
             host.received(into, Err(errno));
         }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{CmId, Status, WorkCompletion};
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result, Statistic};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
+use crate::fetch::End;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::message::Token;
@@ -40,6 +41,8 @@ pub struct VerbsLanes {
     /// Entries that were taken out of the completion queue when it was armed.
     ready: VecDeque<WorkCompletion>,
     polls: u32,
+    /// Withdrawn registrations that were looked at.
+    withdrawals: u64,
     // The last: queue pairs go before the memory that they use.
     pub(crate) common: Common,
 }
@@ -84,6 +87,7 @@ impl VerbsLanes {
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
+            orders_messages: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
             adapter: Adapter::new(&domain.transport.pd, wanted)?,
             kept: 0,
             kept_limit: KEPT_LIMIT,
@@ -104,6 +108,7 @@ impl VerbsLanes {
             next_deadline: None,
             ready: VecDeque::new(),
             polls: 0,
+            withdrawals: domain.transport.withdrawals(),
             common,
         })
     }
@@ -156,6 +161,9 @@ impl VerbsLanes {
         if !self.common.wishing.is_empty() {
             self.lift_wishes(host);
         }
+        if self.common.domain.transport.withdrawals() != self.withdrawals {
+            self.tell_withdrawn();
+        }
         for peer in std::mem::take(&mut self.common.dirty) {
             self.tend(host, peer);
         }
@@ -205,14 +213,19 @@ impl VerbsLanes {
                             }
                         }
                     }
-                    Request::Read { pull, .. } => {
-                        common.adapter.reads -= 1;
-                        lane.fetched(common, host, peer, pull, result);
+                    Request::Step { transfer, reads, is_access, .. } => {
+                        common.adapter.reads -= usize::from(reads);
+                        lane.reads_out -= usize::from(reads && is_access);
+                        lane.fetched(common, host, peer, transfer, result);
                     }
                 }
                 if let Err(errno) = result {
                     tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %lane.address, "a request failed");
-                    lane.ending.get_or_insert(errno);
+                    // Only the access that was refused was to be.
+                    lane.ending.get_or_insert(match errno {
+                        Errno::EKEYREJECTED => Errno::ECONNRESET,
+                        errno => errno,
+                    });
                 }
                 if lane.waits() || lane.ending.is_some() {
                     common.hold(&mut lane.is_dirty, peer);
@@ -342,6 +355,15 @@ impl VerbsLanes {
         }
     }
 
+    /// Tells peers of keys that they were given and that are no more. Until they know, an access by the device ends the connection.
+    #[cold]
+    fn tell_withdrawn(&mut self) {
+        self.withdrawals = self.common.domain.transport.withdrawals();
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            lane.tell_withdrawn(&mut self.common, peer as Peer);
+        }
+    }
+
     /// Tells peers that payloads may come again.
     #[cold]
     fn lift_wishes<H: Host<Verbs>>(&mut self, host: &mut H) {
@@ -443,7 +465,7 @@ fn outcome(status: Status) -> Result<(), Errno> {
         Status::SUCCESS => Ok(()),
         Status::FLUSHED => Err(Errno::ECONNRESET),
         Status::RETRY_EXCEEDED => Err(Errno::ECONNABORTED),
-        Status::REMOTE_ACCESS => Err(Errno::EIO),
+        Status::REMOTE_ACCESS => Err(Errno::EKEYREJECTED),
         _ => Err(Errno::EIO),
     }
 }
@@ -471,6 +493,12 @@ fn dispatch<H: Host<Verbs>>(
         kind::WRITE_PART => lane.take_write_part(common, host, peer, body),
         kind::READ => lane.take_read(common, host, peer, body),
         kind::ATOMIC => lane.take_atomic(common, host, peer, body),
+        kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
+        kind::KEY => lane.take_key(body).map(|()| Flow::Next),
+        kind::KEY_GONE => {
+            lane.keys.remove(&Words(body).next()?);
+            Ok(Flow::Next)
+        }
         kind::NOTE => {
             let mut words = Words(body);
             let say = [words.next()?, words.next()?, words.next()?, words.next()?];
@@ -558,9 +586,15 @@ impl Lanes<Verbs> for State {
     fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
         let Ok(lanes) = self.open() else { return };
         for peer in 0..lanes.lanes.len() {
-            let lane = &lanes.lanes[peer];
-            let gone = |pull: &crate::fetch::Pull| host.receiving(pull.into).is_none();
-            if lane.pulls.ids(gone).is_empty() {
+            let mut is_gone = false;
+            for id in lanes.lanes[peer].transfers.ids(|_| true) {
+                is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
+                    Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
+                    Some(&End::Access(op)) => host.op(peer as Peer, op).is_none(),
+                    Some(End::Told) | None => false,
+                };
+            }
+            if !is_gone {
                 continue;
             }
             // The device may be writing there: only the end of the connection stops it.
@@ -603,6 +637,19 @@ impl Lanes<Verbs> for State {
         add("verbs_eager", counts.eager, "messages sent inside a record");
         add("verbs_announced", counts.announced, "messages announced, for the receiver to read");
         add("verbs_reads", counts.reads, "remote reads posted for announced messages");
+        add(
+            "verbs_native_writes",
+            counts.native_writes,
+            "requests that write a peer's memory without its help",
+        );
+        add("verbs_native_reads", counts.native_reads, "requests that read a peer's memory without its help");
+        add("verbs_keys_given", counts.given, "registrations whose device keys a peer was given");
+        let cache = lanes.common.domain.transport.cache.counts();
+        add("verbs_mr_cache_hits", cache.hits, "uses of a registration of local memory that was kept");
+        add("verbs_mr_cache_misses", cache.misses, "registrations of local memory that had to be made");
+        add("verbs_mr_cache_evictions", cache.evictions, "registrations that others had to make room for");
+        add("verbs_mr_cache_count", cache.kept as u64, "registrations that are kept now");
+        add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
         add("verbs_packs", counts.packs, "of them, those that carry several that had waited");

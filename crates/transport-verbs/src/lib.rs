@@ -8,6 +8,7 @@
 mod adapter;
 mod address;
 mod atomic;
+mod cache;
 mod domain;
 mod fetch;
 mod lane;
@@ -15,7 +16,9 @@ mod lanes;
 mod meeting;
 mod memory;
 mod message;
+mod native;
 mod provider;
+mod region;
 mod rma;
 mod settings;
 mod sys;
@@ -35,7 +38,7 @@ pub struct Verbs;
 
 impl Transport for Verbs {
     type Domain = domain::Domain;
-    type Region = ();
+    type Region = region::Region;
     type Lanes = lanes::State;
     type Op = message::Op;
     type Token = message::Token;
@@ -50,20 +53,21 @@ impl Transport for Verbs {
         Ok(lanes::State::new(domain, info))
     }
 
-    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+    fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(region::Region::new(domain, attr))
+    }
+
+    fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
+        region.withdraw(domain); // what the owner executes is checked when its bytes are copied
         Ok(())
     }
 
-    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
-        Ok(()) // every access is checked when its bytes are copied, by the owner
-    }
-
     fn alloc(
-        _domain: &Arc<DomainPart<Self>>,
+        domain: &Arc<DomainPart<Self>>,
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
-        memory::alloc(len, placement)
+        memory::alloc(&domain.transport.cache, len, placement)
     }
 
     fn atomic_size() -> usize {

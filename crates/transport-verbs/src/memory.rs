@@ -4,19 +4,36 @@ use std::sync::Arc;
 
 use ofi_api::{LibraryMemory, Placement, Result};
 
+use ibv::MemoryRegion;
+
+use crate::cache::{Cache, RangeId};
 use crate::sys::Pages;
 
 struct Handle {
     pages: Pages,
     len: usize,
+    cache: Arc<Cache<MemoryRegion>>,
+    range: RangeId,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.cache.remove(self.range);
+    }
 }
 
 /// Allocates `len` bytes, zeroed.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
-pub fn alloc(len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>> {
-    Ok(Arc::new(Handle { pages: Pages::new(len, placement.huge)?, len }))
+pub fn alloc(
+    cache: &Arc<Cache<MemoryRegion>>,
+    len: usize,
+    placement: Placement,
+) -> Result<Arc<dyn LibraryMemory>> {
+    let pages = Pages::new(len, placement.huge)?;
+    let range = cache.add(pages.base().addr(), len);
+    Ok(Arc::new(Handle { pages, len, cache: Arc::clone(cache), range }))
 }
 
 impl LibraryMemory for Handle {

@@ -18,8 +18,12 @@ pub enum Op {
     Sent,
     /// A message that was injected before there was a connection with its peer.
     Injected,
-    /// A short message or write that waits for word from the peer.
+    /// A short message that waits for word from the peer.
     Confirm,
+    /// A short write or an atomic, executed by the peer, which sends word of it.
+    Access,
+    /// A read or write that the device does. What is read through a slot goes here.
+    Native { read: Box<[Piece]> },
     /// An announced message, which the peer may read.
     Message(Exposed),
     /// A long remote write.
@@ -88,7 +92,7 @@ pub struct Exposed {
 }
 
 /// A piece of a payload at its sender.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Its first byte.
     pub addr: u64,

@@ -39,14 +39,18 @@ impl Lane {
         out: &OutRma<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
+        if let Some(posted) = self.native(common, host, out)? {
+            return Ok(posted);
+        }
         let data = out.remote_data();
         let short = out.write && out.len <= PAYLOAD;
         let op = match (out.write, short) {
-            (true, true) => Op::Confirm,
+            (true, true) => Op::Access,
             (true, false) => Op::Write(Payload::new(out.pieces, out.len, out.flags)),
             (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
         };
         self.outstanding += 1;
+        self.executed += 1;
         let id = host.open(out.peer, out.ticket, op);
         let mut fields = Fields::new();
         fields.word(id.to_wire()).pieces(out.remote);
@@ -126,6 +130,9 @@ impl Lane {
                 Err(errno) => Err(errno),
             };
         self.done(common, peer, 0, op, result);
+        if result.is_ok() {
+            self.give_keys(common, peer, &remote);
+        }
         Ok(Flow::Next)
     }
 
@@ -189,6 +196,9 @@ impl Lane {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
             }
             self.done(common, peer, 0, op, write.failed.map_or(Ok(()), Err));
+            if write.failed.is_none() {
+                self.give_keys(common, peer, &write.remote);
+            }
         }
         Ok(Flow::Next)
     }
@@ -239,6 +249,7 @@ impl Lane {
         read.done += part;
         if read.done == read.len {
             host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
+            self.give_keys(common, peer, &read.remote);
         } else {
             self.reads.push_front(read);
         }

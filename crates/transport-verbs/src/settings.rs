@@ -42,6 +42,27 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
+/// Registrations of local memory that a domain keeps.
+pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
+    "verbs",
+    "mr_cache_max_count",
+    1024,
+    "Device registrations of local memory that a domain keeps for their next use: of memory that the application has registered, or the library allocated",
+)
+.range(0, 1 << 20);
+
+/// Their bytes.
+pub static MR_CACHE_MAX_SIZE: Setting<usize> =
+    Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Bytes of those registrations together")
+        .range(0, isize::MAX as usize);
+
 /// Everything here.
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&DEVICE_NAME, &RX_SLOTS, &PEER_CREDITS, &CONNECT_TIMEOUT_MS, &LINGER_MS];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &DEVICE_NAME,
+    &RX_SLOTS,
+    &PEER_CREDITS,
+    &CONNECT_TIMEOUT_MS,
+    &LINGER_MS,
+    &MR_CACHE_MAX_COUNT,
+    &MR_CACHE_MAX_SIZE,
+];

@@ -26,6 +26,8 @@ pub mod kind {
     pub const NOTE: u8 = 8;
     /// Several of the above that waited together: each behind its length in 2 bytes. One credit takes all of them.
     pub const PACK: u8 = 9;
+    /// The device has written, and this is the remote CQ data of it: op, pieces, data.
+    pub const WRITTEN: u8 = 10;
 
     /// Kinds from here on answer something, and are taken at once whatever else waits.
     pub const ANSWERS: u8 = 16;
@@ -37,6 +39,11 @@ pub mod kind {
     pub const KEEP: u8 = 18;
     /// Nothing but credits. It needs none itself.
     pub const CREDIT: u8 = 19;
+    /// The receiver's device may access a registration of the sender: key, its address in accesses, length, rights (1 to read, 2 to
+    /// write), its address for the device, the device's key; address and device's key of a word to read behind writes.
+    pub const KEY: u8 = 20;
+    /// It may not any more: key.
+    pub const KEY_GONE: u8 = 21;
 }
 
 /// Flags of records.
@@ -89,7 +96,8 @@ pub fn unpack(record: &[u8]) -> Result<Vec<(usize, usize)>, Broken> {
         at += PREFIX;
         let part = record.get(at..at + len).ok_or(Broken)?;
         match part.first_chunk::<HEAD>() {
-            Some([kind::MESSAGE..=kind::NOTE, flags, 0, 0, 0, 0, 0, 0]) if flag::are_known(*flags) => {}
+            Some([kind::MESSAGE..=kind::NOTE | kind::WRITTEN, flags, 0, 0, 0, 0, 0, 0])
+                if flag::are_known(*flags) => {}
             _ => return Err(Broken),
         }
         parts.push((at, len));

@@ -34,6 +34,8 @@ const PROGRAMS: [Program; 2] = [
         threads: 4,
         cases: &[
             "verbs::skipped",
+            "native::",
+            "loss::",
             "verbs::matching::",
             "verbs::order::",
             "verbs::receive::",

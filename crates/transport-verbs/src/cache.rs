@@ -1,0 +1,262 @@
+//! Device registrations of local memory, kept for their next use.
+//!
+//! A registration that outlives its use is only right while the same pages stay behind its addresses, and nothing here watches the
+//! process's mappings (design decision 14). So what is kept are registrations of *ranges*: memory that somebody has promised to leave in
+//! place, the application by registering it (fi_mr_reg), or the library by having allocated it. Closing the registration, or freeing the
+//! memory, flushes the range. Everything else is registered for one operation.
+//!
+//! Invariants:
+//! I1. A registration is kept only for a range that was added and not removed. Operations that use it hold it besides.
+//! I2. Registrations are kept of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes: the least recently used goes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What is kept at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub count: usize,
+    pub bytes: usize,
+}
+
+/// Names a range while it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RangeId {
+    start: usize,
+    number: u64,
+}
+
+struct Range<R> {
+    len: usize,
+    made: Option<Arc<R>>,
+    /// When it was used last, by the cache's clock.
+    used: u64,
+}
+
+struct Ranges<R> {
+    /// By their starts: an interval is found by going back from its address, no further than the longest range reaches.
+    all: BTreeMap<RangeId, Range<R>>,
+    longest: usize,
+    next: u64,
+    clock: u64,
+    counts: Counts,
+}
+
+/// What people may read about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Uses of a registration that was there.
+    pub hits: u64,
+    /// Registrations made, to be kept or for one operation.
+    pub misses: u64,
+    /// Registrations that others had to make room for.
+    pub evictions: u64,
+    /// Registrations kept now.
+    pub kept: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+/// See the module. `R` is a registration.
+pub struct Cache<R> {
+    limits: Limits,
+    ranges: Mutex<Ranges<R>>,
+}
+
+impl<R> Cache<R> {
+    pub fn new(limits: Limits) -> Self {
+        let (all, counts) = (BTreeMap::new(), Counts::default());
+        let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
+        Self { limits, ranges: Mutex::new(ranges) }
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges<R>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory that stays where it is until it is removed. Ranges may overlap.
+    pub fn add(&self, start: usize, len: usize) -> RangeId {
+        let mut ranges = self.ranges();
+        let id = RangeId { start, number: ranges.next };
+        ranges.next += 1;
+        ranges.longest = ranges.longest.max(len);
+        ranges.all.insert(id, Range { len, made: None, used: 0 });
+        id
+    }
+
+    /// The memory may go, or change its place: nothing of it is kept.
+    pub fn remove(&self, id: RangeId) {
+        let mut ranges = self.ranges();
+        let removed = ranges.all.remove(&id);
+        if let Some(Range { len, made: Some(_), .. }) = removed {
+            ranges.counts.kept -= 1;
+            ranges.counts.bytes -= len;
+        }
+        if ranges.all.is_empty() {
+            ranges.longest = 0;
+        }
+        drop(ranges); // before what was removed: giving a registration back takes a system call
+    }
+
+    /// A registration that covers `len` bytes from `start` on: one that is kept, or one that `make` makes of the memory that it is given.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn get<E>(
+        &self,
+        start: usize,
+        len: usize,
+        make: impl FnOnce(usize, usize) -> Result<R, E>,
+    ) -> Result<Arc<R>, E> {
+        let mut ranges = self.ranges();
+        ranges.clock += 1;
+        let now = ranges.clock;
+        let found = ranges.find(start, len);
+        if let Some(id) = found
+            && let Some(range) = ranges.all.get_mut(&id)
+            && let Some(made) = &range.made
+        {
+            range.used = now;
+            let made = Arc::clone(made);
+            ranges.counts.hits += 1;
+            return Ok(made);
+        }
+        ranges.counts.misses += 1;
+        let whole = found.and_then(|id| ranges.all.get(&id).map(|range| (id, range.len)));
+        let Some((id, bytes)) = whole.filter(|(_, bytes)| *bytes <= self.limits.bytes) else {
+            drop(ranges);
+            return make(start, len).map(Arc::new);
+        };
+        // Under the lock, so that nobody removes the range meanwhile, and nobody registers it twice.
+        let made = Arc::new(make(id.start, bytes)?);
+        let mut gone = Vec::new();
+        while ranges.counts.kept >= self.limits.count || ranges.counts.bytes + bytes > self.limits.bytes {
+            let Some(old) = ranges.evict() else { break };
+            gone.push(old);
+        }
+        if let Some(range) = ranges.all.get_mut(&id)
+            && self.limits.count > 0
+        {
+            (range.made, range.used) = (Some(Arc::clone(&made)), now);
+            ranges.counts.kept += 1;
+            ranges.counts.bytes += bytes;
+        }
+        drop(ranges);
+        Ok(made)
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.ranges().counts
+    }
+}
+
+impl<R> Ranges<R> {
+    /// A range that holds all of `len` bytes from `start` on, if possible one with a registration.
+    fn find(&self, start: usize, len: usize) -> Option<RangeId> {
+        let end = start.checked_add(len)?;
+        let last = RangeId { start, number: u64::MAX };
+        let mut found = None;
+        for (&id, range) in self.all.range(..=last).rev() {
+            if id.start + self.longest < end {
+                break;
+            }
+            if id.start + range.len >= end {
+                if range.made.is_some() {
+                    return Some(id);
+                }
+                found.get_or_insert(id);
+            }
+        }
+        found
+    }
+
+    /// Takes out the registration that was not used for longest.
+    fn evict(&mut self) -> Option<Arc<R>> {
+        let kept = self.all.values_mut().filter(|range| range.made.is_some());
+        let oldest = kept.min_by_key(|range| range.used)?;
+        let (len, made) = (oldest.len, oldest.made.take());
+        self.counts.kept -= 1;
+        self.counts.bytes -= len;
+        self.counts.evictions += 1;
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A registration that says what it is of.
+    fn whole(start: usize, len: usize) -> Result<(usize, usize), ()> {
+        Ok((start, len))
+    }
+
+    #[test]
+    fn a_range_is_registered_once_and_flushed_when_it_goes() {
+        let cache = Cache::new(Limits { count: 4, bytes: 1 << 20 });
+        let id = cache.add(1000, 500);
+        let first = cache.get(1100, 50, whole).unwrap();
+        assert_eq!(*first, (1000, 500));
+        assert!(Arc::ptr_eq(&first, &cache.get(1000, 500, whole).unwrap()));
+        assert_eq!(*cache.get(1400, 200, whole).unwrap(), (1400, 200), "over its end: for one operation");
+        cache.remove(id);
+        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!(*cache.get(1100, 50, whole).unwrap(), (1100, 50));
+        assert_eq!(cache.counts(), Counts { hits: 1, misses: 3, ..Counts::default() });
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_when_there_are_too_many_or_too_long_ones() {
+        let cache = Cache::new(Limits { count: 2, bytes: 100 });
+        for start in [0, 100, 200] {
+            cache.add(start, 40);
+        }
+        cache.add(1000, 101);
+        let kept = |start| cache.get(start, 1, whole).map(|made| Arc::strong_count(&made) == 2).unwrap();
+        assert!(kept(0) && kept(100) && kept(0) && kept(200));
+        assert_eq!(cache.counts(), Counts { hits: 1, misses: 3, evictions: 1, kept: 2, bytes: 80 });
+        let hits = cache.counts().hits;
+        assert!(kept(0) && cache.counts().hits == hits + 1, "the one that was used again stayed");
+        assert!(!kept(1000), "one that is longer than all may be is not kept");
+    }
+
+    #[test]
+    fn what_cannot_be_registered_is_not_kept() {
+        let cache = Cache::<()>::new(Limits { count: 2, bytes: 100 });
+        cache.add(0, 10);
+        assert_eq!(cache.get(0, 10, |_, _| Err("no")), Err("no"));
+        assert_eq!((cache.counts().kept, cache.counts().bytes), (0, 0));
+    }
+
+    proptest! {
+        /// Whatever ranges come and go, a registration covers what was asked for, is of one live range or of exactly that memory,
+        /// and no more is kept than may be.
+        #[test]
+        fn registrations_cover_what_was_asked_for(
+            steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),
+            (count, bytes) in (0..5usize, 0..100usize),
+        ) {
+            let cache = Cache::new(Limits { count, bytes });
+            let mut live: Vec<(RangeId, usize, usize)> = Vec::new();
+            for (what, start, len) in steps {
+                match what {
+                    0 => live.push((cache.add(start, len), start, len)),
+                    1 if !live.is_empty() => cache.remove(live.swap_remove(start % live.len()).0),
+                    _ => {
+                        let (from, long) = *cache.get(start, len, whole).unwrap();
+                        prop_assert!(from <= start && from + long >= start + len);
+                        let is_live = live.iter().any(|&(_, s, l)| (s, l) == (from, long));
+                        prop_assert!(is_live || (from, long) == (start, len));
+                    }
+                }
+                let counts = cache.counts();
+                prop_assert!(counts.kept <= count && counts.bytes <= bytes);
+            }
+            for (id, ..) in live {
+                cache.remove(id);
+            }
+            prop_assert_eq!((cache.counts().kept, cache.counts().bytes), (0, 0));
+        }
+    }
+}

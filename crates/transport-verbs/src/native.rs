@@ -1,0 +1,286 @@
+//! Accesses to a peer's memory by the device alone.
+//!
+//! The first access to a registration is executed by its owner (`rma.rs`), who looks at key, bounds and rights, and tells the device's key of
+//! the whole registration then, if nothing stands against it: the key is the library's, the region has no counter and is for no single
+//! peer, the endpoint reports no accesses (`FI_RMA_EVENT`), and it serves every right that the region gives. From then on the accessing
+//! end checks bounds and rights, and its device reads and writes; what does not fit goes to the owner, who says why.
+//!
+//! When a registration is closed, the device forgets it, and its owner tells whoever got its key. An access that was under way, or comes before
+//! that is known, is refused by the device, which costs the connection: the access ends with `FI_EKEYREJECTED`, what else is outstanding
+//! with `FI_ECONNRESET`, and the next operation connects anew.
+//!
+//! Order: a queue pair executes in order, and what the owner executes is confirmed. So the device is used while nothing waits to be sent
+//! and no access is with the owner; and never where accesses are to follow messages (`FI_ORDER_WAS`, `FI_ORDER_RAS`). What follows a read
+//! that is not over waits for it at the device (a fence), as the read's answer may be sent twice. An access with `FI_FENCE` goes to the
+//! owner: it lifts the messages before it to its level, for which only the owner can speak.
+
+use std::collections::VecDeque;
+
+use ibv::{Remote, Segment};
+use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::transport::{Host, OutRma, Peer, Posted};
+
+use crate::Verbs;
+use crate::fetch::{End, Step, Transfer, plan};
+use crate::lane::{Common, Flow, Lane};
+use crate::message::{Op, Source};
+use crate::rma::accessor;
+use crate::wire::{Broken, Fields, PAYLOAD, Words, flag, kind};
+
+/// Keys that a peer may have given this end, past which others are not kept.
+const MOST_KEYS: usize = 1 << 16;
+
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+
+/// A registration of the peer, as the device names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Address of its first byte in accesses.
+    base: u64,
+    len: u64,
+    /// `READ`, `WRITE`.
+    rights: u64,
+    /// Address of its first byte for the device.
+    addr: u64,
+    rkey: u32,
+    /// A word of the peer to read behind writes.
+    witness: Source,
+}
+
+impl Key {
+    fn parse(words: &mut Words<'_>) -> Result<(u64, Self), Broken> {
+        let (key, base, len, rights) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let (addr, rkey, at, with) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let number = |word| u32::try_from(word).map_err(|_| Broken);
+        let fits = base.checked_add(len).is_some() && addr.checked_add(len).is_some();
+        if !fits || !words.0.is_empty() {
+            return Err(Broken);
+        }
+        let witness = Source { addr: at, len: 8, rkey: number(with)? };
+        Ok((key, Self { base, len, rights, addr, rkey: number(rkey)?, witness }))
+    }
+
+    /// Where an access leads, if it is allowed.
+    fn source(&self, piece: &RemotePiece, right: u64) -> Option<Source> {
+        let offset = piece.addr.checked_sub(self.base)?;
+        let end = offset.checked_add(piece.len as u64)?;
+        let allowed = self.rights & right != 0 && end <= self.len;
+        allowed.then(|| Source { addr: self.addr + offset, len: piece.len, rkey: self.rkey })
+    }
+}
+
+impl Lane {
+    /// Has the device do an access, if it can.
+    pub fn native<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Option<Posted>> {
+        let injected = out.flags.contains(OpFlags::INJECT);
+        let short = out.len <= PAYLOAD;
+        if self.keys.is_empty()
+            || !self.may_go_native(common)
+            || out.len == 0
+            || out.flags.contains(OpFlags::FENCE)
+            || (injected && !short)
+        {
+            return Ok(None);
+        }
+        let right = if out.write { WRITE } else { READ };
+        let mut witness = None;
+        let mut source = |piece: &RemotePiece| {
+            let key = self.keys.get(&piece.key)?;
+            witness = Some(key.witness);
+            key.source(piece, right)
+        };
+        let Some(sources) = out.remote.iter().map(&mut source).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
+        if short {
+            let taken = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+            let at = common.adapter.outgoing(taken);
+            if out.write {
+                // SAFETY: the pieces are lent during the call; a slot has room for a payload.
+                unsafe { copy::gather(out.pieces, 0, at, out.len) };
+            }
+            runs.push((at, out.len, common.adapter.segment(taken, out.len).lkey));
+            slot = Some(taken);
+        } else {
+            for (addr, len) in copy::runs(out.pieces, 0, out.len) {
+                // SAFETY: lent until the operation ends; `settle_receives` stops the device where a read ends before.
+                match unsafe { common.domain.transport.local(addr, len) } {
+                    Ok(region) => {
+                        runs.push((addr, len, region.lkey()));
+                        regions.push(region);
+                    }
+                    Err(error) => {
+                        tracing::debug!(target: "ofi::verbs::ep_data", %error, "an access goes through the peer");
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        let mut todo = plan(out.write, &runs, &sources);
+        let data = out.remote_data();
+        if out.write && data.is_none() && out.flags.contains(OpFlags::DELIVERY_COMPLETE) {
+            push_witness(&mut todo, common, witness);
+        }
+        let read = if out.write || !short { Box::default() } else { out.pieces.into() };
+        self.outstanding += 1;
+        let id = host.open(out.peer, out.ticket, Op::Native { read });
+        let end = if data.is_some() { End::Told } else { End::Access(id) };
+        self.transfer(common, out.peer, Transfer { end, todo, posted: 0, failed: None, slot, regions });
+        if let Some(data) = data {
+            let mut fields = Fields::new();
+            fields.word(id.to_wire()).pieces(out.remote).word(data.value);
+            let flags = flag::DATA | fields.rx(data.rx);
+            self.record(common, out.peer, (kind::WRITTEN, flags), fields.bytes(), 0, None, |_| {});
+        }
+        Ok(Some(Posted::Pending))
+    }
+
+    fn may_go_native(&self, common: &Common) -> bool {
+        self.is_open() && !self.has_commands() && self.executed == 0 && !common.orders_messages
+    }
+
+    /// The peer's device has written, with remote CQ data. Its bytes came before this.
+    pub fn take_written<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.next()?, words.pieces()?);
+        let data = words.remote_data(flags)?.ok_or(Broken)?;
+        let who = accessor(host, peer);
+        let result = match Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+            Ok(total) if !host.remote_write(peer, data, total) => return Ok(Flow::Stop),
+            result => result.map(|_| ()),
+        };
+        self.done(common, peer, 0, op, result);
+        Ok(Flow::Next)
+    }
+
+    /// The peer has given a key of its device.
+    pub fn take_key(&mut self, body: &[u8]) -> Result<(), Broken> {
+        let (key, known) = Key::parse(&mut Words(body))?;
+        if self.keys.len() < MOST_KEYS {
+            self.keys.insert(key, known);
+        }
+        Ok(())
+    }
+
+    /// Gives the peer the device's keys of what it has just accessed, if it may have them.
+    pub fn give_keys(&mut self, common: &mut Common, peer: Peer, remote: &[RemotePiece]) {
+        if !common.domain.transport.native || common.caps.contains(Caps::RMA_EVENT) {
+            return;
+        }
+        for piece in remote {
+            if self.given.contains_key(&piece.key) || self.given.len() >= MOST_KEYS {
+                continue;
+            }
+            let Some(granted) = common.domain.regions.remote(piece.key) else { continue };
+            let region = granted.region();
+            let (access, both) = (region.access(), MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE);
+            let [memory] = region.pieces() else { continue };
+            if region.only().is_some() || !region.is_enabled() || !common.serves(Caps::RMA, access & both) {
+                continue;
+            }
+            let Some(data) = common.domain.data(region) else { continue };
+            let remote = data.remote();
+            // Whoever binds a counter or closes the region takes the device's registration after that.
+            let Some(device) = remote.as_ref().filter(|_| !region.is_counted()) else { continue };
+            let rkey = device.rkey();
+            let right = |right, word| if access.contains(right) { word } else { 0 };
+            let rights = right(MrAccess::REMOTE_READ, READ) | right(MrAccess::REMOTE_WRITE, WRITE);
+            let (addr, len, base) = (memory.addr.addr() as u64, region.len() as u64, region.base_address());
+            drop(remote);
+            let witness = common.adapter.witness();
+            let mut fields = Fields::new();
+            fields.word(piece.key).word(base).word(len).word(rights).word(addr).word(rkey.into());
+            fields.word(witness.addr).word(witness.rkey.into());
+            self.record(common, peer, (kind::KEY, 0), fields.bytes(), 0, None, |_| {});
+            self.given.insert(piece.key, rkey);
+            common.counts.given += 1;
+        }
+    }
+
+    /// Tells the peer which of the keys that it was given are no more.
+    pub fn tell_withdrawn(&mut self, common: &mut Common, peer: Peer) {
+        let regions = &common.domain.regions;
+        let is_gone = |key: u64, rkey: u32| {
+            let granted = regions.remote(key);
+            let data = granted.as_ref().and_then(|granted| common.domain.data(granted.region()));
+            data.is_none_or(|data| data.remote().as_ref().map(ibv::MemoryRegion::rkey) != Some(rkey))
+        };
+        let gone = self.given.iter().filter(|(key, rkey)| is_gone(**key, **rkey));
+        let gone: Vec<u64> = gone.map(|(key, _)| *key).collect();
+        for key in gone {
+            self.given.remove(&key);
+            let mut fields = Fields::new();
+            fields.word(key);
+            self.record(common, peer, (kind::KEY_GONE, 0), fields.bytes(), 0, None, |_| {});
+        }
+    }
+}
+
+/// A read behind writes: its answer pushes them into memory (`FI_DELIVERY_COMPLETE`).
+fn push_witness(todo: &mut VecDeque<Step>, common: &Common, witness: Option<Source>) {
+    let Some(witness) = witness else { return };
+    let local: Segment = common.adapter.scratch(witness.len);
+    todo.push_back(Step { write: false, local, remote: Remote { addr: witness.addr, rkey: witness.rkey } });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(all: [u64; 8]) -> Vec<u8> {
+        all.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn keys_lead_where_they_say_and_nowhere_else() {
+        let bytes = words([5, 0x1000, 100, READ, 0x9000, 7, 0xA000, 8]);
+        let (name, key) = Key::parse(&mut Words(&bytes)).unwrap();
+        assert_eq!((name, key.witness.addr, key.witness.rkey), (5, 0xA000, 8));
+        let at = |addr, len, right| key.source(&RemotePiece { addr, len, key: 5 }, right).map(|to| to.addr);
+        assert_eq!(at(0x1000, 100, READ), Some(0x9000));
+        assert_eq!(at(0x1063, 1, READ), Some(0x9063));
+        for (addr, len, right) in [
+            (0xFFF, 1, READ),
+            (0x1000, 101, READ),
+            (0x1064, 1, READ),
+            (0x1000, 1, WRITE),
+            (u64::MAX, 2, READ),
+            (0x1001, usize::MAX, READ),
+        ] {
+            assert_eq!(at(addr, len, right), None, "{addr:#x} {len}");
+        }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_are_refused() {
+        for bad in [
+            [5, u64::MAX, 2, READ, 0, 0, 0, 0],
+            [5, 0, 2, READ, u64::MAX, 0, 0, 0],
+            [5, 0, 2, READ, 0, 1 << 32, 0, 0],
+            [5, 0, 2, READ, 0, 0, 0, 1 << 32],
+        ] {
+            assert_eq!(Key::parse(&mut Words(&words(bad))), Err(Broken));
+        }
+        let whole = words([5, 0, 2, READ, 0, 0, 0, 0]);
+        for cut in 0..whole.len() {
+            assert_eq!(Key::parse(&mut Words(&whole[..cut])), Err(Broken));
+        }
+        let longer = [&whole[..], &[0]].concat();
+        assert_eq!(Key::parse(&mut Words(&longer)), Err(Broken));
+    }
+}

@@ -1,0 +1,173 @@
+//! What the device does alone, and how many requests that takes (`transport-verbs/native.rs`).
+
+use testkit::prelude::*;
+
+use super::VerbsPair;
+
+fn pair() -> Pair {
+    let kit: &dyn Kit = &VerbsPair;
+    kit.pair()
+}
+
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+
+/// A pair whose `a` knows the device's key of `len` registered bytes of `b`.
+fn known(pair: &Pair, len: usize) -> (Memory, std::sync::Arc<dyn MemoryRegion>) {
+    let memory = Memory::new(len);
+    let region = pair.b.register(&memory, RIGHTS).unwrap();
+    let from = Memory::new(8);
+    let given = pair.b.statistic("verbs_keys_given");
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote_at(&region, 0, 8)]));
+    pair.done(&pair.a);
+    assert_eq!(pair.b.statistic("verbs_keys_given"), given + 1);
+    pair.warm_up(); // and so the key has come
+    (memory, region)
+}
+
+/// What posting and ending something takes at `side`: requests that write, requests that read, records.
+fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
+    let count =
+        || ["verbs_native_writes", "verbs_native_reads", "verbs_sent"].map(|name| side.statistic(name));
+    let before = count();
+    run();
+    let after = count();
+    std::array::from_fn(|index| after[index] - before[index])
+}
+
+#[test]
+fn one_request_writes_or_reads_and_the_owner_need_not_look() {
+    let pair = pair();
+    for len in [1, 64, 8192, 8193, 65_536, 1 << 20] {
+        let (memory, region) = known(&pair, len.max(8));
+        let (from, back, there) = (Memory::patterned(len, 7), Memory::new(len), [remote_at(&region, 0, len)]);
+        let alone = |what: &str| wait::drive(&[&pair.a], what, || pair.a.next_of(2)).done();
+        let write = cost(&pair.a, || {
+            pair.a.out(pair.to_b, &from).context(2).write(&there).unwrap();
+            alone("a write");
+        });
+        assert_eq!(write, [1, 0, 0], "{len} bytes");
+        memory.slice(..len).check(7);
+        let read = cost(&pair.a, || {
+            pair.a.out(pair.to_b, &back).context(2).read(&there).unwrap();
+            alone("a read");
+        });
+        assert_eq!(read, [0, 1, 0], "{len} bytes");
+        back.check(len, 7);
+        region.close().unwrap();
+    }
+    assert_eq!(pair.b.pending(), 0);
+}
+
+#[test]
+fn delivery_is_a_read_behind_the_write() {
+    let pair = pair();
+    let (memory, region) = known(&pair, 64);
+    let from = Memory::patterned(64, 3);
+    let cost = cost(&pair.a, || {
+        let out = pair.a.out(pair.to_b, &from).context(2).msg(OpFlags::DELIVERY_COMPLETE);
+        out.write(&[remote(&region)]).unwrap();
+        wait::drive(&[&pair.a], "a delivered write", || pair.a.next_of(2)).done();
+    });
+    assert_eq!(cost, [1, 1, 0]);
+    memory.check(64, 3);
+}
+
+#[test]
+fn remote_data_follows_in_a_record() {
+    let pair = pair();
+    let (memory, region) = known(&pair, 65_536);
+    let from = Memory::patterned(65_536, 4);
+    let cost = cost(&pair.a, || {
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(u64::MAX).write(&[remote(&region)]));
+        let told = pair.done(&pair.b);
+        assert_eq!((told.data, told.len), (u64::MAX, 65_536));
+        memory.check(65_536, 4);
+        pair.done(&pair.a);
+    });
+    assert_eq!(cost, [1, 0, 1]);
+}
+
+#[test]
+fn what_is_out_of_bounds_is_the_owner_s_to_refuse_and_the_lane_goes_on() {
+    let pair = pair();
+    let (memory, region) = known(&pair, 64);
+    let from = Memory::patterned(64, 5);
+    let beyond = RemotePiece { addr: remote(&region).addr + 1, ..remote(&region) };
+    let connections = pair.a.statistic("verbs_connections");
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[beyond]));
+    assert_eq!(pair.failed(&pair.a).err, Errno::EACCES);
+    assert_eq!(memory.bytes(), [0; 64]);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(64, 5);
+    assert_eq!(pair.a.statistic("verbs_connections"), connections);
+}
+
+#[test]
+fn a_key_of_a_closed_region_is_taken_back() {
+    let pair = pair();
+    let (memory, region) = known(&pair, 64);
+    let connections = pair.a.statistic("verbs_connections");
+    let there = remote(&region);
+    region.close().unwrap();
+    pair.warm_up(); // the owner says so
+    let from = Memory::patterned(64, 5);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[there]));
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+    assert_eq!(memory.bytes(), [0; 64]);
+    assert_eq!(pair.a.statistic("verbs_connections"), connections, "the lane went on");
+}
+
+#[test]
+fn an_access_that_the_device_refuses_costs_the_connection_and_no_more() {
+    let pair = pair();
+    let (memory, region) = known(&pair, 64);
+    let there = remote(&region);
+    region.close().unwrap();
+    // Before the owner has said so.
+    let from = Memory::patterned(64, 5);
+    pair.a.out(pair.to_b, &from).context(2).write(&[there]).unwrap();
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+    assert_eq!(memory.bytes(), [0; 64]);
+    let (connections, (memory, region)) = (pair.a.statistic("verbs_connections"), known(&pair, 64));
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(64, 5);
+    assert_eq!(pair.a.statistic("verbs_connections"), connections + 1, "made anew at the next use");
+}
+
+#[test]
+fn reads_and_writes_of_one_place_keep_their_order() {
+    let pair = pair();
+    let (_memory, region) = known(&pair, 4096);
+    let there = [remote(&region)];
+    for round in 1..40u8 {
+        let (first, second) = (Memory::new(4096), Memory::new(4096));
+        let (one, two) = (Memory::patterned(4096, round), Memory::patterned(4096, round + 100));
+        first.fill(round);
+        pair.post(|| pair.a.out(pair.to_b, &one).context(2).write(&there));
+        pair.post(|| pair.a.out(pair.to_b, &first).context(2).read(&there));
+        pair.post(|| pair.a.out(pair.to_b, &two).context(2).write(&there));
+        pair.post(|| pair.a.out(pair.to_b, &second).context(2).read(&there));
+        pair.all_done(&pair.a, 2, 4);
+        first.check(4096, round);
+        second.check(4096, round + 100);
+    }
+}
+
+#[test]
+fn registrations_of_registered_memory_are_kept() {
+    let pair = pair();
+    let (_memory, region) = known(&pair, 1 << 20);
+    let from = Memory::patterned(1 << 20, 9);
+    let own = pair.a.register(&from, MrAccess::SEND).unwrap();
+    let (hits, misses) = (pair.a.statistic("verbs_mr_cache_hits"), pair.a.statistic("verbs_mr_cache_misses"));
+    for _ in 0..3 {
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+        pair.done(&pair.a);
+    }
+    assert_eq!(pair.a.statistic("verbs_mr_cache_hits") - hits, 2);
+    assert_eq!(pair.a.statistic("verbs_mr_cache_misses") - misses, 1);
+    own.close().unwrap();
+    assert_eq!(pair.a.statistic("verbs_mr_cache_count"), 0, "flushed");
+}
