@@ -1,9 +1,10 @@
-"""Two processes exchange memory through NIXL's LIBFABRIC backend, with its progress thread, and check every byte.
+"""Two processes exchange memory through a backend of NIXL's, and check every byte.
 
-    exchange.py SIZE COUNT ROUNDS
+    exchange.py SIZE COUNT ROUNDS [BACKEND [thread|polls]]
 
 The process that is started writes COUNT blocks of SIZE bytes to the other, ROUNDS times, and reads them back as often, with
-a notification for each. `cargo xtask nixl` has what it needs: the wheel, a stub of libcuda, and our libfabric.so.1.
+a notification for each. The backend is LIBFABRIC if none is named, and has its progress thread, unless it is to be driven by
+polls. `cargo xtask nixl` has what it needs: the wheel, a stub of libcuda, and our libfabric.so.1 or libplugin_OFI.so.
 """
 
 import pickle
@@ -16,7 +17,10 @@ import time
 import numpy
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-BACKEND = ["LIBFABRIC"]
+TARGET = "--target"
+ARGUMENTS = sys.argv[3:] if sys.argv[1] == TARGET else sys.argv[1:]
+BACKEND = ARGUMENTS[3:4] or ["LIBFABRIC"]
+THREAD = ARGUMENTS[4:5] != ["polls"]
 LIMIT_S = 50
 
 
@@ -49,7 +53,7 @@ class End:
     """One agent and the memory that it shows the other."""
 
     def __init__(self, name, link, memory):
-        self.agent = nixl_agent(name, nixl_agent_config(backends=[], enable_prog_thread=True))
+        self.agent = nixl_agent(name, nixl_agent_config(backends=[], enable_prog_thread=THREAD))
         self.agent.create_backend(BACKEND[0], {})
         self.memory, self.link = memory, link
         whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
@@ -114,15 +118,16 @@ def main():
     # A process that hangs is killed, and says where it was.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LIMIT_S)
-    if sys.argv[1] == "--target":
-        return serve(Link(socket.socket(fileno=int(sys.argv[2]))), *map(int, sys.argv[3:6]))
+    sizes = [int(text) for text in ARGUMENTS[:3]]
+    if sys.argv[1] == TARGET:
+        return serve(Link(socket.socket(fileno=int(sys.argv[2]))), *sizes)
     ours, theirs = socket.socketpair()
     number = str(theirs.fileno())
     target = subprocess.Popen(
-        [sys.executable, __file__, "--target", number, *sys.argv[1:4]], pass_fds=[theirs.fileno()]
+        [sys.executable, __file__, TARGET, number, *ARGUMENTS], pass_fds=[theirs.fileno()]
     )
     theirs.close()
-    initiate(Link(ours), *map(int, sys.argv[1:4]))
+    initiate(Link(ours), *sizes)
     if target.wait() != 0:
         sys.exit(f"the target ended with {target.returncode}")
 

@@ -147,6 +147,9 @@ fn installed(folder: &Path) -> StepResult {
 }
 
 /// Copies beside the old file and renames, so that programs which run on the old one are not disturbed.
+///
+/// # Errors
+/// When a file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let beside = to.with_extension("new");
     std::fs::copy(from, &beside).map_err(|error| format!("{}: {error}", from.display()))?;

@@ -15,6 +15,7 @@ mod long;
 mod mxl;
 mod nightly;
 mod nixl;
+mod nixl_plugin;
 mod plugins;
 mod settings;
 mod step;
@@ -113,8 +114,11 @@ enum Command {
         /// The media exchange layer instead: libmxl.so.1, its headers and its pkg-config file.
         #[arg(long)]
         mxl: bool,
+        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. Its headers are found by NIXL_INCLUDE.
+        #[arg(long)]
+        nixl: bool,
     },
-    /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level.
+    /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on libplugin_OFI.so.
     Nixl,
     /// What takes longer than CI may: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Amount),
@@ -142,8 +146,13 @@ fn main() -> ExitCode {
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
-        Command::Install { prefix, mxl: true } => report.add("install", || mxl::install(&prefix)),
-        Command::Install { prefix, .. } => report.add("install", || capi::install(&prefix)),
+        Command::Install { prefix, mxl: true, .. } => report.add("install", || mxl::install(&prefix)),
+        Command::Install { prefix, nixl, .. } => {
+            report.add("install", || capi::install(&prefix));
+            if nixl {
+                report.add("install libplugin_OFI.so", || nixl_plugin::install(&prefix));
+            }
+        }
         Command::Nixl => nixl::test(&mut report),
         Command::Nightly(amount) => long::run(&mut report, amount),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),

@@ -1,16 +1,21 @@
 //! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for `FI_THREAD_COMPLETION` and does not keep
-//! it: it posts and sends from one thread, and reads the queue from another.
+//! it: it posts and sends from one thread, and reads the queue from another. And our own backend in NIXL, `libplugin_OFI.so`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::capi;
+use crate::nixl_plugin as plugin;
 use crate::step::{Outcome, Report, answers, command, not_run, output, run, target_dir};
 
 /// The wheels, and nothing that they depend on: `nixl-cu12` asks for all of PyTorch and does without.
 const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
 /// Bytes of a block, blocks, rounds.
 const SIZES: [[usize; 3]; 2] = [[4_096, 1_024, 15], [1 << 20, 32, 15]];
+/// Prints where wheels are installed.
+const SITE: &str = "import site; print(site.getsitepackages()[0])";
+/// Runs a program whose file in the wheel lacks the right to be run.
+const EXEC: &str = "import os, sys; os.chmod(sys.argv[1], 0o755); os.execv(sys.argv[1], sys.argv[1:])";
 /// How often each.
 const RUNS: usize = 3;
 
@@ -43,16 +48,75 @@ pub fn test(report: &mut Report) {
         for [size, count, rounds] in SIZES {
             report.add(&format!("NIXL through {way}, {count} blocks of {size} bytes"), || {
                 for _ in 0..RUNS {
-                    run(&mut exchange(&python, &libraries, shared_memory, [size, count, rounds]))?;
+                    run(&mut stock(&python, &libraries, shared_memory, [size, count, rounds]))?;
                 }
                 Ok(Outcome::Passed)
             });
         }
     }
+    ours(report, &python, &libraries);
 }
 
-/// One run, which ends itself after less than a minute.
-fn exchange(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3]) -> Command {
+/// Our backend, by polls and with its thread, over one rail and two: NIXL's own example, and the exchange.
+fn ours(report: &mut Report, python: &Path, libraries: &str) {
+    const NAME: &str = "libplugin_OFI.so";
+    let headers = match plugin::headers() {
+        Ok(headers) => headers,
+        Err(why) => return report.add(NAME, || not_run(NAME, &why)),
+    };
+    let mut folder = None;
+    report.add(NAME, || {
+        folder = plugin::link(&headers)?.parent().map(Path::to_path_buf);
+        Ok(Outcome::Passed)
+    });
+    let Some(folder) = folder else { return };
+    let program = |script: &[&str]| {
+        let mut program = command("timeout");
+        program.args(["--kill-after=5", "60"]).arg(python).args(script);
+        program.env("LD_LIBRARY_PATH", libraries).env("NIXL_LOG_LEVEL", "ERROR");
+        program.env("NIXL_PLUGIN_DIR", &folder);
+        program
+    };
+    report.add("NIXL's example of its wheel on OFI", || {
+        let site = output(command(python).args(["-c", SITE]))?;
+        let site = Path::new(site.trim());
+        let example = site.join("nixl_cu12.scripts/nixl_example");
+        let mut program = program(&["-c", EXEC, &example.to_string_lossy(), "OFI"]);
+        // It looks for libraries where this wheel does not put them.
+        program.env(
+            "LD_LIBRARY_PATH",
+            format!("{}:{libraries}", site.join(".nixl_cu12.mesonpy.libs").display()),
+        );
+        let text = output(&mut program)?;
+        text.contains("Transfer verified").then_some(Outcome::Passed).ok_or(text)
+    });
+    report.add("the options of OFI, as NIXL lists them", || {
+        let text = output(&mut program(&["tests/nixl/options.py"]))?;
+        let missing = plugin::OPTIONS.iter().find(|name| !text.contains(*name));
+        missing.map_or(Ok(Outcome::Passed), |name| Err(format!("{name} is not in {text}")))
+    });
+    for driven in ["polls", "thread"] {
+        for (rails, shared_memory) in [("udp", "1"), ("udp", "0"), ("udp,udp", "0")] {
+            for [size, count, rounds] in SIZES {
+                let way = if shared_memory == "1" { "shared memory" } else { "sockets" };
+                let name =
+                    format!("NIXL on OFI by {driven}, {rails} through {way}, {count} blocks of {size} bytes");
+                report.add(&name, || {
+                    let sizes = [size, count, rounds].map(|number| number.to_string());
+                    let [size, count, rounds] = &sizes;
+                    let mut run_once =
+                        program(&["tests/nixl/exchange.py", size, count, rounds, "OFI", driven]);
+                    run_once.env("NIXL_OFI_RAILS", rails).env("NIXL_OFI_SHARED_MEMORY", shared_memory);
+                    run(&mut run_once)?;
+                    Ok(Outcome::Passed)
+                });
+            }
+        }
+    }
+}
+
+/// One run on NIXL's own plug-in for libfabric, which ends itself after less than a minute.
+fn stock(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3]) -> Command {
     let mut program = command("timeout");
     program.args(["--kill-after=5", "60"]).arg(python).arg("tests/nixl/exchange.py");
     program.args(sizes.map(|size| size.to_string()));
@@ -98,7 +162,7 @@ fn libraries(python: &Path) -> Result<String, String> {
     let mut cc = command("cc");
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1", "-o"]);
     run(cc.arg(stub.join("libcuda.so.1")).arg("tests/nixl/cuda.c"))?;
-    let site = output(command(python).args(["-c", "import site; print(site.getsitepackages()[0])"]))?;
+    let site = output(command(python).args(["-c", SITE]))?;
     let runtime = Path::new(site.trim()).join("nvidia/cuda_runtime/lib");
     Ok(format!("{}:{}:{}", ours.display(), stub.display(), runtime.display()))
 }

@@ -76,10 +76,15 @@ impl Agent {
     pub fn metadata(&self) -> Result<Vec<u8>> {
         let regions: Vec<Arc<RegionInner>> = {
             let regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
-            regions.values().filter_map(Weak::upgrade).collect()
+            regions.values().filter_map(Weak::upgrade).filter(|region| !region.is_revoked()).collect()
         };
         let infos = regions.iter().map(|region| region.info()).collect::<Result<Vec<RegionInfo>>>()?;
         Ok(self.shared.lock().core.metadata(infos).encode())
+    }
+
+    /// As [`Agent::metadata`], without regions: how this agent is reached.
+    pub fn address(&self) -> Vec<u8> {
+        self.shared.lock().core.metadata(Vec::new()).encode()
     }
 
     /// As [`Agent::metadata`], with this region alone.
@@ -89,6 +94,28 @@ impl Agent {
     pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
         let info = region.inner().info()?;
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
+    }
+
+    /// Withdraws a region although ranges and plans name it: nothing new uses it, and when this returns successfully no rail and no
+    /// peer does. Plans that name it fail with `FI_EFAULT` from now on.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if transfers that use it are not quiet after `timeout`, or a peer's access has not ended: call again before the memory goes.
+    pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
+        let inner = region.inner();
+        inner.revoke();
+        let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
+        let quiet = self.shared.wait_for(timeout, |driver| (!driver.core.is_used(uses)).then_some(()))?;
+        if quiet.is_none() {
+            return Err(Error::wanted(
+                Errno::EBUSY,
+                "a region that is revoked",
+                "transfers that have let go of it",
+                format!("some under way after {timeout:?}"),
+                "cancel them, wait until they are quiet, and call again",
+            ));
+        }
+        inner.close()
     }
 
     /// Takes the metadata of a peer, and answers its name. Metadata of the same incarnation adds regions; that of another replaces
@@ -228,6 +255,19 @@ impl Agent {
     /// What happened to peers since the last call.
     pub fn events(&self) -> Vec<Event> {
         self.shared.lock().core.take_events()
+    }
+
+    /// Begins to open a session with a peer, as its first transfer would: the agent's progress does the rest.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not known.
+    pub fn connect(&self, peer: &str) -> Result<()> {
+        let mut driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        let now = self.shared.now();
+        driver.core.connect(id, now);
+        driver.pump(now);
+        Ok(())
     }
 
     /// Whether a session with the peer is open. The first transfer opens one.

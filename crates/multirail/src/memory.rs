@@ -8,6 +8,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use ofi::raw::{Desc, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     domains: Arc<[Arc<dyn Domain>]>,
     /// Keeps accesses of this process apart. Rails and peers do not know of it.
     local: RwLock<()>,
+    /// Nothing new may use it.
+    revoked: AtomicBool,
 }
 
 // SAFETY: the raw pointer leads to memory that `raw` owns; this process accesses it by `copy` alone, under `local`.
@@ -86,7 +89,19 @@ impl Inner {
             rails,
             domains: Arc::clone(domains),
             local: RwLock::new(()),
+            revoked: AtomicBool::new(false),
         }
+    }
+
+    /// Lets nothing new use it: accesses that are posted from now on fail, and no rail registers it.
+    pub(crate) fn revoke(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
+        // With the one in `on`: either that sees the mark, or `close` sees the registration.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Relaxed)
     }
 
     /// Where the memory begins, as a number.
@@ -94,11 +109,11 @@ impl Inner {
         self.addr.addr() as u64
     }
 
-    /// `len` bytes at the address `at`, if they lie in the region.
+    /// `len` bytes at the address `at`, if they lie in the region and it was not revoked.
     pub(crate) fn pointer(&self, at: u64, len: u64) -> Option<*mut u8> {
         let offset = at.checked_sub(self.address())?;
         let end = offset.checked_add(len)?;
-        (end <= self.len as u64).then(|| self.addr.wrapping_add(offset as usize))
+        (end <= self.len as u64 && !self.is_revoked()).then(|| self.addr.wrapping_add(offset as usize))
     }
 
     /// The registration on a rail, made now if there is none.
@@ -109,6 +124,11 @@ impl Inner {
             let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
             self.domains[rail].register(&attr)
         });
+        fence(Ordering::SeqCst);
+        if self.is_revoked() {
+            self.close()?;
+            return Err(Error::with(Errno::ECANCELED, "a region that was revoked"));
+        }
         made.as_ref().map_err(|error| Error::with(error.errno(), format!("registering a region: {error}")))
     }
 
@@ -142,7 +162,7 @@ impl Inner {
     }
 
     /// Closes all registrations.
-    fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
     }
 }

@@ -222,6 +222,11 @@ impl<G> Core<G> {
         regions
     }
 
+    /// Begins to open a session with the peer, if there is none.
+    pub fn connect(&mut self, peer: PeerId, now: Time) {
+        self.session_for(peer.0, now);
+    }
+
     /// Whether a session with the peer is open.
     pub fn is_up(&self, peer: PeerId) -> bool {
         let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
@@ -471,6 +476,27 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
+    /// The session that takes what is posted to a peer: the one that there is, that which the peer is opening, or a new one.
+    fn session_for(&mut self, peer: SlotId, now: Time) -> Option<SlotId> {
+        let found = self.peers.get(peer)?;
+        let answered = found.offered.filter(|&offered| {
+            let is_peers = |session: &Session| {
+                session.state == State::Offered
+                    && session.incarnation == found.incarnation
+                    && session.incarnation != self.incarnation
+            };
+            self.sessions.get(offered).is_some_and(is_peers)
+        });
+        let session = found.current.or(answered);
+        Some(session.unwrap_or_else(|| self.greet(peer, now)))
+    }
+
+    /// Whether operations of a transfer whose plan `uses` something are under way, or may still be posted.
+    pub fn is_used(&self, uses: impl Fn(&G) -> bool) -> bool {
+        let is_user = |transfer: &Transfer<G>| !transfer.progress().is_quiet && uses(&transfer.plan.guard);
+        !self.transfers.ids(is_user).is_empty()
+    }
+
     /// Posts a plan: [`Core::progress`] says how it goes, and [`Core::release`] gives it up. `deadline` is the time at which it has
     /// ended in any case.
     ///
@@ -494,16 +520,9 @@ impl<G> Core<G> {
         if notice.as_ref().is_some_and(|notice| notice.len() > self.config.longest_notification) {
             return Err((Errno::EMSGSIZE, "the notification is longer than agents take"));
         }
-        let answered = found.offered.filter(|&offered| {
-            let is_peers = |session: &Session| {
-                session.state == State::Offered
-                    && session.incarnation == found.incarnation
-                    && session.incarnation != self.incarnation
-            };
-            self.sessions.get(offered).is_some_and(is_peers)
-        });
-        let session = found.current.or(answered);
-        let session = session.unwrap_or_else(|| self.greet(peer.0, now));
+        let Some(session) = self.session_for(peer.0, now) else {
+            return Err((Errno::ENOENT, "the peer was forgotten"));
+        };
         let id = self.transfers.insert(Transfer::new(plan, session, notice));
         let timer = self.remind(deadline, Timer::Transfer(id));
         if let Some(transfer) = self.transfers.get_mut(id) {

@@ -1,0 +1,123 @@
+//! The backend's options: what a program gives to `create_backend`, and `NIXL_OFI_<NAME>` of the environment for what it does not give.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use multirail::Config;
+use ofi::{Errno, Error, Hints, Result};
+
+/// Name, default, and what it is. An empty default leaves the choice to the engine.
+pub(crate) const ALL: [(&str, &str, &str); 5] = [
+    ("rails", "udp", "rails, by commas: PROVIDER or PROVIDER/DOMAIN; the same twice is two rails"),
+    ("shared_memory", "1", "1 or 0: whether rails may reach peers of this host through shared memory"),
+    ("striping_threshold", "131072", "bytes from which on a descriptor is cut over the rails"),
+    ("timeout_s", "600", "seconds after which a transfer has failed in any case; 1 to 1000000"),
+    ("connect_timeout_s", "60", "seconds for which a peer is greeted; 1 to 1000000"),
+];
+
+/// The options as they were chosen.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) rails: Vec<Hints>,
+    pub(crate) shared_memory: bool,
+    pub(crate) config: Config,
+    pub(crate) timeout: Duration,
+}
+
+impl Options {
+    /// Reads them: `given` first, then what `environment` says, then the defaults. Names that are none of ours are NIXL's.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a value that is none.
+    pub(crate) fn parse(
+        given: &HashMap<String, String>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self> {
+        let value = |name: &str| {
+            let default = ALL.iter().find(|(known, ..)| *known == name).map_or("", |(_, default, _)| default);
+            let set = || environment(&format!("NIXL_OFI_{}", name.to_uppercase()));
+            // NIXL hands the defaults of the list back as if they had been chosen.
+            let chosen = given.get(name).filter(|value| *value != default).cloned();
+            chosen.or_else(set).unwrap_or_else(|| default.to_string())
+        };
+        let number = |name: &'static str, least: u64, most: u64| {
+            let text = value(name);
+            let number = text.trim().parse().ok().filter(|number| (least..=most).contains(number));
+            number.ok_or_else(|| wrong(name, format!("{least} to {most}"), &text))
+        };
+        let text = value("rails");
+        let rails = text.split(',').map(|rail| {
+            let (provider, domain) = rail.split_once('/').map_or((rail, None), |(name, at)| (name, Some(at)));
+            if provider.trim().is_empty() || domain.is_some_and(|domain| domain.trim().is_empty()) {
+                return Err(wrong("rails", "providers by commas, as in udp,udp".into(), &text));
+            }
+            let hints = Hints::new().provider(provider.trim());
+            Ok(match domain {
+                Some(domain) => hints.domain(domain.trim()),
+                None => hints,
+            })
+        });
+        Ok(Self {
+            rails: rails.collect::<Result<_>>()?,
+            shared_memory: number("shared_memory", 0, 1)? == 1,
+            config: Config {
+                striping_threshold: number("striping_threshold", 1, u64::MAX)?,
+                connect_timeout: Duration::from_secs(number("connect_timeout_s", 1, 1_000_000)?),
+                ..Config::default()
+            },
+            timeout: Duration::from_secs(number("timeout_s", 1, 1_000_000)?),
+        })
+    }
+}
+
+fn wrong(name: &'static str, wanted: String, found: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        format!("option {name} of OFI (or NIXL_OFI_{})", name.to_uppercase()),
+        wanted,
+        format!("{found:?}"),
+        "see docs/multirail.md",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(given: &[(&str, &str)], set: &[(&str, &str)]) -> Result<Options> {
+        let given = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        Options::parse(&given, |name| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn defaults_are_values_and_the_environment_stands_behind_what_is_given() {
+        let options = parse(&[], &[]).unwrap();
+        assert_eq!((options.rails.len(), options.shared_memory), (1, true));
+        assert_eq!(options.config.striping_threshold, 128 << 10);
+        let all: Vec<_> = ALL.iter().map(|&(name, default, _)| (name, default)).collect();
+        let options = parse(&all, &[("NIXL_OFI_RAILS", "udp, shm")]).unwrap();
+        assert_eq!(options.rails.len(), 2, "the defaults that NIXL hands back choose nothing");
+        let options = parse(&[("rails", "shm,udp,udp/lo")], &[("NIXL_OFI_RAILS", "udp")]).unwrap();
+        assert_eq!(options.rails.len(), 3);
+    }
+
+    #[test]
+    fn values_that_are_none_are_named() {
+        let wrong = [
+            ("rails", ""),
+            ("rails", "udp,,udp"),
+            ("rails", "udp/"),
+            ("shared_memory", "yes"),
+            ("striping_threshold", "0"),
+            ("timeout_s", "-1"),
+            ("connect_timeout_s", "1e3"),
+        ];
+        for (name, value) in wrong {
+            let error = parse(&[(name, value)], &[]).unwrap_err();
+            assert_eq!(error.errno(), Errno::EINVAL);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}

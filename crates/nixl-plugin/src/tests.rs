@@ -1,0 +1,284 @@
+//! Two engines in one process, as the shim calls them.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use crate::border::{Bytes, status};
+use crate::engine::*;
+use crate::memory::*;
+use crate::request::*;
+
+/// What sinks were given.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+const LEN: usize = 300_000;
+const LONG: Duration = Duration::from_secs(30);
+
+unsafe extern "C" fn collect(to: *mut c_void, first: Bytes, second: Bytes) {
+    // SAFETY: `to` is the vector of the caller below, and the bytes are lent.
+    let (list, pair) = unsafe { (&mut *to.cast::<Pairs>(), (first.get(), second.get())) };
+    list.push((pair.0.to_vec(), pair.1.to_vec()));
+}
+
+/// What a call gives to its sink.
+fn gathered(call: impl FnOnce(crate::Sink, *mut c_void) -> c_int) -> Pairs {
+    let mut list = Pairs::new();
+    assert_eq!(call(collect, (&raw mut list).cast()), status::SUCCESS);
+    list
+}
+
+struct Side {
+    name: &'static str,
+    engine: *mut Engine,
+    memory: *mut u8,
+    region: *mut Registered,
+}
+
+impl Side {
+    fn open(name: &'static str, rails: &str) -> Self {
+        let options = [Bytes::of(b"rails"), Bytes::of(rails.as_bytes())];
+        let (mut engine, mut region) = (null_mut(), null_mut());
+        let memory = Box::into_raw(vec![0_u8; LEN].into_boxed_slice()).cast::<u8>();
+        // SAFETY: what is lent stays for the calls; the memory stays until `close`.
+        unsafe {
+            let name = Bytes::of(name.as_bytes());
+            assert_eq!(ofi_nixl_open(name, options.as_ptr(), 1, false, &raw mut engine), status::SUCCESS);
+            assert_eq!(ofi_nixl_register(engine, memory, LEN, &raw mut region), status::SUCCESS);
+        }
+        Self { name, engine, memory, region }
+    }
+
+    /// The other's region, as its target.
+    fn load(&self, other: &Self) -> *mut Target {
+        // SAFETY: both are open.
+        let (conn, info) = unsafe {
+            (
+                gathered(|sink, to| ofi_nixl_conn_info(other.engine, sink, to)),
+                gathered(|sink, to| ofi_nixl_region_info(other.engine, other.region, sink, to)),
+            )
+        };
+        let (name, mut target) = (Bytes::of(other.name.as_bytes()), null_mut());
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(ofi_nixl_load_peer(self.engine, name, Bytes::of(&conn[0].1)), status::SUCCESS);
+            assert_eq!(
+                ofi_nixl_load_region(
+                    self.engine,
+                    name,
+                    Bytes::of(&info[0].1),
+                    other.addr(),
+                    LEN as u64,
+                    &raw mut target
+                ),
+                status::SUCCESS
+            );
+        }
+        target
+    }
+
+    fn addr(&self) -> u64 {
+        self.memory.addr() as u64
+    }
+
+    fn fill(&self, with: impl Fn(usize) -> u8) {
+        // SAFETY: no transfer is under way.
+        (0..LEN).for_each(|at| unsafe { self.memory.add(at).write(with(at)) });
+    }
+
+    fn holds(&self, what: impl Fn(usize) -> u8) -> bool {
+        // SAFETY: no transfer is under way.
+        (0..LEN).all(|at| unsafe { self.memory.add(at).read() } == what(at))
+    }
+
+    fn prepare(
+        &self,
+        write: bool,
+        peer: &Self,
+        target: *const Target,
+        at: u64,
+        len: u64,
+    ) -> Result<*mut Request, c_int> {
+        let descriptor = Descriptor::new(
+            self.region,
+            self.addr().wrapping_add(at),
+            target,
+            peer.addr().wrapping_add(at),
+            len,
+        );
+        let mut request = null_mut();
+        let name = Bytes::of(peer.name.as_bytes());
+        // SAFETY: all handles are open.
+        match unsafe {
+            ofi_nixl_prepare(self.engine, write, name, &raw const descriptor, 1, &raw mut request)
+        } {
+            status::SUCCESS => Ok(request),
+            other => Err(other),
+        }
+    }
+
+    fn close(self) {
+        // SAFETY: each is given back once, and the memory after its registration.
+        unsafe {
+            assert_eq!(ofi_nixl_deregister(self.engine, self.region), status::SUCCESS);
+            ofi_nixl_close(self.engine);
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.memory, LEN)));
+        }
+    }
+}
+
+/// Posts and polls both sides to the end; the notifications that the other side got.
+fn run(side: &Side, other: &Side, request: *const Request, message: &[u8]) -> (c_int, Pairs) {
+    let (began, mut heard) = (Instant::now(), Vec::new());
+    // SAFETY: the request is open.
+    let mut state = unsafe { ofi_nixl_post(request, true, Bytes::of(message)) };
+    while state == status::IN_PROGRESS || (state == status::SUCCESS && heard.is_empty()) {
+        assert!(began.elapsed() < LONG);
+        // SAFETY: both are open.
+        unsafe {
+            heard.extend(gathered(|sink, to| ofi_nixl_notifications(other.engine, sink, to)));
+            heard.extend(gathered(|sink, to| ofi_nixl_notifications(side.engine, sink, to)));
+            state = ofi_nixl_check(request);
+        }
+    }
+    (state, heard)
+}
+
+fn exchange(rails: &str) {
+    let (here, there) = (Side::open("here", rails), Side::open("there", rails));
+    let target = here.load(&there);
+    there.load(&here);
+    here.fill(|at| (at * 7 + at / 251) as u8);
+    // SAFETY: the engine is open.
+    assert_eq!(unsafe { ofi_nixl_connect(here.engine, Bytes::of(b"there")) }, status::SUCCESS);
+    let request = here.prepare(true, &there, target, 0, LEN as u64).unwrap();
+    for round in 0..3_u8 {
+        let (state, heard) = run(&here, &there, request, &[round]);
+        assert_eq!((state, heard), (status::SUCCESS, vec![(b"here".to_vec(), vec![round])]));
+        assert!(there.holds(|at| (at * 7 + at / 251) as u8));
+        there.fill(|_| 0);
+    }
+    there.fill(|at| (at * 3) as u8);
+    let read = here.prepare(false, &there, target, 0, LEN as u64).unwrap();
+    assert_eq!(run(&here, &there, read, b"read").0, status::SUCCESS);
+    assert!(here.holds(|at| (at * 3) as u8));
+    let mut seconds = 0.0;
+    // SAFETY: the handles are open, and given back once.
+    unsafe {
+        assert_eq!(ofi_nixl_estimate(read, &raw mut seconds), status::SUCCESS);
+        assert!(seconds > 0.0);
+        assert_eq!(ofi_nixl_release(read), status::SUCCESS);
+        // The peer goes, and then its request: as NIXL's programs do.
+        assert_eq!(ofi_nixl_disconnect(here.engine, Bytes::of(b"there")), status::SUCCESS);
+        assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::NOT_FOUND);
+        assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+    }
+    here.close();
+    there.close();
+}
+
+#[test]
+fn two_engines_exchange_over_shared_memory() {
+    exchange("shm");
+}
+
+#[test]
+fn two_engines_exchange_over_two_rails() {
+    exchange("udp,udp");
+}
+
+#[test]
+fn an_agent_is_its_own_target() {
+    let side = Side::open("alone", "shm");
+    let mut target = null_mut();
+    // SAFETY: the handles are open.
+    unsafe {
+        assert_eq!(ofi_nixl_connect(side.engine, Bytes::of(b"alone")), status::SUCCESS);
+        assert_eq!(ofi_nixl_load_own(side.engine, side.region, &raw mut target), status::SUCCESS);
+    }
+    side.fill(|at| if at < 1000 { 7 } else { 0 });
+    let descriptor = Descriptor::new(side.region, side.addr(), target, side.addr() + 5000, 1000);
+    let mut request = null_mut();
+    let name = Bytes::of(b"alone");
+    // SAFETY: as above.
+    let made =
+        unsafe { ofi_nixl_prepare(side.engine, true, name, &raw const descriptor, 1, &raw mut request) };
+    assert_eq!(made, status::SUCCESS);
+    let (state, heard) = run(&side, &side, request, b"me");
+    assert_eq!((state, heard), (status::SUCCESS, vec![(b"alone".to_vec(), b"me".to_vec())]));
+    assert!(side.holds(|at| if at < 1000 || (5000..6000).contains(&at) { 7 } else { 0 }));
+    // SAFETY: given back once.
+    unsafe {
+        assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+    }
+    side.close();
+}
+
+#[test]
+fn misuse_is_answered_by_a_status_and_changes_nothing() {
+    let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
+    let target = here.load(&there);
+    let refused = |at: u64, len: u64| here.prepare(true, &there, target, at, len).unwrap_err();
+    assert_eq!(refused(0, 0), status::INVALID_PARAM);
+    assert_eq!(refused(1, LEN as u64), status::INVALID_PARAM);
+    assert_eq!(refused(0_u64.wrapping_sub(8), 8), status::INVALID_PARAM);
+    assert_eq!(refused(8, u64::MAX), status::INVALID_PARAM);
+    let name = Bytes::of(b"there");
+    let mut request = null_mut();
+    // SAFETY: the handles are open; null handles are what is tried.
+    unsafe {
+        let lost = Descriptor::new(null(), 0, target, 0, 8);
+        let made = ofi_nixl_prepare(here.engine, true, name, &raw const lost, 1, &raw mut request);
+        assert_eq!(made, status::INVALID_PARAM);
+        let other = Bytes::of(b"stranger");
+        assert_eq!(ofi_nixl_connect(here.engine, other), status::NOT_FOUND);
+        assert_eq!(ofi_nixl_disconnect(here.engine, other), status::NOT_FOUND);
+        assert_eq!(ofi_nixl_notify(here.engine, other, Bytes::of(b"?")), status::NOT_FOUND);
+        assert_eq!(ofi_nixl_load_peer(here.engine, name, Bytes::of(b"rubbish")), status::INVALID_PARAM);
+        let conn = gathered(|sink, to| ofi_nixl_conn_info(there.engine, sink, to));
+        assert_eq!(ofi_nixl_load_peer(here.engine, other, Bytes::of(&conn[0].1)), status::INVALID_PARAM);
+        let mut engine = null_mut();
+        let options = [Bytes::of(b"rails"), Bytes::of(b"no-such-provider")];
+        assert!(ofi_nixl_open(name, options.as_ptr(), 1, false, &raw mut engine) < 0);
+        assert!(ofi_nixl_open(Bytes::of(b"\xff"), null(), 0, false, &raw mut engine) < 0);
+        let request = here.prepare(true, &there, target, 0, 8).unwrap();
+        assert_eq!(ofi_nixl_check(request), status::NOT_POSTED);
+        assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::IN_PROGRESS, "nobody answers yet");
+        assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::REPOST_ACTIVE);
+        assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+    }
+    here.close();
+    there.close();
+}
+
+#[test]
+fn memory_that_was_given_back_is_used_no_more() {
+    let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
+    let target = here.load(&there);
+    let request = here.prepare(true, &there, target, 0, 4096).unwrap();
+    // SAFETY: the handles are open, and given back once; the memory is freed below.
+    unsafe {
+        assert_eq!(
+            ofi_nixl_deregister(here.engine, here.region),
+            status::SUCCESS,
+            "although a plan names it"
+        );
+        let mut state = ofi_nixl_post(request, false, Bytes::of(&[]));
+        let began = Instant::now();
+        while state == status::IN_PROGRESS {
+            assert!(began.elapsed() < LONG);
+            gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to));
+            state = ofi_nixl_check(request);
+        }
+        assert_eq!(state, status::BACKEND);
+        assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        ofi_nixl_close(here.engine);
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(here.memory, LEN)));
+    }
+    assert!(there.holds(|_| 0));
+    there.close();
+}
