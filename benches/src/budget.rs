@@ -11,7 +11,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{Error, Result};
+use crate::{Error, Result, markdown};
 
 /// One row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,7 @@ pub fn read(path: &Path) -> Result<Vec<Entry>> {
 
 fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries: Vec<Entry> = Vec::new();
-    for cells in rows(text) {
-        let [path, budget, _] = cells;
+    for [path, budget, _] in markdown::rows(text, HEAD) {
         let budget = budget.replace(',', "");
         let budget =
             budget.parse().map_err(|_| format!("the budget of {path:?} is not a number: {budget:?}"))?;
@@ -53,31 +52,10 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
 
 /// `text` with the third column of `path`'s row set to `measured`.
 pub fn with_measured(text: &str, path: &str, measured: u64) -> String {
-    let mut in_table = false;
-    let mut lines: Vec<String> = Vec::new();
-    for line in text.lines() {
-        let cells = cells(line);
-        in_table = cells == Some(HEAD) || (in_table && cells.is_some());
-        match cells {
-            Some([name, budget, _]) if in_table && name == path => {
-                lines.push(format!("| {name} | {budget} | {measured} |"));
-            }
-            _ => lines.push(line.to_owned()),
-        }
+    match markdown::rows(text, HEAD).find(|[name, ..]| *name == path) {
+        Some([name, budget, _]) => markdown::with_row(text, HEAD, [name, budget, &measured.to_string()]),
+        None => text.to_string(),
     }
-    lines.join("\n") + "\n"
-}
-
-/// The rows under the head, without the line of dashes.
-fn rows(text: &str) -> impl Iterator<Item = [&str; 3]> {
-    let table = text.lines().skip_while(|line| cells(line) != Some(HEAD)).skip(2);
-    table.map_while(cells)
-}
-
-fn cells(line: &str) -> Option<[&str; 3]> {
-    let inner = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    let cells: Vec<&str> = inner.split('|').map(str::trim).collect();
-    cells.try_into().ok()
 }
 
 #[cfg(test)]

@@ -14,16 +14,20 @@
 //! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
+//! - [`counts`]: what the same paths do beyond that, followed step by step. [`markdown`]: the document's tables.
 
 pub mod bare;
 pub mod bounce;
 pub mod budget;
+#[cfg(target_arch = "x86_64")]
+pub mod counts;
 pub mod error;
 pub mod eventfd;
 pub mod figures;
 pub mod instructions;
 pub mod link;
 pub mod machine;
+pub mod markdown;
 pub mod ours;
 pub mod pairs;
 pub mod peers;

@@ -3,6 +3,8 @@
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
+#[cfg(target_arch = "x86_64")]
+use ofi_benches::counts;
 use ofi_benches::{
     Error, Result, bare, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
     report, report::Report, rows, table, targets, veth, worker,
@@ -56,6 +58,16 @@ enum Command {
         #[arg(long, default_value = "docs/hot-path.md")]
         budget: PathBuf,
         /// Write what was measured into the table.
+        #[arg(long)]
+        write: bool,
+    },
+    #[cfg(target_arch = "x86_64")]
+    /// Counts locked instructions, system calls, allocations and clock reads of the same paths, step by step.
+    Counts {
+        /// The document with the table.
+        #[arg(long, default_value = "docs/hot-path.md")]
+        budget: PathBuf,
+        /// Write what was found into the table.
         #[arg(long)]
         write: bool,
     },
@@ -145,6 +157,20 @@ fn run(options: Options) -> Result<ExitCode> {
             } else {
                 ExitCode::FAILURE
             })
+        }
+        #[cfg(target_arch = "x86_64")]
+        Some(Command::Counts { budget, write }) => {
+            let checked = counts::check(budget, *write)?;
+            for row in &checked {
+                let verdict = if row.is_within() { "pass" } else { "FAIL" };
+                let [locked, calls, allocations, clock] = row.found;
+                println!(
+                    "{verdict}  {:60} {locked:6.2} locked, {calls:5.2} system calls, {allocations:5.2} allocations, {clock:5.2} clock reads",
+                    row.path
+                );
+            }
+            let within = checked.iter().all(counts::Checked::is_within);
+            Ok(if within { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Worker { role, job }) => worker::main(job, *role).map(|()| ExitCode::SUCCESS),
         Some(Command::Veth { rounds, inside }) => {

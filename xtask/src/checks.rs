@@ -64,8 +64,19 @@ pub fn budgets(write: bool) -> StepResult {
     if !answers("valgrind", &["--version"]) {
         return not_run("instruction budgets", "no valgrind (apt-get install valgrind)");
     }
-    let mut benches =
-        cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--", "instructions"]);
+    benches("instructions", write)
+}
+
+/// Locked instructions, system calls, allocations and clock reads against `docs/hot-path.md`.
+pub fn counts(write: bool) -> StepResult {
+    if !cfg!(target_arch = "x86_64") {
+        return not_run("counts of the hot paths", "the decoder knows x86-64 only");
+    }
+    benches("counts", write)
+}
+
+fn benches(command: &str, write: bool) -> StepResult {
+    let mut benches = cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--", command]);
     if write {
         benches.arg("--write");
     }

@@ -137,7 +137,10 @@ fn main() -> ExitCode {
         Command::Docs { check } => report.add("documents", || docs::run(check)),
         Command::Conformance { check } => report.add("conformance", || conformance::run(check)),
         Command::Bench { args } => report.add("benches", || checks::bench(&args)),
-        Command::Budgets { write } => report.add("instruction budgets", || checks::budgets(write)),
+        Command::Budgets { write } => {
+            report.add("instruction budgets", || checks::budgets(write));
+            report.add("counts of the hot paths", || checks::counts(write));
+        }
         Command::Loom => report.add("loom", checks::loom),
         Command::Asan => report.add("AddressSanitizer", nightly::asan),
         Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),

@@ -1,0 +1,146 @@
+//! What the paths do beyond plain instructions: locked instructions, system calls, allocations, reads of the clock.
+//!
+//! Each path runs in a child that is traced and, once it is warm, followed instruction by instruction (x86-64 only). So the numbers are exact and
+//! the same on a busy machine. `docs/hot-path.md` has the table:
+//!
+//! ```text
+//! | path | locked | system calls | allocations | clock reads |
+//! |---|---:|---:|---:|---:|
+//! | send 64 B, completion read | 0 | 0 | 0 | 0 |
+//! ```
+//!
+//! A path does no more than its row says, on average over [`FOLLOWED`] calls.
+
+mod decode;
+mod symbols;
+mod tracee;
+
+use std::path::Path;
+
+use crate::{Error, Result, markdown, ours};
+pub use tracee::Seen;
+use tracee::Tracee;
+
+/// Calls before the first one that is followed: tables have grown, locks are biased.
+const WARM: u64 = 1_000;
+/// Calls that are followed: a poll looks at the clock once in 32.
+pub const FOLLOWED: u64 = 32;
+/// How often a path that does more than its row says is followed again: a thread that is put aside meanwhile gives its core away, which is
+/// a system call of its own (`ofi-core/patience.rs`).
+const ATTEMPTS: usize = 3;
+/// The table's head.
+const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];
+
+/// One path beside its row.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Which path.
+    pub path: String,
+    /// What its row allows, in the head's order.
+    pub allowed: [f64; 4],
+    /// What one call did on average.
+    pub found: [f64; 4],
+}
+
+impl Checked {
+    /// Whether it does no more than its row says.
+    pub fn is_within(&self) -> bool {
+        // The row has two decimals.
+        self.found.iter().zip(self.allowed).all(|(found, allowed)| *found <= allowed + 0.005)
+    }
+}
+
+/// Follows every path of `document`'s table, and writes what it found into the table if `write` says so.
+///
+/// # Errors
+/// When the table and [`ours::PATHS`] name different paths, a number cannot be read, or a child cannot be traced.
+pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
+    let what = || document.display().to_string();
+    let mut text = std::fs::read_to_string(document).map_err(Error::io(what()))?;
+    let bad = |reason: String| Error::Budget { path: document.to_owned(), reason };
+    let rows: Vec<(String, [String; 4])> = markdown::rows(&text, HEAD)
+        .map(|[path, locked, calls, allocations, clock]| {
+            (path.to_string(), [locked, calls, allocations, clock].map(ToString::to_string))
+        })
+        .collect();
+    if let Some(path) = ours::PATHS.iter().find(|path| !rows.iter().any(|(name, _)| name == path.name)) {
+        return Err(bad(format!(
+            "path {:?} has no row in the table with the head {}",
+            path.name,
+            HEAD.join(" | ")
+        )));
+    }
+    let this = std::env::current_exe().map_err(Error::io("finding this program"))?;
+    let mut results = Vec::new();
+    for (name, cells) in rows {
+        let path = ours::PATHS.iter().find(|path| path.name == name);
+        let path = path.ok_or_else(|| Error::NotReady(format!("path {name:?}")))?;
+        let mut allowed = [0.0; 4];
+        for (place, cell) in allowed.iter_mut().zip(&cells) {
+            // An empty cell is one that is yet to be written.
+            *place = if cell.is_empty() && write {
+                f64::INFINITY
+            } else {
+                cell.parse().map_err(|_| bad(format!("{cell:?} in the row of {name:?} is not a number")))?
+            };
+        }
+        let mut row = Checked { path: name, allowed, found: per_call(&follow(&this, path)?) };
+        for _ in 1..ATTEMPTS {
+            if row.is_within() {
+                break;
+            }
+            row.found = per_call(&follow(&this, path)?);
+        }
+        let Checked { path: name, found, .. } = &row;
+        if write {
+            let cells = (*found).map(written);
+            let [locked, calls, allocations, clock] = cells.each_ref().map(String::as_str);
+            text = markdown::with_row(&text, HEAD, [name, locked, calls, allocations, clock]);
+        }
+        results.push(row);
+    }
+    if write {
+        std::fs::write(document, text).map_err(Error::io(what()))?;
+    }
+    Ok(results)
+}
+
+/// Follows `path` in `program`, which is this one.
+///
+/// # Errors
+/// When the child cannot be started or traced, or ends early.
+pub fn follow(program: &Path, path: &ours::Path) -> Result<Seen> {
+    let count = (WARM + FOLLOWED + 8).to_string();
+    let mut tracee = Tracee::start(program, &["path", path.name, "--count", &count], path.function)?;
+    tracee.skip(WARM)?;
+    tracee.follow(FOLLOWED)
+}
+
+fn per_call(seen: &Seen) -> [f64; 4] {
+    let each = |count: u64| count as f64 / seen.calls.max(1) as f64;
+    [each(seen.locked), each(seen.system_calls), each(seen.allocations), each(seen.clock_reads)]
+}
+
+/// At most two decimals, and none that say nothing.
+fn written(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_short_as_they_are() {
+        assert_eq!([0.0, 2.0, 0.03125, 10.5].map(written), ["0", "2", "0.03", "10.5"]);
+    }
+
+    #[test]
+    fn a_row_is_a_bound_for_each_of_its_numbers() {
+        let row = |found| Checked { path: String::new(), allowed: [0.0, 1.0, 0.0, 0.03], found };
+        assert!(row([0.0, 1.0, 0.0, 0.03125]).is_within());
+        assert!(!row([1.0, 0.0, 0.0, 0.0]).is_within());
+        assert!(!row([0.0, 0.0, 0.0, 0.05]).is_within());
+    }
+}
