@@ -8,6 +8,7 @@ mod checks;
 mod commands;
 mod conformance;
 mod docs;
+mod efa;
 mod features;
 mod layouts;
 mod links;
@@ -128,6 +129,8 @@ enum Command {
     Vm(vm::Options),
     /// What needs an RDMA device: tests in that machine.
     Rdma,
+    /// Runs a command on an emulated EFA device; commands that are run so reach each other.
+    Efa(efa::Options),
 }
 
 fn main() -> ExitCode {
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),
+        Command::Efa(options) => return efa::main(&options),
     }
     report.finish()
 }

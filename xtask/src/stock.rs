@@ -40,6 +40,11 @@ impl Stock {
         self.name
     }
 
+    /// What starts its programs, if that is not the system's own loader.
+    pub fn loader(&self) -> Option<&Path> {
+        self.loader.as_ref().map(|(loader, _)| loader.as_path())
+    }
+
     /// Whether its `fi_info` and `fi_pingpong` are there.
     pub fn has_programs(&self) -> bool {
         self.tool("fi_info").exists() && self.tool("fi_pingpong").exists()

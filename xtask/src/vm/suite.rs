@@ -79,7 +79,7 @@ fn inside(name: &str, arguments: &[String]) -> StepResult {
 }
 
 /// Builds a program of tests, on the host: where it is.
-fn program(package: &str, test: &str, feature: Option<&str>) -> Result<String, String> {
+pub fn program(package: &str, test: &str, feature: Option<&str>) -> Result<String, String> {
     let mut args =
         vec!["test", "--quiet", "--no-run", "--package", package, "--test", test, "--message-format=json"];
     args.extend(feature.iter().flat_map(|feature| ["--features", feature]));

@@ -1,0 +1,327 @@
+//! The device of this process: its objects, by the numbers that programs and peers know them by.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::formats::{Completion, RECEIVE, Receive, Request};
+use crate::memory::Shared;
+use crate::packet::Packet;
+use crate::random::Random;
+use crate::settings::{Gid, Settings};
+
+/// Queue pairs at a time. libefa finds them by their number modulo this.
+pub const QUEUE_PAIRS: usize = 256;
+
+/// The device.
+pub struct Device {
+    pub settings: Settings,
+    pub gid: Gid,
+    pub socket: UnixDatagram,
+    pub random: Random,
+    /// Files by which the device is open.
+    pub open: Vec<RawFd>,
+    /// Domains, and which file each belongs to.
+    pub domains: HashMap<u32, RawFd>,
+    pub regions: HashMap<u32, Region>,
+    pub channels: HashMap<RawFd, Channel>,
+    pub queues: HashMap<u32, CompletionQueue>,
+    pub pairs: HashMap<u16, QueuePair>,
+    pub handles: HashMap<u32, Handle>,
+    /// What can be mapped, by offset in the device's file.
+    pub maps: HashMap<u64, Arc<Shared>>,
+    /// The next number of whatever needs one.
+    pub next: u32,
+    /// Requests that the peer has not answered, by number.
+    pub requests: HashMap<u64, Pending>,
+    pub next_token: u64,
+    /// What goes to each peer.
+    pub routes: HashMap<Gid, Route>,
+    /// Writes that have not come whole: how much came.
+    pub writes: HashMap<(Gid, u64), u64>,
+    /// Packets that come later than others.
+    pub late: Vec<(Instant, Vec<u8>)>,
+    /// Packets in and out.
+    pub packets: u64,
+    /// Requests so far.
+    pub count: u64,
+    /// When requests were looked through.
+    pub looked: Instant,
+}
+
+/// Registered memory.
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub domain: u32,
+    pub start: u64,
+    pub len: u64,
+    /// What the program calls its first byte.
+    pub named: u64,
+    pub access: u32,
+}
+
+/// Where events go: the end that the device writes, and a copy of the end that the program reads.
+pub struct Channel {
+    pub write: OwnedFd,
+    pub read: OwnedFd,
+}
+
+/// A completion queue.
+pub struct CompletionQueue {
+    pub owner: RawFd,
+    pub ring: Arc<Shared>,
+    pub doorbell: Arc<Shared>,
+    pub entries: u32,
+    pub entry: usize,
+    pub written: u32,
+    pub channel: Option<RawFd>,
+    /// What the program calls it in events.
+    pub name: u64,
+    pub events: u32,
+    /// The doorbell's value for which an event was sent.
+    pub told: u32,
+}
+
+/// A queue pair.
+pub struct QueuePair {
+    pub owner: RawFd,
+    pub domain: u32,
+    pub state: State,
+    pub qkey: u32,
+    /// How often a peer without a receive is asked again; 7 is without end.
+    pub rnr_retry: u8,
+    pub send_queue: u32,
+    pub receive_queue: u32,
+    pub unsolicited: bool,
+    pub doorbell: Arc<Shared>,
+    pub sends: Ring,
+    pub receives: Ring,
+    /// Limits, as the program was told.
+    pub limits: [u32; 5],
+}
+
+/// A queue of descriptors in shared memory.
+pub struct Ring {
+    pub shared: Option<Arc<Shared>>,
+    pub entries: u32,
+    /// Descriptors that the program wrote, and that the device took; they wrap.
+    pub posted: u16,
+    pub taken: u16,
+}
+
+/// The doorbells' places in their page.
+pub const SEND_DOORBELL: usize = 0;
+pub const RECEIVE_DOORBELL: usize = 64;
+
+/// `enum ibv_qp_state`, those that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Reset,
+    Init,
+    Receiving,
+    Sending,
+    Error,
+}
+
+/// An address handle. All of one domain for one peer have one number.
+pub struct Handle {
+    pub domain: u32,
+    pub gid: Gid,
+    pub number: u16,
+}
+
+/// A request that waits for its peer.
+pub struct Pending {
+    pub pair: u16,
+    pub to: Gid,
+    pub request: Request,
+    /// Bytes of a read that came.
+    pub received: u64,
+    pub repeats: u32,
+    /// When it was sent, and when a word of the peer is missed.
+    pub sent: Instant,
+    pub probed: Instant,
+    /// When it is to be sent again.
+    pub again: Option<Instant>,
+}
+
+/// What goes to a peer, in the order that it was put there.
+#[derive(Default)]
+pub struct Route {
+    pub queue: VecDeque<Outgoing>,
+    /// Whether the peer ever said anything.
+    pub heard: bool,
+}
+
+/// Something for a peer.
+pub enum Outgoing {
+    /// A packet without payload.
+    Packet(Packet),
+    /// What is left of a request from `offset` on.
+    Request { token: u64, offset: u64 },
+    /// What is left of a read's answer from `packet.offset` on; the memory was checked.
+    Data { packet: Packet, from: u64 },
+}
+
+impl Device {
+    /// A device with an address, and a socket of that name.
+    ///
+    /// # Errors
+    /// What went wrong with what.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        fs::create_dir_all(&settings.dir).map_err(|error| format!("{}: {error}", settings.dir.display()))?;
+        let mut random = Random::new(settings.seed ^ u64::from(std::process::id()) << 32);
+        let mut chosen = settings.gid;
+        for _ in 0..100 {
+            let gid = chosen.take().unwrap_or_else(|| local(random.fresh()));
+            let path = socket_path(&settings.dir, &gid);
+            match bind(&path) {
+                Ok(socket) => {
+                    return Ok(Self {
+                        settings,
+                        gid,
+                        socket,
+                        random,
+                        open: Vec::new(),
+                        domains: HashMap::new(),
+                        regions: HashMap::new(),
+                        channels: HashMap::new(),
+                        queues: HashMap::new(),
+                        pairs: HashMap::new(),
+                        handles: HashMap::new(),
+                        maps: HashMap::new(),
+                        next: 1,
+                        requests: HashMap::new(),
+                        next_token: 1,
+                        routes: HashMap::new(),
+                        writes: HashMap::new(),
+                        late: Vec::new(),
+                        packets: 0,
+                        count: 0,
+                        looked: Instant::now(),
+                    });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && settings.gid.is_none() => {}
+                Err(error) => return Err(format!("{}: {error}", path.display())),
+            }
+        }
+        Err(format!("{}: found no address that is free", settings.dir.display()))
+    }
+
+    /// A number that is nobody's yet.
+    pub fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Makes memory that the program maps at the answered offset.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn map(&mut self, len: usize) -> Result<(u64, Arc<Shared>), i32> {
+        let shared = Arc::new(Shared::new(len).map_err(|_| libc::ENOMEM)?);
+        Ok((self.name(&shared), shared))
+    }
+
+    /// One more offset at which this memory is mapped.
+    pub fn name(&mut self, shared: &Arc<Shared>) -> u64 {
+        let key = u64::from(self.number()) << 12;
+        self.maps.insert(key, Arc::clone(shared));
+        key
+    }
+
+    /// Where registered memory is in the process, if all of it is registered in that domain with that right.
+    pub fn find(&self, domain: u32, key: u32, addr: u64, len: u64, right: u32) -> Option<u64> {
+        let region = self.regions.get(&key)?;
+        let offset = addr.checked_sub(region.named)?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= region.len);
+        let may = region.domain == domain && region.access & right == right;
+        (inside && may).then(|| region.start.wrapping_add(offset))
+    }
+
+    /// The number of a domain's address handle for a peer.
+    pub fn handle_for(&self, domain: u32, gid: &Gid) -> Option<u16> {
+        let mut all = self.handles.values();
+        all.find(|handle| handle.domain == domain && handle.gid == *gid).map(|handle| handle.number)
+    }
+
+    /// Puts an entry into a completion queue. The queue is as long as the program asked: it counts what is under way.
+    pub fn complete(&mut self, queue: u32, completion: &Completion) {
+        let Some(queue) = self.queues.get_mut(&queue) else { return };
+        // The first round has the bit set.
+        let phase = (queue.written / queue.entries).is_multiple_of(2);
+        let at = (queue.written % queue.entries) as usize * queue.entry;
+        queue.ring.publish(at, &completion.encode(phase)[..queue.entry]);
+        queue.written = queue.written.wrapping_add(1);
+    }
+
+    /// Takes a receive: its number and its pieces. `None` if none is posted.
+    pub fn take_receive(&mut self, pair: u16) -> Option<(u16, Vec<Receive>)> {
+        let ring = &mut self.pairs.get_mut(&pair)?.receives;
+        let shared = Arc::clone(ring.shared.as_ref()?);
+        let mut pieces = Vec::new();
+        let mut taken = ring.taken;
+        while taken != ring.posted {
+            let at = (u32::from(taken) % ring.entries) as usize * RECEIVE;
+            let receive = Receive::parse(&shared.read(at));
+            taken = taken.wrapping_add(1);
+            pieces.push(receive);
+            if receive.last {
+                ring.taken = taken;
+                return Some((pieces[0].id, pieces));
+            }
+        }
+        None
+    }
+}
+
+impl CompletionQueue {
+    /// Tells the channel if the program asked for that and there is something new.
+    pub fn notify(&mut self, channels: &HashMap<RawFd, Channel>) -> bool {
+        let Some(channel) = self.channel.and_then(|channel| channels.get(&channel)) else { return false };
+        let word = self.doorbell.load(0);
+        let consumed = word as u16;
+        if word & ARMED == 0 || self.told == word || consumed == self.written as u16 {
+            return false;
+        }
+        self.told = word;
+        let event = self.name.to_ne_bytes();
+        // SAFETY: eight bytes are there.
+        let sent = unsafe { libc::write(channel.write.as_raw_fd(), event.as_ptr().cast(), event.len()) };
+        self.events += u32::from(sent == event.len() as isize);
+        true
+    }
+}
+
+/// The bit of a completion queue's doorbell that asks for an event.
+const ARMED: u32 = 1 << 31;
+
+/// The socket of the device that has this address.
+pub fn socket_path(dir: &Path, gid: &Gid) -> PathBuf {
+    dir.join(format!("{:032x}", u128::from_be_bytes(*gid)))
+}
+
+fn bind(path: &Path) -> std::io::Result<UnixDatagram> {
+    let bound = UnixDatagram::bind(path).or_else(|error| {
+        // Of a process that is gone: nobody answers there.
+        let probe = UnixDatagram::unbound()?;
+        match probe.connect(path) {
+            Err(gone) if gone.kind() == std::io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+                UnixDatagram::bind(path)
+            }
+            _ => Err(error),
+        }
+    })?;
+    bound.set_nonblocking(true)?;
+    Ok(bound)
+}
+
+/// A link-local address.
+fn local(low: u64) -> Gid {
+    (0xfe80_u128 << 112 | u128::from(low)).to_be_bytes()
+}

@@ -1,0 +1,150 @@
+//! What emulated devices say to each other: datagrams of Unix sockets, one packet each. Not EFA's wire, which nobody outside knows.
+
+use crate::formats::Operation;
+use crate::settings::Gid;
+
+/// Bytes before the payload.
+pub const HEADER: usize = 80;
+/// Bytes of payload that a read or a write has in one packet. A send is one packet.
+pub const CHUNK: usize = 32 << 10;
+/// The longest packet: a send of the largest MTU.
+pub const LONGEST: usize = HEADER + (64 << 10);
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A send, a part of a write, or what is asked by a read.
+    Request(Operation),
+    /// A part of what a read asked for.
+    Data,
+    /// How a request ended at the peer.
+    Answer(u8),
+    /// Asks nothing: whether the peer's socket is there shows in the sending.
+    Probe,
+}
+
+/// The header of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    pub kind: Kind,
+    pub source: Gid,
+    pub source_qp: u16,
+    pub qp: u16,
+    pub qkey: u32,
+    /// The request, as its device numbers them.
+    pub token: u64,
+    pub immediate: Option<u32>,
+    /// Where the payload begins in all that the request moves, and how much that is.
+    pub offset: u64,
+    pub total: u64,
+    /// The peer's memory.
+    pub addr: u64,
+    pub key: u32,
+    /// Whether the sender's queue pair takes writes without a receive.
+    pub unsolicited: bool,
+}
+
+impl Packet {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let (kind, detail) = match self.kind {
+            Kind::Request(Operation::Send) => (1, 0),
+            Kind::Request(Operation::Read) => (2, 0),
+            Kind::Request(Operation::Write) => (3, 0),
+            Kind::Data => (4, 0),
+            Kind::Answer(status) => (5, status),
+            Kind::Probe => (6, 0),
+        };
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&MAGIC);
+        (bytes[4], bytes[5]) = (kind, detail);
+        bytes[6] = u8::from(self.immediate.is_some()) | u8::from(self.unsolicited) << 1;
+        bytes[8..24].copy_from_slice(&self.source);
+        bytes[24..26].copy_from_slice(&self.source_qp.to_le_bytes());
+        bytes[26..28].copy_from_slice(&self.qp.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.qkey.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.token.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.total.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.addr.to_le_bytes());
+        bytes[64..68].copy_from_slice(&self.key.to_le_bytes());
+        bytes[68..72].copy_from_slice(&self.immediate.unwrap_or(0).to_le_bytes());
+        bytes
+    }
+
+    /// A packet and its payload; `None` for bytes that are none, or a payload that is not inside what the request moves.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
+        let two = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let four = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
+        let eight = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
+        if header[..4] != MAGIC {
+            return None;
+        }
+        let kind = match header[4] {
+            1 => Kind::Request(Operation::Send),
+            2 => Kind::Request(Operation::Read),
+            3 => Kind::Request(Operation::Write),
+            4 => Kind::Data,
+            5 => Kind::Answer(header[5]),
+            6 => Kind::Probe,
+            _ => return None,
+        };
+        let packet = Self {
+            kind,
+            source: std::array::from_fn(|byte| header[8 + byte]),
+            source_qp: two(24),
+            qp: two(26),
+            qkey: four(28),
+            token: eight(32),
+            immediate: (header[6] & 1 != 0).then(|| four(68)),
+            offset: eight(40),
+            total: eight(48),
+            addr: eight(56),
+            key: four(64),
+            unsolicited: header[6] & 2 != 0,
+        };
+        let end = packet.offset.checked_add(payload.len() as u64)?;
+        (end <= packet.total).then_some((packet, payload))
+    }
+}
+
+const MAGIC: [u8; 4] = *b"EFAe";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_come_back_as_they_were() {
+        for kind in [
+            Kind::Request(Operation::Send),
+            Kind::Request(Operation::Read),
+            Kind::Request(Operation::Write),
+            Kind::Data,
+            Kind::Answer(10),
+            Kind::Probe,
+        ] {
+            let packet = Packet {
+                kind,
+                source: [7; 16],
+                source_qp: 1,
+                qp: 2,
+                qkey: 3,
+                token: 4,
+                immediate: Some(5),
+                offset: 6,
+                total: 9,
+                addr: 10,
+                key: 11,
+                unsolicited: true,
+            };
+            let mut bytes = packet.encode().to_vec();
+            bytes.extend([1, 2, 3]);
+            assert_eq!(Packet::parse(&bytes), Some((packet, &[1, 2, 3][..])));
+            bytes.push(4);
+            assert_eq!(Packet::parse(&bytes), None, "more than the request moves");
+            assert_eq!(Packet::parse(&bytes[..HEADER - 1]), None);
+        }
+    }
+}

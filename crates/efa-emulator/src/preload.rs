@@ -1,0 +1,350 @@
+//! The C library's functions through which rdma-core reaches the kernel. Those that are about the device are answered here, and all
+//! others by the C library's own.
+//!
+//! The device's file is /dev/null, opened: it is a character device, as libibverbs wants, whose number the tree in the place of /sys has.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::settings::Settings;
+use crate::sysfs;
+
+/// The C library's function of this name, of that type.
+macro_rules! next {
+    ($name:literal, $type:ty) => {{
+        static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+        let mut found = FOUND.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: a name that ends with a zero.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) };
+            assert!(!found.is_null(), "the C library has no {:?}", $name);
+            FOUND.store(found, Ordering::Relaxed);
+        }
+        // SAFETY: the C library's function of this name has this type.
+        unsafe { std::mem::transmute::<*mut c_void, $type>(found) }
+    }};
+}
+
+/// The device and its tree in the place of /sys, if the environment asks for one.
+static DEVICE: OnceLock<Option<(Mutex<Device>, CString)>> = OnceLock::new();
+/// Commands that wait for the device, which is busy.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Whether descriptors are the device's. Those beyond are not watched, and no file is opened as one.
+static FILES: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
+/// Whether descriptors are ends of channels.
+static CHANNELS: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
+
+/// The device, which is made when something first asks for it: constructors of libraries may look for devices before this library's
+/// own would run.
+fn found() -> Option<&'static (Mutex<Device>, CString)> {
+    DEVICE
+        .get_or_init(|| {
+            start().unwrap_or_else(|error| {
+                eprintln!("efa-emulator: no device: {error}");
+                None
+            })
+        })
+        .as_ref()
+}
+
+fn start() -> Result<Option<(Mutex<Device>, CString)>, String> {
+    let Some(settings) = Settings::read(|name| std::env::var(name).ok())? else { return Ok(None) };
+    let device = Device::new(settings)?;
+    let tree = sysfs::write(&device.settings.dir, &device.gid);
+    let tree = tree.map_err(|error| format!("a tree in the place of /sys: {error}"))?;
+    let tree = CString::new(tree.into_os_string().into_encoded_bytes()).map_err(|error| error.to_string())?;
+    Ok(Some((Mutex::new(device), tree)))
+}
+
+/// Runs after the program: takes the device's files away.
+extern "C" fn stop() {
+    let Some(Some((device, _))) = DEVICE.get() else { return };
+    let device = device.lock().unwrap_or_else(PoisonError::into_inner);
+    let (dir, gid) = (device.settings.dir.clone(), device.gid);
+    drop(device);
+    let _ = std::fs::remove_file(crate::device::socket_path(&dir, &gid));
+    let _ = std::fs::remove_dir_all(dir.join(format!("sysfs.{}", std::process::id())));
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static STOP: extern "C" fn() = stop;
+
+fn device() -> Option<MutexGuard<'static, Device>> {
+    let (device, _) = found()?;
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let locked = device.lock().unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    Some(locked)
+}
+
+fn flag(flags: &'static [AtomicBool], file: c_int) -> Option<&'static AtomicBool> {
+    flags.get(usize::try_from(file).ok()?)
+}
+
+fn is(flags: &'static [AtomicBool], file: c_int) -> bool {
+    flag(flags, file).is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// Whether a path is the device's file.
+fn named(path: *const c_char) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's path ends with a zero, as these functions ask.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    path.strip_prefix(b"/dev/infiniband/") == Some(sysfs::FILE.as_bytes()) && found().is_some()
+}
+
+fn fail(errno: c_int) -> c_int {
+    // SAFETY: answers where this thread's error number is.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = errno };
+    -1
+}
+
+/// # Safety
+/// As getenv(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getenv(name: *const c_char) -> *mut c_char {
+    // SAFETY: the caller's name ends with a zero.
+    let wanted = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"SYSFS_PATH";
+    if wanted && let Some((_, tree)) = found() {
+        return tree.as_ptr().cast_mut(); // nobody may write to it, as to any other that is answered
+    }
+    let real = next!(c"getenv", unsafe extern "C" fn(*const c_char) -> *mut c_char);
+    // SAFETY: the caller's argument.
+    unsafe { real(name) }
+}
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
+
+fn open_with(real: Open, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    if !named(path) {
+        // SAFETY: the caller's arguments.
+        return unsafe { real(path, flags, mode) };
+    }
+    // SAFETY: a path that ends with a zero.
+    let file = unsafe { real(c"/dev/null".as_ptr(), flags, mode) };
+    if let (Some(flag), Some(mut device)) = (flag(&FILES, file), device()) {
+        flag.store(true, Ordering::Relaxed);
+        device.open.push(file);
+        drop(device);
+        run();
+    }
+    file
+}
+
+/// Starts the thread that is the device's processor, once.
+fn run() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let thread = std::thread::Builder::new().name("efa-device".into());
+        let _ = thread.spawn(|| {
+            let mut idle = 0;
+            loop {
+                let Some(mut device) = device() else { return };
+                let busy = device.round();
+                let socket = device.socket.as_raw_fd();
+                let late = !device.late.is_empty();
+                drop(device);
+                idle = if busy { 0 } else { idle + 1 };
+                if idle < SPINS || late {
+                    std::thread::yield_now();
+                } else {
+                    wait(socket);
+                }
+                while WAITING.load(Ordering::Relaxed) > 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    });
+}
+
+/// Rounds without anything to do after which the thread sleeps between two: programs ring doorbells without a call.
+const SPINS: u32 = 20;
+const NAP: Duration = Duration::from_micros(50);
+
+fn wait(socket: RawFd) {
+    let mut waiting = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(NAP.subsec_nanos() as i32) };
+    // SAFETY: one descriptor, and a time.
+    unsafe { libc::ppoll(&mut waiting, 1, &nap, std::ptr::null()) };
+}
+
+impl Device {
+    /// Does what there is to do. Whether there was anything.
+    fn round(&mut self) -> bool {
+        let mut busy = self.take_requests();
+        busy |= self.take_packets();
+        busy |= self.send();
+        self.look_at_the_clock();
+        let channels = &self.channels;
+        for queue in self.queues.values_mut() {
+            busy |= queue.notify(channels);
+        }
+        busy
+    }
+}
+
+/// # Safety
+/// As open(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    open_with(next!(c"open", Open), path, flags, mode)
+}
+
+/// # Safety
+/// As open(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    open_with(next!(c"open64", Open), path, flags, mode)
+}
+
+/// # Safety
+/// As stat(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stat(path: *const c_char, found: *mut libc::stat) -> c_int {
+    let path = if named(path) { c"/dev/null".as_ptr() } else { path };
+    let real = next!(c"stat", unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int);
+    // SAFETY: the caller's arguments, or a path that ends with a zero.
+    unsafe { real(path, found) }
+}
+
+/// # Safety
+/// As close(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(file: c_int) -> c_int {
+    let mine = flag(&FILES, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
+    let channel = flag(&CHANNELS, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
+    // Dropped after the lock is gone: dropping closes, which comes back here.
+    let ended = if channel { device().and_then(|mut device| device.channels.remove(&file)) } else { None };
+    drop(ended);
+    if mine && let Some(mut device) = device() {
+        device.close(file);
+    }
+    let real = next!(c"close", unsafe extern "C" fn(c_int) -> c_int);
+    // SAFETY: the caller's argument.
+    unsafe { real(file) }
+}
+
+/// # Safety
+/// As write(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) -> isize {
+    if !is(&FILES, file) {
+        type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+        let real = next!(c"write", Write);
+        // SAFETY: the caller's arguments.
+        return unsafe { real(file, bytes, len) };
+    }
+    let mut command = vec![0; len.min(MOST)];
+    if command.len() < 8 || !crate::memory::peek(bytes as u64, &mut command) {
+        return fail(libc::EINVAL) as isize;
+    }
+    let Some(mut device) = device() else { return fail(libc::ENODEV) as isize };
+    let done = device.command(file, &command);
+    for channel in device.channels.keys() {
+        if let Some(flag) = flag(&CHANNELS, *channel) {
+            flag.store(true, Ordering::Relaxed);
+        }
+    }
+    match done {
+        Ok(()) => len as isize,
+        Err(errno) => fail(errno) as isize,
+    }
+}
+
+/// The longest command that is read.
+const MOST: usize = 4096;
+
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if is(&FILES, file) {
+        return fail(libc::ENOTTY); // libibverbs then writes the command
+    }
+    let real = next!(c"ioctl", unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int);
+    // SAFETY: the caller's arguments.
+    unsafe { real(file, request, argument) }
+}
+
+type Map = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
+
+/// # Safety
+/// As mmap(2).
+unsafe fn map_with(
+    real: Map,
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    if !is(&FILES, file) {
+        // SAFETY: the caller's arguments.
+        return unsafe { real(at, len, protection, flags, file, offset) };
+    }
+    let shared = device().and_then(|device| device.maps.get(&(offset as u64)).cloned());
+    let Some(shared) = shared.filter(|shared| len <= shared.len()) else {
+        fail(libc::EINVAL);
+        return libc::MAP_FAILED;
+    };
+    // SAFETY: the caller's arguments, with the memory that stands for this part of the device's file.
+    unsafe { real(at, len, protection, flags, shared.fd(), 0) }
+}
+
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    let real = next!(c"mmap", Map);
+    // SAFETY: the caller's arguments.
+    unsafe { map_with(real, at, len, protection, flags, file, offset) }
+}
+
+/// # Safety
+/// As mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    let real = next!(c"mmap64", Map);
+    // SAFETY: the caller's arguments.
+    unsafe { map_with(real, at, len, protection, flags, file, offset) }
+}
+
+/// # Safety
+/// As socket(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // The kernel's list of devices: without it libibverbs reads the tree in the place of /sys.
+    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && found().is_some() {
+        return fail(libc::EPROTONOSUPPORT);
+    }
+    let real = next!(c"socket", unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    // SAFETY: the caller's arguments.
+    unsafe { real(domain, kind, protocol) }
+}
+
+const NETLINK_RDMA: c_int = 20;

@@ -1,0 +1,238 @@
+//! The device as it receives: packets, what they do to memory and queues, and what is answered.
+
+use std::time::{Duration, Instant};
+
+use crate::device::{Device, Outgoing, State};
+use crate::formats::{Arrival, Completion, Operation, Receive, status};
+use crate::memory::poke;
+use crate::packet::{Kind, LONGEST, Packet};
+use crate::send::LOCAL_WRITE;
+
+/// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ`.
+const REMOTE_WRITE: u32 = 2;
+const REMOTE_READ: u32 = 4;
+/// Packets that are taken in one round.
+const ROUND: usize = 64;
+/// A packet that comes late comes that much later at most.
+const LATE: Duration = Duration::from_millis(1);
+
+impl Device {
+    /// Takes packets. Whether there were any.
+    pub fn take_packets(&mut self) -> bool {
+        let mut busy = false;
+        let mut room = vec![0; LONGEST];
+        for _ in 0..ROUND {
+            let Ok(len) = self.socket.recv(&mut room) else { break };
+            busy = true;
+            if self.lost() {
+                continue;
+            }
+            self.packets += 1;
+            let bytes = &room[..len];
+            if self.random.chance(self.settings.reorder) {
+                let at = Instant::now() + LATE.mul_f64((self.random.fresh() % 100) as f64 / 100.0);
+                self.late.push((at, bytes.to_vec()));
+            } else {
+                self.arrived(bytes);
+            }
+        }
+        let now = Instant::now();
+        while let Some(at) = self.late.iter().position(|(at, _)| *at <= now) {
+            let (_, bytes) = self.late.swap_remove(at);
+            self.arrived(&bytes);
+            busy = true;
+        }
+        busy
+    }
+
+    fn arrived(&mut self, bytes: &[u8]) {
+        // Whatever else writes to the socket is no device.
+        let Some((packet, payload)) = Packet::parse(bytes) else { return };
+        self.routes.entry(packet.source).or_default().heard = true;
+        match packet.kind {
+            Kind::Probe => {}
+            Kind::Answer(status) => self.answered(packet.token, status),
+            Kind::Data => self.data(&packet, payload),
+            Kind::Request(operation) => match self.asked(operation, &packet, payload) {
+                Ok(None) => {}
+                Ok(Some(())) => self.answer(&packet, status::OK),
+                Err(status) => self.answer(&packet, status),
+            },
+        }
+    }
+
+    /// A peer says how a request ended.
+    fn answered(&mut self, token: u64, status: u8) {
+        let Some(pending) = self.requests.get_mut(&token) else { return };
+        if status == status::RNR {
+            let retries = self.pairs.get(&pending.pair).map_or(0, |pair| pair.rnr_retry);
+            if retries == 7 || pending.repeats < u32::from(retries) {
+                let wait = Duration::from_micros(100 << pending.repeats.min(6));
+                pending.repeats += 1;
+                pending.again = Some(Instant::now() + wait);
+                return;
+            }
+        }
+        self.end(token, status);
+    }
+
+    /// A part of what a read asked for.
+    fn data(&mut self, packet: &Packet, payload: &[u8]) {
+        let Some(pending) = self.requests.get(&packet.token) else { return };
+        let request = &pending.request;
+        let [piece] = request.pieces[..] else { return };
+        if request.operation != Operation::Read
+            || packet.total != request.len()
+            || pending.to != packet.source
+        {
+            return;
+        }
+        let Some(domain) = self.pairs.get(&pending.pair).map(|pair| pair.domain) else { return };
+        let at = piece.addr.wrapping_add(packet.offset);
+        let to = self.find(domain, piece.key, at, payload.len() as u64, LOCAL_WRITE);
+        if !to.is_some_and(|to| poke(to, payload)) {
+            return self.end(packet.token, status::INVALID_LKEY);
+        }
+        let Some(pending) = self.requests.get_mut(&packet.token) else { return };
+        pending.received += payload.len() as u64;
+        pending.sent = Instant::now();
+        if pending.received >= packet.total {
+            self.end(packet.token, status::OK);
+        }
+    }
+
+    /// Does what a peer asks. `None` if the answer comes later; the error is the status that the peer's request ends with.
+    fn asked(&mut self, operation: Operation, packet: &Packet, payload: &[u8]) -> Result<Option<()>, u8> {
+        let pair = self.pairs.get(&packet.qp).ok_or(status::BAD_QPN)?;
+        if !matches!(pair.state, State::Receiving | State::Sending) || pair.qkey != packet.qkey {
+            return Err(status::BAD_QPN);
+        }
+        let (domain, unsolicited) = (pair.domain, pair.unsolicited);
+        let ah = self.handle_for(domain, &packet.source);
+        let mut arrival = Arrival {
+            operation,
+            len: packet.total as u32,
+            ah,
+            source_qp: packet.source_qp,
+            immediate: packet.immediate,
+            gid: packet.source,
+            unsolicited: false,
+        };
+        if operation == Operation::Send {
+            if payload.len() as u64 != packet.total {
+                return Err(status::REMOTE_LENGTH);
+            }
+            return self.deliver(packet.qp, domain, arrival, payload).map(Some);
+        }
+        if ah.is_none() {
+            return Err(status::UNKNOWN_PEER);
+        }
+        let right = if operation == Operation::Read { REMOTE_READ } else { REMOTE_WRITE };
+        let start = if packet.total == 0 {
+            0
+        } else {
+            self.find(domain, packet.key, packet.addr, packet.total, right).ok_or(status::BAD_ADDRESS)?
+        };
+        if operation == Operation::Read {
+            if packet.total == 0 {
+                return Ok(Some(()));
+            }
+            let back = Packet { kind: Kind::Data, source: self.gid, offset: 0, ..*packet };
+            self.route(packet.source, Outgoing::Data { packet: back, from: start });
+            return Ok(None);
+        }
+        if !payload.is_empty() && !poke(start.wrapping_add(packet.offset), payload) {
+            return Err(status::BAD_ADDRESS);
+        }
+        let key = (packet.source, packet.token);
+        let came = self.writes.remove(&key).unwrap_or(0) + payload.len() as u64;
+        if came < packet.total {
+            self.writes.insert(key, came);
+            return Ok(None);
+        }
+        if packet.immediate.is_none() {
+            return Ok(Some(()));
+        }
+        if packet.unsolicited != unsolicited {
+            return Err(status::FEATURE);
+        }
+        if unsolicited {
+            arrival.unsolicited = true;
+            self.received(packet.qp, 0, status::OK, arrival);
+            return Ok(Some(()));
+        }
+        let (id, _) = self.receive_for(packet.qp)?;
+        self.received(packet.qp, id, status::OK, arrival);
+        Ok(Some(()))
+    }
+
+    /// A receive, if there is one and no fault is wanted.
+    fn receive_for(&mut self, pair: u16) -> Result<(u16, Vec<Receive>), u8> {
+        if self.random.chance(self.settings.rnr) {
+            return Err(status::RNR);
+        }
+        self.take_receive(pair).ok_or(status::RNR)
+    }
+
+    /// Puts a send into a receive.
+    fn deliver(&mut self, pair: u16, domain: u32, arrival: Arrival, payload: &[u8]) -> Result<(), u8> {
+        let (id, pieces) = self.receive_for(pair)?;
+        let mut rest = payload;
+        for Receive { piece, .. } in pieces {
+            let (now, later) = rest.split_at(rest.len().min(piece.len as usize));
+            rest = later;
+            let len = now.len() as u64;
+            let to =
+                if len == 0 { Some(0) } else { self.find(domain, piece.key, piece.addr, len, LOCAL_WRITE) };
+            if len > 0 && !to.is_some_and(|to| poke(to, now)) {
+                self.received(pair, id, status::INVALID_LKEY, arrival);
+                return Err(status::ABORT);
+            }
+        }
+        if !rest.is_empty() {
+            self.received(pair, id, status::LOCAL_LENGTH, arrival);
+            return Err(status::REMOTE_LENGTH);
+        }
+        self.received(pair, id, status::OK, arrival);
+        Ok(())
+    }
+
+    fn received(&mut self, pair: u16, id: u16, status: u8, arrival: Arrival) {
+        if let Some(queue) = self.pairs.get(&pair).map(|pair| pair.receive_queue) {
+            self.complete(queue, &Completion::Received { id, status, qp: pair, arrival });
+        }
+    }
+
+    /// Ends a receive into which nothing came.
+    pub fn received_nothing(&mut self, pair: u16, id: u16, status: u8) {
+        let arrival = Arrival {
+            operation: Operation::Send,
+            len: 0,
+            ah: None,
+            source_qp: 0,
+            immediate: None,
+            gid: [0; 16],
+            unsolicited: false,
+        };
+        self.received(pair, id, status, arrival);
+    }
+
+    fn answer(&mut self, packet: &Packet, status: u8) {
+        self.writes.remove(&(packet.source, packet.token));
+        let answer = Packet {
+            kind: Kind::Answer(status),
+            source: self.gid,
+            source_qp: packet.qp,
+            qp: packet.source_qp,
+            qkey: 0,
+            token: packet.token,
+            immediate: None,
+            offset: 0,
+            total: 0,
+            addr: 0,
+            key: 0,
+            unsolicited: false,
+        };
+        self.route(packet.source, Outgoing::Packet(answer));
+    }
+}

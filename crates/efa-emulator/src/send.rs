@@ -1,0 +1,341 @@
+//! The device as it sends: doorbells, requests, packets.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use crate::device::{Device, Outgoing, Pending, RECEIVE_DOORBELL, SEND_DOORBELL, State, socket_path};
+use crate::formats::{Completion, Operation, Piece, REQUEST, Request, status};
+use crate::memory::peek;
+use crate::packet::{CHUNK, HEADER, Kind, Packet};
+use crate::settings::{Gid, cap};
+
+/// Requests that a queue pair has taken from it in one round.
+const ROUND: usize = 32;
+/// `IBV_ACCESS_LOCAL_WRITE`.
+pub const LOCAL_WRITE: u32 = 1;
+
+impl Device {
+    /// Looks at every doorbell, and takes the requests that it tells of. Whether there were any.
+    pub fn take_requests(&mut self) -> bool {
+        let numbers: Vec<u16> = self.pairs.keys().copied().collect();
+        let mut busy = false;
+        for number in numbers {
+            let Some(pair) = self.pairs.get_mut(&number) else { continue };
+            pair.receives.posted = pair.doorbell.load(RECEIVE_DOORBELL) as u16;
+            pair.sends.posted = pair.doorbell.load(SEND_DOORBELL) as u16;
+            let (state, entries) = (pair.state, pair.sends.entries);
+            if state == State::Error {
+                self.flush(number);
+                continue;
+            }
+            if state != State::Sending {
+                continue;
+            }
+            for _ in 0..ROUND {
+                let Some(pair) = self.pairs.get_mut(&number) else { break };
+                if pair.sends.taken == pair.sends.posted {
+                    break;
+                }
+                let Some(shared) = pair.sends.shared.clone() else { break };
+                let at = (u32::from(pair.sends.taken) % entries) as usize * REQUEST;
+                pair.sends.taken = pair.sends.taken.wrapping_add(1);
+                self.begin(number, &shared.read(at));
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    /// Begins a request.
+    fn begin(&mut self, pair: u16, bytes: &[u8; REQUEST]) {
+        let request = match Request::parse(bytes) {
+            Ok(request) => request,
+            Err((id, status)) => return self.sent(pair, id, Operation::Send, status),
+        };
+        self.count += 1;
+        let (id, operation) = (request.id, request.operation);
+        if let Some((status, _)) = self.settings.fail.filter(|(_, number)| *number == self.count) {
+            return self.sent(pair, id, operation, status);
+        }
+        match self.check(pair, &request) {
+            Err(status) => self.sent(pair, id, operation, status),
+            Ok(to) => {
+                let token = self.next_token;
+                self.next_token += 1;
+                let now = Instant::now();
+                let pending = Pending {
+                    pair,
+                    to,
+                    request,
+                    received: 0,
+                    repeats: 0,
+                    sent: now,
+                    probed: now,
+                    again: None,
+                };
+                self.requests.insert(token, pending);
+                self.route(to, Outgoing::Request { token, offset: 0 });
+            }
+        }
+    }
+
+    /// What can be said against a request without asking its peer; else to whom it goes.
+    fn check(&self, pair: u16, request: &Request) -> Result<Gid, u8> {
+        let domain = self.pairs.get(&pair).ok_or(status::FLUSHED)?.domain;
+        let most = match request.operation {
+            Operation::Send => u64::from(self.settings.mtu),
+            Operation::Read if self.settings.caps & cap::READ == 0 => return Err(status::UNSUPPORTED),
+            Operation::Write if self.settings.caps & cap::WRITE == 0 => return Err(status::UNSUPPORTED),
+            Operation::Read | Operation::Write => 1 << 30,
+        };
+        if request.len() > most {
+            return Err(status::LOCAL_LENGTH);
+        }
+        let right = if request.operation == Operation::Read { LOCAL_WRITE } else { 0 };
+        let registered = |piece: &Piece| {
+            piece.len == 0 || self.find(domain, piece.key, piece.addr, u64::from(piece.len), right).is_some()
+        };
+        if !request.pieces.iter().all(registered) {
+            return Err(status::INVALID_LKEY);
+        }
+        let mut handles = self.handles.values();
+        let handle = handles.find(|handle| handle.number == request.ah && handle.domain == domain);
+        handle.map(|handle| handle.gid).ok_or(status::INVALID_AH)
+    }
+
+    /// Ends a request.
+    pub fn sent(&mut self, pair: u16, id: u16, operation: Operation, status: u8) {
+        if let Some(queue) = self.pairs.get(&pair).map(|pair| pair.send_queue) {
+            self.complete(queue, &Completion::Sent { id, status, qp: pair, operation });
+        }
+    }
+
+    /// Ends a request whose peer answered, or does not any more.
+    pub fn end(&mut self, token: u64, status: u8) {
+        if let Some(Pending { pair, request, .. }) = self.requests.remove(&token) {
+            self.sent(pair, request.id, request.operation, status);
+        }
+    }
+
+    /// Ends all that is under way and posted of a queue pair in error.
+    pub fn flush(&mut self, number: u16) {
+        let under_way = self.requests.iter().filter(|(_, pending)| pending.pair == number);
+        let tokens: Vec<u64> = under_way.map(|(token, _)| *token).collect();
+        tokens.into_iter().for_each(|token| self.end(token, status::FLUSHED));
+        while let Some(pair) = self.pairs.get_mut(&number) {
+            let ring = &mut pair.sends;
+            let (Some(shared), true) = (ring.shared.clone(), ring.taken != ring.posted) else { break };
+            let at = (u32::from(ring.taken) % ring.entries) as usize * REQUEST;
+            ring.taken = ring.taken.wrapping_add(1);
+            let (id, operation) = match Request::parse(&shared.read(at)) {
+                Ok(request) => (request.id, request.operation),
+                Err((id, _)) => (id, Operation::Send),
+            };
+            self.sent(number, id, operation, status::FLUSHED);
+        }
+        while let Some((id, _)) = self.take_receive(number) {
+            self.received_nothing(number, id, status::FLUSHED);
+        }
+    }
+
+    /// Puts something into the queue for a peer.
+    pub fn route(&mut self, to: Gid, what: Outgoing) {
+        self.routes.entry(to).or_default().queue.push_back(what);
+    }
+
+    /// Sends what waits, as long as peers take it. Whether anything was sent.
+    pub fn send(&mut self) -> bool {
+        let peers: Vec<Gid> =
+            self.routes.iter().filter(|(_, route)| !route.queue.is_empty()).map(|(gid, _)| *gid).collect();
+        let mut busy = false;
+        for gid in peers {
+            let path = socket_path(&self.settings.dir, &gid);
+            for _ in 0..ROUND {
+                let Some(next) = self.routes.get_mut(&gid).and_then(|route| route.queue.pop_front()) else {
+                    break;
+                };
+                let Some((bytes, rest)) = self.packet(next) else { continue };
+                if self.lost() {
+                    continue;
+                }
+                match self.socket.send_to(&bytes, &path) {
+                    Ok(_) => {
+                        self.packets += 1;
+                        busy = true;
+                        if let Some(rest) = rest.after {
+                            self.routes.entry(gid).or_default().queue.push_front(rest);
+                        }
+                    }
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
+                    {
+                        self.gone(&gid);
+                        break;
+                    }
+                    // Full: this packet is the next again.
+                    Err(_) => {
+                        self.routes.entry(gid).or_default().queue.push_front(rest.before);
+                        break;
+                    }
+                }
+            }
+        }
+        busy
+    }
+
+    /// The next packet of something, and what is left before and after it is sent. `None` if there is nothing to send any more.
+    fn packet(&mut self, next: Outgoing) -> Option<(Vec<u8>, Rest)> {
+        match next {
+            Outgoing::Packet(packet) => {
+                Some((packet.encode().to_vec(), Rest { before: Outgoing::Packet(packet), after: None }))
+            }
+            Outgoing::Data { packet, from } => {
+                let len = (packet.total - packet.offset).min(CHUNK as u64) as usize;
+                let mut bytes = packet.encode().to_vec();
+                bytes.resize(HEADER + len, 0);
+                if !peek(from.wrapping_add(packet.offset), &mut bytes[HEADER..]) {
+                    return None; // unmapped since: the peer's patience ends
+                }
+                let after = Packet { offset: packet.offset + len as u64, ..packet };
+                let after = (after.offset < after.total).then_some(Outgoing::Data { packet: after, from });
+                Some((bytes, Rest { before: Outgoing::Data { packet, from }, after }))
+            }
+            Outgoing::Request { token, offset } => {
+                self.requests.get_mut(&token)?.sent = Instant::now();
+                let pending = self.requests.get(&token)?;
+                let (request, total) = (&pending.request, pending.request.len());
+                let pair = self.pairs.get(&pending.pair)?;
+                let mut bytes = vec![0; HEADER];
+                let end = match request.operation {
+                    Operation::Read | Operation::Send => total,
+                    Operation::Write => total.min(offset + CHUNK as u64),
+                };
+                if request.operation != Operation::Read
+                    && !self.gather(pair.domain, request, offset..end, &mut bytes)
+                {
+                    self.end(token, status::INVALID_LKEY);
+                    return None;
+                }
+                let packet = Packet {
+                    kind: Kind::Request(request.operation),
+                    source: self.gid,
+                    source_qp: pending.pair,
+                    qp: request.qp,
+                    qkey: request.qkey,
+                    token,
+                    immediate: request.immediate,
+                    offset: if request.operation == Operation::Read { 0 } else { offset },
+                    total,
+                    addr: request.remote.addr,
+                    key: request.remote.key,
+                    unsolicited: pair.unsolicited,
+                };
+                bytes[..HEADER].copy_from_slice(&packet.encode());
+                let after = (end < total).then_some(Outgoing::Request { token, offset: end });
+                Some((bytes, Rest { before: Outgoing::Request { token, offset }, after }))
+            }
+        }
+    }
+
+    /// Appends a part of what a request sends. `false` if its memory is not there any more.
+    fn gather(&self, domain: u32, request: &Request, part: std::ops::Range<u64>, to: &mut Vec<u8>) -> bool {
+        if let Some(inline) = &request.inline {
+            to.extend(inline);
+            return true;
+        }
+        let mut begin = 0;
+        for piece in &request.pieces {
+            let end = begin + u64::from(piece.len);
+            let (from, until) = (part.start.max(begin), part.end.min(end));
+            if from < until {
+                let len = until - from;
+                let Some(addr) = self.find(domain, piece.key, piece.addr + (from - begin), len, 0) else {
+                    return false;
+                };
+                let at = to.len();
+                to.resize(at + len as usize, 0);
+                if !peek(addr, &mut to[at..]) {
+                    return false;
+                }
+            }
+            begin = end;
+        }
+        true
+    }
+
+    /// A peer's socket is not there: what it was asked ends.
+    fn gone(&mut self, gid: &Gid) {
+        let heard = self.routes.remove(gid).is_some_and(|route| route.heard);
+        let asked = self.requests.iter().filter(|(_, pending)| pending.to == *gid);
+        let tokens: Vec<u64> = asked.map(|(token, _)| *token).collect();
+        let status = if heard { status::UNRESPONSIVE } else { status::UNREACHABLE };
+        tokens.into_iter().for_each(|token| self.end(token, status));
+    }
+
+    /// Whether the settings have this device fall silent by now.
+    pub fn lost(&self) -> bool {
+        self.settings.lose_after.is_some_and(|most| self.packets >= most)
+    }
+
+    /// Repeats what a peer had no receive for, and gives up peers that are silent.
+    pub fn look_at_the_clock(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < LOOK {
+            return;
+        }
+        self.looked = now;
+        let (mut again, mut dead, mut probes) = (Vec::new(), Vec::new(), Vec::new());
+        for (token, pending) in &mut self.requests {
+            if pending.again.is_some_and(|at| at <= now) {
+                (pending.again, pending.received, pending.sent) = (None, 0, now);
+                again.push((*token, pending.to));
+            } else if pending.again.is_none() && now.duration_since(pending.sent) > self.settings.timeout {
+                dead.push((*token, pending.to));
+            } else if now.duration_since(pending.probed) > PROBE {
+                pending.probed = now;
+                probes.push(pending.to);
+            }
+        }
+        for (token, to) in again {
+            self.route(to, Outgoing::Request { token, offset: 0 });
+        }
+        for (token, to) in dead {
+            let heard = self.routes.get(&to).is_some_and(|route| route.heard);
+            self.end(token, if heard { status::UNRESPONSIVE } else { status::UNREACHABLE });
+        }
+        probes.sort_unstable();
+        probes.dedup();
+        for to in probes {
+            self.route(to, Outgoing::Packet(self.probe()));
+        }
+    }
+
+    /// A packet that asks nothing.
+    fn probe(&self) -> Packet {
+        Packet {
+            kind: Kind::Probe,
+            source: self.gid,
+            source_qp: 0,
+            qp: 0,
+            qkey: 0,
+            token: 0,
+            immediate: None,
+            offset: 0,
+            total: 0,
+            addr: 0,
+            key: 0,
+            unsolicited: false,
+        }
+    }
+}
+
+/// What is left of something: as it was before a packet of it was sent, and after.
+struct Rest {
+    before: Outgoing,
+    after: Option<Outgoing>,
+}
+
+/// How often requests are looked through.
+const LOOK: Duration = Duration::from_micros(100);
+/// How often a peer's socket is looked at while it owes an answer.
+const PROBE: Duration = Duration::from_millis(200);

@@ -1,0 +1,155 @@
+//! What the environment says about the device and its network.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A device's global identifier.
+pub type Gid = [u8; 16];
+
+/// What the device can, as `enum` in `efa-abi.h` numbers it.
+pub mod cap {
+    /// Reads of peers' memory.
+    pub const READ: u32 = 1;
+    /// A limit of repetitions when the peer has no receive.
+    pub const RNR_RETRY: u32 = 1 << 1;
+    /// Completion channels.
+    pub const NOTIFY: u32 = 1 << 2;
+    /// Source GIDs in completions.
+    pub const SGID: u32 = 1 << 3;
+    /// Writes to peers' memory.
+    pub const WRITE: u32 = 1 << 5;
+    /// Writes with immediate data that take no receive.
+    pub const UNSOLICITED: u32 = 1 << 6;
+}
+
+/// How the device of this process behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where processes find each other: `EFA_EMULATOR_DIR`. Without it there is no device.
+    pub dir: PathBuf,
+    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has one of its own, so peers are
+    /// other hosts to each other.
+    pub gid: Option<Gid>,
+    /// Of the numbers that decide what goes wrong: `EFA_EMULATOR_SEED`. Default: 1.
+    pub seed: u64,
+    /// Bytes of one send: `EFA_EMULATOR_MTU`. Default: 8,928, which devices have.
+    pub mtu: u32,
+    /// What the device can: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
+    pub caps: u32,
+    /// Of a hundred packets, so many come later than others that were sent after them: `EFA_EMULATOR_REORDER`. Default: 0.
+    pub reorder: u32,
+    /// Of a hundred sends that come, so many find no receive although there is one: `EFA_EMULATOR_RNR`. Default: 0.
+    pub rnr: u32,
+    /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as `STATUS@NUMBER`. Default: none.
+    pub fail: Option<(u8, u64)>,
+    /// After so many packets in and out, the device neither sends nor takes any: `EFA_EMULATOR_LOSE_AFTER`. Default: never.
+    pub lose_after: Option<u64>,
+    /// A peer that does not answer that long is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
+    pub timeout: Duration,
+}
+
+impl Settings {
+    /// From the environment; `None` without `EFA_EMULATOR_DIR`.
+    ///
+    /// # Errors
+    /// Which variable is wrong, what it may be, and what it is.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        let Some(dir) = get("EFA_EMULATOR_DIR").filter(|dir| !dir.is_empty()) else { return Ok(None) };
+        let number = |name: &str, default: u64, most: u64| {
+            let Some(text) = get(name) else { return Ok(default) };
+            let value = text.trim().parse().ok().filter(|value| *value <= most);
+            value.ok_or_else(|| format!("{name} is a number from 0 to {most}, not {text:?}"))
+        };
+        let small = |name: &str, default: u32, most: u32| {
+            number(name, u64::from(default), u64::from(most)).map(|value| value as u32)
+        };
+        let lose_after = number("EFA_EMULATOR_LOSE_AFTER", u64::MAX, u64::MAX)?;
+        Ok(Some(Self {
+            dir: PathBuf::from(dir),
+            gid: get("EFA_EMULATOR_GID").map(|text| gid(&text)).transpose()?,
+            seed: number("EFA_EMULATOR_SEED", 1, u64::MAX)?,
+            mtu: small("EFA_EMULATOR_MTU", 8928, 65_536)?.max(256),
+            caps: get("EFA_EMULATOR_CAPS").map_or(Ok(ALL), |text| caps(&text))?,
+            reorder: small("EFA_EMULATOR_REORDER", 0, 100)?,
+            rnr: small("EFA_EMULATOR_RNR", 0, 100)?,
+            fail: get("EFA_EMULATOR_FAIL").map(|text| fail(&text)).transpose()?,
+            lose_after: (lose_after != u64::MAX).then_some(lose_after),
+            timeout: Duration::from_millis(number("EFA_EMULATOR_TIMEOUT_MS", 10_000, 3_600_000)?),
+        }))
+    }
+}
+
+const ALL: u32 = cap::READ | cap::RNR_RETRY | cap::NOTIFY | cap::SGID | cap::WRITE | cap::UNSOLICITED;
+
+fn gid(text: &str) -> Result<Gid, String> {
+    let wrong = || format!("EFA_EMULATOR_GID is 32 hexadecimal digits, not {text:?}");
+    if text.len() != 32 || !text.is_ascii() {
+        return Err(wrong());
+    }
+    u128::from_str_radix(text, 16).map(u128::to_be_bytes).map_err(|_| wrong())
+}
+
+fn caps(text: &str) -> Result<u32, String> {
+    let mut found = cap::NOTIFY;
+    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        found |= match name {
+            "read" => cap::READ,
+            "write" => cap::WRITE,
+            "sgid" => cap::SGID,
+            "rnr" => cap::RNR_RETRY,
+            "unsolicited" => cap::UNSOLICITED,
+            _ => {
+                return Err(format!(
+                    "EFA_EMULATOR_CAPS has some of read,write,sgid,rnr,unsolicited, not {name:?}"
+                ));
+            }
+        };
+    }
+    Ok(found)
+}
+
+fn fail(text: &str) -> Result<(u8, u64), String> {
+    let parts = text.split_once('@').and_then(|(status, number)| {
+        Some((u8::from_str(status).ok().filter(|status| *status < 32)?, u64::from_str(number).ok()?))
+    });
+    parts.ok_or_else(|| format!("EFA_EMULATOR_FAIL is STATUS@NUMBER, such as 10@3, not {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+        Settings::read(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()))
+    }
+
+    #[test]
+    fn without_a_directory_there_is_no_device() {
+        assert_eq!(read(&[("EFA_EMULATOR_MTU", "nonsense")]), Ok(None));
+    }
+
+    #[test]
+    fn settings_are_read_and_wrong_ones_named() {
+        let dir = ("EFA_EMULATOR_DIR", "/tmp/x");
+        let found = read(&[dir, ("EFA_EMULATOR_FAIL", "10@3"), ("EFA_EMULATOR_CAPS", "read,sgid")]);
+        let found = found.unwrap().unwrap();
+        assert_eq!((found.fail, found.mtu), (Some((10, 3)), 8928));
+        assert_eq!(found.caps, cap::READ | cap::SGID | cap::NOTIFY);
+        let gid =
+            read(&[dir, ("EFA_EMULATOR_GID", "fe8000000000000000000000000000a1")]).unwrap().unwrap().gid;
+        assert_eq!(gid.map(|gid| (gid[0], gid[15])), Some((0xfe, 0xa1)));
+        for (name, wrong) in [
+            ("EFA_EMULATOR_GID", "fe80::1"),
+            ("EFA_EMULATOR_REORDER", "101"),
+            ("EFA_EMULATOR_RNR", "-1"),
+            ("EFA_EMULATOR_FAIL", "10"),
+            ("EFA_EMULATOR_FAIL", "77@1"),
+            ("EFA_EMULATOR_CAPS", "teleport"),
+            ("EFA_EMULATOR_MTU", "99999999"),
+        ] {
+            let error = read(&[dir, (name, wrong)]).unwrap_err();
+            assert!(error.contains(name) && error.contains(wrong), "{error}");
+        }
+    }
+}

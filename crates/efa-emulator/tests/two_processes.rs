@@ -1,0 +1,525 @@
+//! Two processes that talk over emulated devices, through the libibverbs and libefa of this host: `ibv` asks, the emulator answers.
+//!
+//! A test starts this program twice more with `LD_PRELOAD`, and hands each the other's address.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibv::{
+    Access, AddressHandle, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode, Gid, MemoryRegion, Payload,
+    ProtectionDomain, Remote, Segment, SrdAttr, SrdPeer, SrdQueuePair,
+};
+
+const LONG: Duration = Duration::from_secs(50);
+const ROLE: &str = "EFA_TEST_ROLE";
+const SCENARIO: &str = "EFA_TEST_SCENARIO";
+const MEMORY: usize = 2 << 20;
+const SLOT: usize = 9000;
+const RECEIVES: u64 = 64;
+
+/// This program. Its own link in /proc is the loader's where a loader was started to load it.
+fn program() -> PathBuf {
+    std::env::args_os().next().map(PathBuf::from).unwrap()
+}
+
+/// The emulator, which cargo builds beside this program.
+fn emulator() -> PathBuf {
+    let program = program();
+    let folder = program.ancestors().nth(2).unwrap();
+    let found = [folder.join("libefa_emulator.so"), folder.join("deps/libefa_emulator.so")];
+    found.into_iter().find(|path| path.exists()).expect("libefa_emulator.so is beside this program")
+}
+
+/// A folder that is gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("efa-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn libraries() -> bool {
+    // SAFETY: a name that ends with a zero; the library's constructors are rdma-core's.
+    let found = unsafe { libc::dlopen(c"libefa.so.1".as_ptr(), libc::RTLD_NOW) };
+    if found.is_null() {
+        println!("skipped: libefa.so.1 is not installed (Debian: ibverbs-providers)");
+    }
+    !found.is_null()
+}
+
+fn start(scenario: &str, role: &str, dir: &Path, set: &[(&str, &str)]) -> Child {
+    // `cargo xtask efa --test` runs this with other libraries, and the C library that they need.
+    let mut command = match std::env::var_os("EFA_TEST_LOADER") {
+        Some(loader) => {
+            let mut command = Command::new(loader);
+            command.arg(program());
+            command
+        }
+        None => Command::new(program()),
+    };
+    command
+        .args(["--exact", "role", "--nocapture"])
+        .env("LD_PRELOAD", emulator())
+        .env("EFA_EMULATOR_DIR", dir)
+        .env(ROLE, role)
+        .env(SCENARIO, scenario)
+        .envs(set.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Runs a scenario in two processes, with these settings at both. What they say in the end.
+fn pair(scenario: &str, set: &[(&str, &str)]) -> Vec<String> {
+    if !libraries() {
+        return Vec::new();
+    }
+    let dir = Folder::new(scenario);
+    let mut both = ["a", "b"].map(|role| start(scenario, role, &dir.0, set));
+    let mut outputs = both.each_mut().map(|child| BufReader::new(child.stdout.take().unwrap()));
+    let next = |output: &mut BufReader<_>, word: &str| loop {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).unwrap() > 0, "{scenario}: ended before it said {word}");
+        // The harness prints in front of the first line.
+        if let Some((_, rest)) = line.trim().split_once(word) {
+            return rest.trim().to_string();
+        }
+    };
+    let addresses = outputs.each_mut().map(|output| next(output, "@address"));
+    for (child, address) in both.iter_mut().zip(addresses.iter().rev()) {
+        writeln!(child.stdin.as_mut().unwrap(), "{address}").unwrap();
+    }
+    let said: Vec<String> = outputs.iter_mut().map(|output| next(output, "@done")).collect();
+    for child in &mut both {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success(), "{scenario}");
+    }
+    said
+}
+
+/// What a process has of the device, and of its peer.
+struct Setup {
+    cq: Arc<EfaCompletionQueue>,
+    qp: Arc<SrdQueuePair>,
+    pd: Arc<ProtectionDomain>,
+    region: MemoryRegion,
+    memory: *mut u8,
+    handle: Arc<AddressHandle>,
+    peer: (u32, u32, Remote),
+    receives: u64,
+}
+
+const QKEY: u32 = 0x1234_5678;
+
+impl Setup {
+    /// Never dropped: the peer may want something after this end has all that it wants.
+    fn new(unsolicited: bool) -> &'static mut Self {
+        let context: Context = ibv::efa_contexts().unwrap()[0];
+        let pd = ProtectionDomain::new(context).unwrap();
+        let cq = EfaCompletionQueue::new(context, 4096, None).unwrap();
+        let attr = SrdAttr {
+            pd: Arc::clone(&pd),
+            send_cq: Arc::clone(&cq),
+            receive_cq: Arc::clone(&cq),
+            sends: 256,
+            receives: RECEIVES as u32,
+            send_pieces: 2,
+            receive_pieces: 1,
+            inline: 32,
+            unsolicited,
+            service_level: 0,
+        };
+        let qp = SrdQueuePair::new(attr).unwrap();
+        qp.activate(QKEY, Some(if std::env::var(SCENARIO).unwrap() == "refused" { 1 } else { 7 })).unwrap();
+        // Never freed: it is the device's as long as the process lives.
+        let memory = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr();
+        // SAFETY: leaked memory, which only raw pointers lead to.
+        let region = unsafe { MemoryRegion::new(&pd, memory, MEMORY, Access::RemoteReadWrite) }.unwrap();
+        let gid = context.gids(1).unwrap()[0];
+        let mine = u128::from_be_bytes(gid.0);
+        println!("@address {mine:x} {:x} {QKEY:x} {:x} {:x}", qp.number(), memory as u64, region.rkey());
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).unwrap();
+        let peer: Vec<u128> =
+            line.split(' ').map(|word| u128::from_str_radix(word.trim(), 16).unwrap()).collect();
+        let handle = AddressHandle::new(&pd, Gid(peer[0].to_be_bytes())).unwrap();
+        let remote = Remote { addr: peer[3] as u64, rkey: peer[4] as u32 };
+        let peer = (peer[1] as u32, peer[2] as u32, remote);
+        Box::leak(Box::new(Self { cq, qp, pd, region, memory, handle, peer, receives: 0 }))
+    }
+
+    fn peer(&self) -> SrdPeer<'_> {
+        SrdPeer { ah: &self.handle, qp: self.peer.0, qkey: self.peer.1 }
+    }
+
+    fn segment(&self, at: usize, len: usize) -> Segment {
+        assert!(at + len <= MEMORY);
+        Segment { addr: self.memory.wrapping_add(at), len: len as u32, lkey: self.region.lkey() }
+    }
+
+    /// Receives lie in the first slots, each with the number of its slot.
+    fn post_receive(&mut self) {
+        let slot = self.receives % RECEIVES;
+        // SAFETY: the slot is registered, and read only when the receive has ended.
+        unsafe { self.qp.receive(slot, &[self.segment(slot as usize * SLOT, SLOT)]) }.unwrap();
+        self.receives += 1;
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at + len <= MEMORY);
+        // SAFETY: the memory is never freed, and what is read here has arrived.
+        unsafe { std::slice::from_raw_parts(self.memory.wrapping_add(at), len) }
+    }
+
+    fn fill(&self, at: usize, len: usize, with: u64) {
+        assert!(at + len <= MEMORY);
+        for index in 0..len {
+            // SAFETY: inside the memory; no request reads there meanwhile.
+            unsafe { self.memory.wrapping_add(at + index).write(pattern(with, index)) };
+        }
+    }
+
+    fn wait(&self, mut until: impl FnMut(&EfaCompletion) -> bool) {
+        let (begin, mut done) = (Instant::now(), false);
+        while !done {
+            let found = self.cq.poll(|completion| done |= until(completion)).unwrap();
+            assert!(begin.elapsed() < LONG, "no completion for too long");
+            if found == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Makes one request and waits for its end: the device's status.
+    fn one(&self, ask: impl FnOnce(&mut ibv::SrdRequests<'_>)) -> u32 {
+        let mut batch = self.qp.requests();
+        ask(&mut batch);
+        batch.submit().unwrap();
+        let mut status = u32::MAX;
+        self.wait(|completion| {
+            let mine = completion.id == ONE;
+            if mine {
+                status = completion.vendor;
+            }
+            mine
+        });
+        status
+    }
+}
+
+/// The number of a request that is alone.
+const ONE: u64 = 1 << 40;
+/// Numbers of sends are beyond those of receives.
+const SENDS: u64 = 1 << 20;
+
+fn pattern(with: u64, index: usize) -> u8 {
+    (with.wrapping_mul(167) as usize + index * 13 + index / 251) as u8
+}
+
+/// One of the two processes. Started as a test by `cargo test`, it has no part to play.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let first = role == "a";
+    let said = match &*std::env::var(SCENARIO).unwrap() {
+        "messages" | "disorder" | "hurry" => messages(),
+        "remote" => remote(first),
+        "refused" => refused(first),
+        "gone" => gone(first),
+        "restricted" => restricted(),
+        other => panic!("no scenario {other}"),
+    };
+    println!("@done {said}");
+    // The peer may still want answers.
+    let mut rest = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut rest);
+}
+
+/// Both send and receive: everything comes once, whole, with its number.
+fn messages() -> String {
+    const COUNT: u64 = 600;
+    let setup = Setup::new(false);
+    (0..RECEIVES).for_each(|_| setup.post_receive());
+    let len = |number: u64| (number * 97 % 8900) as usize;
+    let (mut sent, mut ended, mut in_order, mut last) = (0, 0, true, 0);
+    let mut free: Vec<u64> = (0..32).collect();
+    let mut seen = HashMap::new();
+    let area = RECEIVES as usize * SLOT;
+    let begin = Instant::now();
+    while ended < COUNT || seen.len() < COUNT as usize {
+        assert!(begin.elapsed() < LONG, "{sent} sent, {ended} ended, {} came", seen.len());
+        if sent < COUNT
+            && let Some(place) = free.pop()
+        {
+            let (number, slot) = (sent, area + place as usize * SLOT);
+            let len = len(number);
+            setup.fill(slot, len, number);
+            let mut batch = setup.qp.requests();
+            let (half, inline) = (len / 2, len <= 32);
+            let pieces = [setup.segment(slot, half), setup.segment(slot + half, len - half)];
+            let what =
+                if inline { Payload::Inline(setup.bytes(slot, len)) } else { Payload::Segments(&pieces) };
+            // SAFETY: a slot is used again when the request that had it has ended.
+            unsafe { batch.send(SENDS + place, setup.peer(), what, Some(number as u32)) }.unwrap();
+            batch.submit().unwrap();
+            sent += 1;
+        }
+        let mut came = Vec::new();
+        setup
+            .cq
+            .poll(|completion| {
+                assert_eq!(completion.vendor, 0, "{completion:?}");
+                match completion.opcode {
+                    EfaOpcode::Receive => came.push(*completion),
+                    _ => {
+                        ended += 1;
+                        free.push(completion.id - SENDS);
+                    }
+                }
+            })
+            .unwrap();
+        if came.is_empty() {
+            std::thread::yield_now();
+        }
+        for completion in came {
+            let number = u64::from(completion.immediate.unwrap());
+            assert_eq!(completion.len as usize, len(number));
+            assert_eq!(completion.source_qp, setup.peer.0);
+            assert_eq!(completion.source_ah, Some(setup.handle.efa_number().unwrap()));
+            let bytes = setup.bytes(completion.id as usize * SLOT, completion.len as usize);
+            assert!(
+                bytes.iter().enumerate().all(|(index, byte)| *byte == pattern(number, index)),
+                "{number}"
+            );
+            assert_eq!(seen.insert(number, ()), None, "{number} came twice");
+            in_order &= number >= last;
+            last = number;
+            // The slot that this receive had.
+            setup.receives = completion.id;
+            setup.post_receive();
+        }
+    }
+    if in_order { "in order".into() } else { "out of order".into() }
+}
+
+/// The first reads and writes the second's memory.
+fn remote(first: bool) -> String {
+    let unsolicited = ibv::efa_contexts().unwrap()[0].efa().unwrap().unsolicited;
+    let setup = Setup::new(unsolicited);
+    let write = setup.cq.context().efa().unwrap().write;
+    let (from, len) = (1 << 20, 700_000);
+    setup.fill(from, len, if first { 1 } else { 2 });
+    setup.post_receive();
+    let hello = || {
+        let status = setup.one(|batch| {
+            // SAFETY: inline.
+            unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"go"), None) }.unwrap();
+        });
+        assert_eq!(status, 0);
+    };
+    if !first {
+        hello();
+        if write {
+            // The write below says so by its immediate data, without a receive where libefa can do without.
+            setup.wait(|completion| {
+                let came = completion.opcode == EfaOpcode::WriteArrived;
+                if came {
+                    assert_eq!((completion.immediate, completion.len), (Some(0xfeed), 300_001));
+                    assert_eq!(completion.unsolicited, unsolicited);
+                }
+                came
+            });
+            assert!(
+                setup.bytes(0x1000, 300_001).iter().enumerate().all(|(at, byte)| *byte == pattern(1, at))
+            );
+        }
+        return format!("write {write}, unsolicited {unsolicited}");
+    }
+    setup.wait(|completion| completion.opcode == EfaOpcode::Receive);
+    let at = |offset: u64| Remote { addr: setup.peer.2.addr + offset, rkey: setup.peer.2.rkey };
+    let read = |to: &[Segment], from: Remote| {
+        setup.one(|batch| {
+            // SAFETY: registered memory, which is looked at when the request has ended.
+            unsafe { batch.read(ONE, setup.peer(), to, from) }.unwrap();
+        })
+    };
+    assert_eq!(read(&[setup.segment(0, len)], at(from as u64)), 0);
+    assert!(setup.bytes(0, len).iter().enumerate().all(|(at, byte)| *byte == pattern(2, at)));
+    let piece = [setup.segment(0, 100)];
+    let wrong = Remote { rkey: setup.peer.2.rkey ^ 1, ..setup.peer.2 };
+    assert_eq!(read(&piece, wrong), 7, "a key that is none");
+    assert_eq!(read(&piece, at(MEMORY as u64 - 99)), 7, "one byte beyond");
+    assert_eq!(read(&piece, Remote { addr: u64::MAX - 10, rkey: setup.peer.2.rkey }), 7);
+    if write {
+        let status = setup.one(|batch| {
+            let from = [setup.segment(from, 300_001)];
+            // SAFETY: registered memory that nobody changes meanwhile.
+            unsafe { batch.write(ONE, setup.peer(), &from, at(0x1000), Some(0xfeed)) }.unwrap();
+        });
+        assert_eq!(status, 0);
+    } else {
+        let mut batch = setup.qp.requests();
+        // SAFETY: registered memory that nobody changes meanwhile.
+        let refused = unsafe { batch.write(ONE, setup.peer(), &piece, at(0), None) }.unwrap_err();
+        assert_eq!(refused.errno, libc::EOPNOTSUPP);
+    }
+    format!("write {write}, unsolicited {unsolicited}")
+}
+
+/// What the first asks for is refused, by the status that says why.
+fn refused(first: bool) -> String {
+    let setup = Setup::new(false);
+    if !first {
+        // One short receive, which the second send needs; the first one's peer has to wait for it.
+        let slot = [setup.segment(0, 16)];
+        // SAFETY: registered memory, which is not read.
+        unsafe { setup.qp.receive(0, &slot) }.unwrap();
+        setup.wait(|completion| completion.opcode == EfaOpcode::Receive);
+        return "refused".into();
+    }
+    let send = |peer: SrdPeer<'_>, from: &[Segment]| {
+        setup.one(|batch| {
+            // SAFETY: registered memory that nobody changes meanwhile.
+            unsafe { batch.send(ONE, peer, Payload::Segments(from), None) }.unwrap();
+        })
+    };
+    let good = [setup.segment(0, 100)];
+    assert_eq!(send(SrdPeer { qp: setup.peer.0 ^ 1, ..setup.peer() }, &good), 9, "no such queue pair");
+    assert_eq!(send(SrdPeer { qkey: QKEY + 1, ..setup.peer() }, &good), 9, "wrong key");
+    let wrong = Segment { lkey: setup.region.lkey() ^ 1, ..good[0] };
+    assert_eq!(send(setup.peer(), &[wrong]), 5, "memory that is not registered");
+    assert_eq!(send(setup.peer(), &[setup.segment(0, 8929)]), 6, "longer than the MTU");
+    let end = setup.one(|batch| {
+        let peer = SrdPeer { ah: &setup.handle, ..setup.peer() };
+        // SAFETY: registered memory, into which nothing comes.
+        unsafe { batch.read(ONE, peer, &[setup.segment(0, 8)], Remote { addr: 0, rkey: 0 }) }.unwrap();
+    });
+    assert!(end == 7 || end == 14, "memory that is not there, or a peer without our address: {end}");
+    let begin = Instant::now();
+    let status = loop {
+        match send(setup.peer(), &good) {
+            10 if begin.elapsed() < LONG => {} // the peer has not posted its receive
+            status => break status,
+        }
+    };
+    assert_eq!(status, 11, "a receive that is too short");
+    assert_eq!(send(setup.peer(), &good), 10, "no receive");
+    // A queue pair in error ends all, and takes no more.
+    setup.post_receive();
+    setup.qp.stop().unwrap();
+    setup.wait(|completion| completion.opcode == EfaOpcode::Receive && completion.vendor == 1);
+    let elsewhere = AddressHandle::new(&setup.pd, Gid([0xfe; 16])).unwrap();
+    assert_ne!(elsewhere.efa_number().unwrap(), setup.handle.efa_number().unwrap());
+    "refused".into()
+}
+
+/// The second leaves at once; the first learns that.
+fn gone(first: bool) -> String {
+    let setup = Setup::new(false);
+    if !first {
+        std::process::abort();
+    }
+    let status = setup.one(|batch| {
+        // SAFETY: inline.
+        unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"?"), None) }.unwrap();
+    });
+    assert!([13, 15].contains(&status), "{status}");
+    status.to_string()
+}
+
+/// A device that cannot do all.
+fn restricted() -> String {
+    let setup = Setup::new(false);
+    let info = setup.cq.context().efa().unwrap();
+    assert!(!info.read && !info.write && !info.unsolicited && info.source_gid);
+    let mut batch = setup.qp.requests();
+    // SAFETY: refused before anything is asked.
+    let read = unsafe { batch.read(ONE, setup.peer(), &[setup.segment(0, 8)], setup.peer.2) };
+    assert_eq!(read.unwrap_err().errno, libc::EOPNOTSUPP);
+    drop(batch);
+    // The third request fails because the settings say so.
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        found.push(setup.one(|batch| {
+            let nowhere = SrdPeer { qp: setup.peer.0 ^ 1, ..setup.peer() };
+            // SAFETY: inline.
+            unsafe { batch.send(ONE, nowhere, Payload::Inline(b"?"), None) }.unwrap();
+        }));
+    }
+    format!("{found:?}")
+}
+
+#[test]
+fn messages_come_once_and_whole() {
+    pair("messages", &[]);
+}
+
+#[test]
+fn disorder_and_missing_receives_lose_nothing() {
+    let set = [("EFA_EMULATOR_REORDER", "20"), ("EFA_EMULATOR_RNR", "5"), ("EFA_EMULATOR_SEED", "7")];
+    for said in pair("disorder", &set) {
+        assert_eq!(said, "out of order");
+    }
+}
+
+#[test]
+fn remote_memory_is_read_and_written_within_its_bounds() {
+    for said in pair("remote", &[]) {
+        if said.contains("write false") {
+            println!("NOT RUN: remote writes: this libefa has none (rdma-core 50 and newer do)");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_has_its_status() {
+    for said in pair("refused", &[]) {
+        assert_eq!(said, "refused");
+    }
+}
+
+#[test]
+fn a_device_has_the_capabilities_and_failures_of_its_settings() {
+    let set = [("EFA_EMULATOR_CAPS", "sgid,rnr"), ("EFA_EMULATOR_FAIL", "12@2")];
+    for said in pair("restricted", &set) {
+        assert_eq!(said, "[9, 12]");
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_what_it_was_asked() {
+    if !libraries() {
+        return;
+    }
+    let dir = Folder::new("gone");
+    let mut both = ["a", "b"].map(|role| start("gone", role, &dir.0, &[]));
+    let mut outputs = both.each_mut().map(|child| BufReader::new(child.stdout.take().unwrap()));
+    let mut addresses = Vec::new();
+    for output in &mut outputs {
+        let mut line = String::new();
+        while !line.contains("@address") {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0);
+        }
+        addresses.push(line.trim().split_once("@address ").unwrap().1.to_string());
+    }
+    writeln!(both[1].stdin.as_mut().unwrap(), "{}", addresses[0]).unwrap();
+    assert!(!both[1].wait().unwrap().success(), "aborted");
+    writeln!(both[0].stdin.as_mut().unwrap(), "{}", addresses[1]).unwrap();
+    drop(both[0].stdin.take());
+    assert!(both[0].wait().unwrap().success());
+}

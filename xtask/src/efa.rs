@@ -1,0 +1,137 @@
+//! `cargo xtask efa`: programs on an emulated EFA device (crates/efa-emulator), which hosts without one have then.
+//!
+//! Emulated devices say nothing about speed: no measurement belongs in here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::StepResult;
+use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root, run, target_dir};
+use crate::stock::{Stock, pingpong_pair};
+use crate::{trixie, vm};
+
+/// What runs on it.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Programs that are started with the same folder reach each other.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Run the emulator's tests, and C programs on it.
+    #[arg(long)]
+    test: bool,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "test")]
+    command: Vec<String>,
+}
+
+/// Does what the options say.
+pub fn main(options: &Options) -> ExitCode {
+    if options.test {
+        let mut report = Report::default();
+        test(&mut report);
+        return report.finish();
+    }
+    match start(options) {
+        Ok(status) => u8::try_from(status).unwrap_or(1).into(),
+        Err(why) => {
+            println!("NOT RUN: {} on an emulated EFA device: {why}", options.command[0]);
+            NOT_RUN.into()
+        }
+    }
+}
+
+fn start(options: &Options) -> Result<i32, String> {
+    let emulator = build()?;
+    let dir = options.dir.clone().unwrap_or_else(folder);
+    let mut command = Command::new(&options.command[0]);
+    command.args(&options.command[1..]);
+    let status = on(&mut command, &emulator, &dir).status();
+    let status = status.map_err(|error| format!("{} cannot be started: {error}", options.command[0]))?;
+    Ok(status.code().unwrap_or(1))
+}
+
+/// Where programs find each other by default. A socket's path has 107 bytes at most, so it is short.
+fn folder() -> PathBuf {
+    let folder = target_dir("efa");
+    if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
+}
+
+/// Has a command find the device.
+fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
+    command.env("LD_PRELOAD", emulator).env("EFA_EMULATOR_DIR", dir)
+}
+
+/// Builds the emulator: where it is.
+fn build() -> Result<PathBuf, String> {
+    let text =
+        output(&mut cargo(&["build", "--quiet", "--package", "efa-emulator", "--message-format=json"]))?;
+    let name = "libefa_emulator.so";
+    let path = text.split('"').rfind(|word| word.ends_with(name));
+    path.map(|path| root().join(path)).ok_or_else(|| format!("cargo built no {name}"))
+}
+
+/// The tests, with the system's libraries and with newer ones, and C's `efa` provider with itself.
+fn test(report: &mut Report) {
+    let emulator = match build() {
+        Ok(emulator) => emulator,
+        Err(why) => return report.add("the EFA emulator", || Err(why)),
+    };
+    let dir = folder().with_extension(std::process::id().to_string());
+    report.add("programs find the emulated device", || lists(&emulator, &dir));
+    report.add("two processes on emulated devices", || {
+        run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
+    });
+    let newer = trixie::stock();
+    report.add("two processes, with the libraries of Debian trixie", || match &newer {
+        Ok(stock) => with_newer(stock),
+        Err(why) => not_run("remote writes of two processes on emulated devices", why),
+    });
+    let system = Stock::of_system();
+    for stock in std::iter::once(&system).chain(newer.as_ref().ok()) {
+        let name = format!("fi_pingpong of {} over its efa, at both ends", stock.name());
+        report.add_retried(&name, || c_efa(stock, &name, &emulator, &dir));
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// What libibverbs' own program says of the device.
+fn lists(emulator: &Path, dir: &Path) -> StepResult {
+    let mut command = crate::step::command("ibv_devinfo");
+    let Ok(found) = on(&mut command, emulator, dir).output() else {
+        return not_run("ibv_devinfo on an emulated EFA device", "apt-get install ibverbs-utils");
+    };
+    let text = String::from_utf8_lossy(&found.stdout);
+    let wanted = ["efa_emu0", "0x1d0f", "PORT_ACTIVE"];
+    match wanted.iter().find(|word| !text.contains(**word)) {
+        None => Ok(Outcome::Passed),
+        Some(word) => Err(format!("ibv_devinfo says nothing of {word}:\n{text}")),
+    }
+}
+
+/// The tests on newer libraries, which know remote writes.
+fn with_newer(stock: &Stock) -> StepResult {
+    let program = vm::suite::program("efa-emulator", "two_processes", None)?;
+    let mut command = stock.command(Path::new(&program));
+    if let Some(loader) = stock.loader() {
+        command.env("EFA_TEST_LOADER", loader);
+    }
+    let text = output(&mut command)?;
+    if text.contains("NOT RUN") { Err(format!("nothing was written:\n{text}")) } else { Ok(Outcome::Passed) }
+}
+
+/// C's provider with itself, if that libfabric has it.
+fn c_efa(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs(name);
+    }
+    let mut info = stock.info();
+    let found = on(info.args(["-p", "efa"]), emulator, dir).output();
+    if !found.is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains("provider: efa")) {
+        return Err(format!("fi_info of {} finds no efa on the emulated device", stock.name()));
+    }
+    pingpong_pair("efa", &|| {
+        let mut side = stock.pingpong();
+        on(&mut side, emulator, dir);
+        side
+    })
+}
