@@ -3,15 +3,18 @@
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
 //! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
-//! `rails`: messages and metadata of agents. `efa`: packets of Amazon's protocol.
+//! `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of agents. `efa`: packets of
+//! Amazon's protocol.
 
 mod lane;
 mod protocol;
 mod rails;
+mod session;
 
 pub use lane::lane;
 pub use protocol::protocol;
 pub use rails::rails;
+pub use session::session;
 
 use ofi::raw::{
     AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags,

@@ -60,3 +60,8 @@ fn rails() {
         assert_eq!(targets::rails(input), !name.starts_with("refused"), "{name}");
     });
 }
+
+#[test]
+fn session() {
+    replay("session", |name, input| assert!(targets::session(input), "{name}"));
+}

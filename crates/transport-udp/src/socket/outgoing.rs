@@ -89,7 +89,7 @@ struct Slot {
     /// Bytes of each datagram.
     len: usize,
     count: usize,
-    /// Of a single one.
+    /// Of the first: the others are made at once, and copied (`Driver::fill_row`).
     gaps: Gaps,
 }
 
@@ -176,7 +176,6 @@ impl Outgoing {
         let slot = &mut self.slots[self.waiting.end];
         (slot.to, slot.peer, slot.len) = (transmit.to, transmit.peer, transmit.len);
         slot.count = transmit.count;
-        debug_assert!(slot.count == 1 || slot.gaps.count == 0);
         self.made += slot.count;
         self.waiting.end += 1;
     }
@@ -282,7 +281,12 @@ impl Outgoing {
     fn take_apart(&mut self) {
         let rows = self.slots[self.waiting.clone()].to_vec();
         let each = rows.iter().flat_map(|row| {
-            (0..row.count).map(|index| Slot { at: row.at + index * row.len, count: 1, ..row.clone() })
+            (0..row.count).map(|index| Slot {
+                at: row.at + index * row.len,
+                count: 1,
+                gaps: if index == 0 { row.gaps.clone() } else { Gaps::NONE },
+                ..*row
+            })
         });
         let mut count = 0;
         for (slot, datagram) in self.slots.iter_mut().zip(each) {
@@ -370,6 +374,27 @@ mod tests {
         assert_eq!(described(&mut batch).len(), 7);
         assert_eq!(batch.sent(7), 7);
         assert!(batch.is_empty());
+    }
+
+    /// As on a path of 9,000 bytes: the first datagram was made by itself, with a gap, and the others behind it at once.
+    #[test]
+    fn a_row_of_long_datagrams_has_gaps_in_the_first_alone() {
+        const LEN: usize = LEAST_GAP + 72;
+        let mut batch = Outgoing::new(true).unwrap();
+        let lent = vec![200u8; LEAST_GAP];
+        let (buffer, gaps) = batch.next().expect("room");
+        for (value, datagram) in (0..).zip(buffer[..3 * LEN].chunks_exact_mut(LEN)) {
+            datagram.fill(value);
+        }
+        let piece = Piece::new(lent.as_ptr().cast_mut(), lent.len());
+        assert!(gaps.leave(&[piece], 0, &mut buffer[40..40 + LEAST_GAP]));
+        batch.push(&Transmit { to: ([127, 0, 0, 1], 9).into(), len: LEN, count: 3, peer: Some(0) });
+        let first = [vec![0; 40], lent.clone(), vec![0; 32]].concat();
+        let each = [first, vec![1; LEN], vec![2; LEN]];
+        assert_eq!(described(&mut batch), [(each.concat(), 3)]);
+        assert_eq!(batch.refused(), None);
+        let apart: Vec<_> = described(&mut batch).into_iter().map(|(bytes, _)| bytes).collect();
+        assert_eq!(apart, each);
     }
 
     #[test]
