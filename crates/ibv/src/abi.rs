@@ -218,6 +218,8 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub remote_addr: u64,
     pub rkey: u32,
+    /// Of datagrams, which have the address handle in `remote_addr` and the queue pair in `rkey`.
+    pub qkey: u32,
     pub rest: [u64; 9],
 }
 
@@ -300,10 +302,13 @@ pub const IBV_ACCESS_REMOTE_WRITE: c_int = 2;
 pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 pub const IBV_WR_SEND: c_uint = 2;
+pub const IBV_WR_SEND_WITH_IMM: c_uint = 3;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 2;
 pub const IBV_QPT_RC: c_uint = 2;
+pub const IBV_QPT_UD: c_uint = 4;
+pub const IBV_WC_GRH: c_uint = 1;
 pub const IBV_PORT_ACTIVE: c_int = 4;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_WC_RECV: c_uint = 128;

@@ -6,6 +6,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use crate::abi::*;
+use crate::abi_ex::IBV_WC_WITH_IMM;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{Verbs, verbs};
@@ -143,6 +144,14 @@ pub struct WorkCompletion {
     pub len: usize,
     /// The queue pair.
     pub qp: u32,
+    /// Immediate data that came along.
+    pub data: Option<u32>,
+    /// Of a datagram, the queue pair that sent it.
+    pub source_qp: u32,
+    /// Of a datagram, its sender's LID (InfiniBand).
+    pub lid: u16,
+    /// Of a datagram, whether a route header was written before its payload.
+    pub has_route: bool,
 }
 
 /// Where ends of work requests are reported.
@@ -198,6 +207,10 @@ impl CompletionQueue {
                 opcode,
                 len: entry.byte_len as usize,
                 qp: entry.qp_num,
+                data: (entry.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(entry.imm_data)),
+                source_qp: entry.src_qp,
+                lid: entry.slid,
+                has_route: entry.wc_flags & IBV_WC_GRH != 0,
             });
         }
         Ok(count)

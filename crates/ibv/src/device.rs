@@ -65,6 +65,8 @@ pub struct PortInfo {
     pub ethernet: bool,
     /// The table of its GIDs has so many places.
     pub gids: usize,
+    /// Its local identifier (InfiniBand).
+    pub lid: u16,
 }
 
 /// A port's global identifier: an IPv6 address, or an IPv4 address mapped into one.
@@ -188,6 +190,7 @@ impl Context {
             speed: lanes(attr.active_width) * rate(attr.active_speed),
             ethernet: attr.link_layer == IBV_LINK_LAYER_ETHERNET,
             gids: usize::try_from(attr.gid_tbl_len).unwrap_or(0),
+            lid: attr.lid,
         })
     }
 
@@ -196,6 +199,31 @@ impl Context {
     /// # Errors
     /// Those of ibv_query_port(3) and ibv_query_gid_table(3).
     pub fn gids(self, port: u8) -> Result<Vec<Gid>> {
+        let mut gids: Vec<Gid> = Vec::new();
+        for entry in self.gid_table(port)? {
+            if !gids.contains(&Gid(entry.gid)) {
+                gids.push(Gid(entry.gid));
+            }
+        }
+        Ok(gids)
+    }
+
+    /// Where a GID is in a port's table: of several places, that of the newest version of RoCE.
+    ///
+    /// # Errors
+    /// As [`Context::gids`]; `ENOENT` if the port has no such GID.
+    pub fn gid_index(self, port: u8, gid: Gid) -> Result<u8> {
+        let table = self.gid_table(port)?;
+        let places = table.iter().filter(|entry| entry.gid == gid.0);
+        let place =
+            places.max_by_key(|entry| entry.gid_type).and_then(|entry| entry.gid_index.try_into().ok());
+        place.ok_or_else(|| {
+            Error::with("ibv_query_gid_table", libc::ENOENT, "the port has no such GID any more")
+        })
+    }
+
+    /// The places of a port's table that are in use.
+    fn gid_table(self, port: u8) -> Result<Vec<ibv_gid_entry>> {
         // One call for all: a table has up to a thousand places, and looking at each means opening a file.
         let most = self.port(port)?.gids.min(1 << 16) * usize::from(self.query()?.ports);
         // SAFETY: all zeros are valid numbers.
@@ -208,13 +236,8 @@ impl Context {
             return Err(Error::of("ibv_query_gid_table", c_int::try_from(-count).unwrap_or(libc::EIO)));
         };
         table.truncate(count);
-        let mut gids: Vec<Gid> = Vec::new();
-        for entry in table.iter().filter(|entry| entry.port_num == u32::from(port)) {
-            if entry.gid != [0; 16] && !gids.contains(&Gid(entry.gid)) {
-                gids.push(Gid(entry.gid));
-            }
-        }
-        Ok(gids)
+        table.retain(|entry| entry.port_num == u32::from(port) && entry.gid != [0; 16]);
+        Ok(table)
     }
 }
 

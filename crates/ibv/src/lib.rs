@@ -24,8 +24,9 @@ mod pd;
 mod qp;
 mod srd;
 mod srq;
+mod ud;
 
-pub use ah::AddressHandle;
+pub use ah::{AddressHandle, Way};
 pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
 pub use cq::{CompletionChannel, CompletionQueue, Opcode, Status, WorkCompletion};
 pub use cq_ex::{EfaCompletion, EfaCompletionQueue, EfaOpcode};
@@ -37,3 +38,4 @@ pub use pd::{Access, MemoryRegion, ProtectionDomain};
 pub use qp::{QueuePair, QueuePairAttr, Remote, Segment};
 pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};
 pub use srq::SharedReceiveQueue;
+pub use ud::{GRH, UdAttr, UdPeer, UdQueuePair};

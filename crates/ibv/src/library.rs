@@ -52,6 +52,7 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
     ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_qp_to_qp_ex: fn(*mut ibv_qp) -> *mut ibv_qp_ex;

@@ -154,6 +154,7 @@ impl QueuePair {
             imm_data: 0,
             remote_addr: remote.addr,
             rkey: remote.rkey,
+            qkey: 0,
             rest: [0; 9],
         };
         let mut bad = null_mut();

@@ -26,24 +26,33 @@ pub const REQUESTS: usize = 96;
 const RECEIVE: u64 = 1 << 63;
 
 /// Registered slots.
-struct Slab {
+pub struct Slab {
     region: MemoryRegion,
     pages: Pages,
+    size: usize,
 }
 
 impl Slab {
-    fn new(pd: &Arc<ProtectionDomain>, slots: usize) -> Result<Self> {
-        let pages = Pages::new(slots * SLOT, false)?;
+    /// So many slots of `size` bytes.
+    pub fn new(pd: &Arc<ProtectionDomain>, slots: usize, size: usize) -> Result<Self> {
+        let pages = Pages::new(slots * size, false)?;
         // SAFETY: the pages go after the registration, and only raw pointers lead to them.
-        let region = unsafe { MemoryRegion::new(pd, pages.base(), slots * SLOT, Access::Local) };
-        Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
+        let region = unsafe { MemoryRegion::new(pd, pages.base(), slots * size, Access::Local) };
+        Ok(Self { region: region.map_err(|error| failed(&error))?, pages, size })
     }
 
-    fn at(&self, slot: u32) -> *mut u8 {
-        self.pages.base().wrapping_add(slot as usize * SLOT)
+    /// Bytes of a slot.
+    pub fn size(&self) -> usize {
+        self.size
     }
 
-    fn segment(&self, slot: u32, len: usize) -> Segment {
+    /// The memory of a slot.
+    pub fn at(&self, slot: u32) -> *mut u8 {
+        self.pages.base().wrapping_add(slot as usize * self.size)
+    }
+
+    /// The same, as a request has it.
+    pub fn segment(&self, slot: u32, len: usize) -> Segment {
         Segment { addr: self.at(slot), len: len as u32, lkey: self.region.lkey() }
     }
 }
@@ -137,7 +146,7 @@ impl Adapter {
         let cq = CompletionQueue::new(&completions, size).map_err(failed)?;
         let srq = SharedReceiveQueue::new(pd, receives).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
-        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1)?, Slab::new(pd, receives)?);
+        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1, SLOT)?, Slab::new(pd, receives, SLOT)?);
         let size = REQUESTS.min(limits.max_queue) as u32;
         let attr = QueuePairAttr { pd: Arc::clone(pd), cq, srq, size, pieces: 1 };
         let free = (0..SEND_SLOTS as u32).collect();

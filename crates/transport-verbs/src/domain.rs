@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ibv::{Access, Context, MemoryRegion, ProtectionDomain};
-use ofi_api::{Errno, Error, Info, MrMode, Result};
+use ibv::{Access, Context, Gid, MemoryRegion, ProtectionDomain};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, MrMode, Result};
 
 use crate::cache::{Cache, Limits};
+use crate::datagram::Name;
 use crate::region::Local;
 use crate::{address, failed, settings};
 
@@ -20,6 +21,8 @@ pub struct Own {
     pub context: Context,
     /// Its port.
     pub port: u8,
+    /// The GID that this address has there.
+    pub gid: Gid,
 }
 
 /// All of them, global ones of ports that are up first.
@@ -40,7 +43,7 @@ pub fn addresses() -> Result<Vec<Own>> {
                 let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
                 // A link-local address says nothing without its interface.
                 if !local {
-                    all.push((!active, Own { ip: gid.ip(), context, port }));
+                    all.push((!active, Own { ip: gid.ip(), context, port, gid }));
                 }
             }
         }
@@ -58,12 +61,24 @@ pub fn addresses() -> Result<Vec<Own>> {
     Ok(all.into_iter().map(|(_, own)| own).collect())
 }
 
+/// The IP address in an address of either format.
+fn ip(address: &Address) -> Result<IpAddr> {
+    match address.format() {
+        AddrFormat::IbUd => Ok(Gid(Name::parse(address)?.gid).ip()),
+        _ => Ok(address::socket(address)?.ip()),
+    }
+}
+
 /// See the module.
 pub struct Domain {
     /// Whose memory its queue pairs use.
     pub pd: Arc<ProtectionDomain>,
     /// The address that endpoints have unless they are named.
     pub ip: IpAddr,
+    /// The device's port, the address's GID, and where that is in the port's table.
+    pub port: u8,
+    pub gid: Gid,
+    pub gid_index: u8,
     /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration later, while
     /// peers still have the device's key of the first: then every access is looked at by the owner.
     pub native: bool,
@@ -104,7 +119,7 @@ impl Domain {
     /// # Errors
     /// `FI_ENODEV` if there is none.
     pub fn open(info: &Info) -> Result<Self> {
-        let wanted = info.src_addr.as_ref().map(address::socket).transpose()?.map(|socket| socket.ip());
+        let wanted = info.src_addr.as_ref().map(ip).transpose()?;
         let wanted = wanted.filter(|ip| !ip.is_unspecified());
         let all = addresses()?;
         let found = all.iter().find(|own| wanted.is_none_or(|ip| ip == own.ip));
@@ -122,6 +137,16 @@ impl Domain {
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
         let cache = Arc::new(Cache::new(limits));
-        Ok(Self { pd, ip: own.ip, native, cache, withdrawals: AtomicU64::new(0) })
+        let gid_index = own.context.gid_index(own.port, own.gid).map_err(|error| failed(&error))?;
+        Ok(Self {
+            pd,
+            ip: own.ip,
+            port: own.port,
+            gid: own.gid,
+            gid_index,
+            native,
+            cache,
+            withdrawals: AtomicU64::new(0),
+        })
     }
 }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{CmId, Status, WorkCompletion};
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MsgOrder, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
+use crate::datagram::Datagrams;
 use crate::fetch::End;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
@@ -49,8 +50,13 @@ pub struct VerbsLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainPart<Verbs>>, info: Box<Info> },
+    Closed {
+        domain: Arc<DomainPart<Verbs>>,
+        info: Box<Info>,
+    },
     Open(Box<VerbsLanes>),
+    /// Of `FI_EP_DGRAM`.
+    Datagrams(Box<Datagrams>),
 }
 
 impl State {
@@ -64,6 +70,9 @@ impl State {
         match self {
             Self::Open(lanes) => Ok(lanes),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+            Self::Datagrams(_) => {
+                Err(Error::with(Errno::EOPNOTSUPP, "datagram endpoints have messages alone"))
+            }
         }
     }
 }
@@ -528,6 +537,12 @@ impl Lanes<Verbs> for State {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
+        if info.ep_attr.ep_type == EpType::Dgram {
+            let datagrams = Datagrams::new(domain, info, name)?;
+            let address = datagrams.address();
+            *self = Self::Datagrams(Box::new(datagrams));
+            return Ok(address);
+        }
         let lanes = VerbsLanes::new(domain, info, name)?;
         let address = named(address::canonical(lanes.common.adapter.address));
         *self = Self::Open(Box::new(lanes));
@@ -535,6 +550,9 @@ impl Lanes<Verbs> for State {
     }
 
     fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        if let Self::Datagrams(datagrams) = self {
+            return datagrams.peer(host, address);
+        }
         let lanes = self.open()?;
         let socket = address::socket(address)?;
         let own = lanes.common.adapter.address;
@@ -545,6 +563,9 @@ impl Lanes<Verbs> for State {
     }
 
     fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        if let Self::Datagrams(datagrams) = self {
+            return datagrams.send(out);
+        }
         let lanes = self.open()?;
         lanes.lane(out.peer)?;
         lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
@@ -609,14 +630,17 @@ impl Lanes<Verbs> for State {
     }
 
     fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+        match self {
+            Self::Open(lanes) => lanes.poll(host),
+            Self::Datagrams(datagrams) => datagrams.poll(host),
+            Self::Closed { .. } => {}
         }
     }
 
     fn arm(&mut self) -> Arm {
         match self {
             Self::Open(lanes) => lanes.arm(),
+            Self::Datagrams(datagrams) => datagrams.arm(),
             Self::Closed { .. } => Arm::Armed,
         }
     }
@@ -624,11 +648,15 @@ impl Lanes<Verbs> for State {
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
             Self::Open(lanes) => Some(lanes.common.adapter.waiter.fd()),
+            Self::Datagrams(datagrams) => Some(datagrams.wait_fd()),
             Self::Closed { .. } => None,
         }
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {
+        if let Self::Datagrams(datagrams) = self {
+            return datagrams.statistics(into);
+        }
         let Self::Open(lanes) = self else { return };
         let counts = &lanes.common.counts;
         let open =

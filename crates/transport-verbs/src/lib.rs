@@ -9,6 +9,7 @@ mod adapter;
 mod address;
 mod atomic;
 mod cache;
+mod datagram;
 mod domain;
 mod fetch;
 mod lane;
@@ -26,7 +27,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, Errno, Error, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
@@ -83,7 +84,10 @@ impl Transport for Verbs {
     }
 
     fn normalize(address: &Address) -> Result<Address> {
-        address::socket(address).map(Address::from)
+        match address.format() {
+            AddrFormat::IbUd => datagram::Name::parse(address).map(|name| name.encode()),
+            _ => address::socket(address).map(Address::from),
+        }
     }
 }
 

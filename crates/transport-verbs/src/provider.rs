@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, Nic, Offers,
-    PciAttr, Protocol, Provider, Refusal, Request, Result, Version,
+    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, MsgOrder, Nic,
+    Offers, OpFlags, PciAttr, Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
+use crate::datagram::Name;
 use crate::domain::Own;
 use crate::wire::RMA_IOV_LIMIT;
 use crate::{Verbs, address, domain};
@@ -31,6 +32,26 @@ fn plain(mut info: Info) -> Info {
 }
 
 const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
+
+/// Datagrams as they are, which C libfabric's verbs provider understands.
+fn datagrams(info: Info) -> Info {
+    let mut info = plain(info);
+    info.ep_attr.ep_type = EpType::Dgram;
+    (info.ep_attr.protocol, info.ep_attr.protocol_version) = (Protocol::IB_UD, 0);
+    let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
+    let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
+    info.caps &= messages | sources | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+    let mtu = info.nic.as_ref().map_or(0, |nic| nic.link_attr.mtu);
+    info.ep_attr.max_msg_size = mtu;
+    info.tx_attr.inject_size = mtu;
+    info.domain_attr.cq_data_size = 4;
+    info.tx_attr.op_flags -=
+        OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE | OpFlags::TRANSMIT_COMPLETE;
+    (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
+    info
+}
+
+const DATAGRAM_TYPES: [(EpType, Narrow); 1] = [(EpType::Dgram, datagrams)];
 
 fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
     offer::refusal(NAME, field, wanted, offered)
@@ -125,6 +146,10 @@ impl VerbsProvider {
     fn try_offers(self, request: &Request<'_>) -> Result<Offers, Refusal> {
         let all = domain::addresses()
             .map_err(|error| refusal("device", "an RDMA device with an IP address", error.to_string()))?;
+        let hinted = request.hints.map(|hints| (hints.info.ep_attr.ep_type, hints.info.addr_format));
+        if hinted.is_some_and(|(ep, format)| ep == EpType::Dgram || format == AddrFormat::IbUd) {
+            return Self::datagram_offers(&all, request);
+        }
         let (format, named) = addresses(request)?;
         let family = format.unwrap_or(AddrFormat::SockaddrIn);
         offer::check_formats(NAME, request, family)?;
@@ -163,6 +188,59 @@ impl VerbsProvider {
         if offers.infos.is_empty() && offers.refusals.is_empty() {
             let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
             return Err(refusal("src_addr", "the address that was asked for", has.join(", ")));
+        }
+        if !offers.infos.is_empty() {
+            offers.refusals.clear();
+            if hinted.is_none_or(|hinted| hinted == (EpType::Unspec, AddrFormat::Unspec)) && named.is_none() {
+                offers.infos.extend(Self::datagram_offers(&all, request)?.infos);
+            }
+        }
+        Ok(offers)
+    }
+
+    /// Datagram endpoints: one offer for each device, by its first address or the one that is asked for.
+    fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
+        if request.node.is_some() || request.service.is_some() {
+            let offered = "the addresses that fi_getname answers: a queue pair has no name";
+            let named = request.node.or(request.service).unwrap_or("");
+            return Err(refusal("node and service", named.to_string(), offered));
+        }
+        offer::check_formats(NAME, request, AddrFormat::IbUd)?;
+        let mut offers = Offers::default();
+        let mut seen = Vec::new();
+        for own in all {
+            let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+            let base = Base {
+                name: NAME,
+                protocol: Protocol::IB_UD,
+                reach,
+                format: AddrFormat::IbUd,
+                rma_iov_limit: RMA_IOV_LIMIT,
+            };
+            let nic = nic(own);
+            let mut variants = base.variants();
+            let mut wanted = !seen.contains(&own.context.name());
+            for info in &mut variants {
+                offer::name_ends(info, request, None);
+                match &info.src_addr {
+                    Some(source) => {
+                        let name = Name::parse(source);
+                        let name =
+                            name.map_err(|error| refusal("src_addr", source.to_string(), error.to_string()))?;
+                        wanted = name.gid == own.gid.0;
+                    }
+                    None => info.src_addr = Some(Name { gid: own.gid.0, qp: 0, lid: 0 }.encode()),
+                }
+                info.domain_attr.name = own.context.name();
+                info.nic = Some(nic.clone());
+            }
+            if !wanted {
+                continue;
+            }
+            seen.push(own.context.name());
+            let answer = offer::answer(&DATAGRAM_TYPES, &variants, request);
+            offers.infos.extend(answer.infos);
+            offers.refusals.extend(answer.refusals);
         }
         if !offers.infos.is_empty() {
             offers.refusals.clear();

@@ -35,6 +35,10 @@ const PROGRAMS: [Program; 2] = [
         cases: &[
             "verbs::skipped",
             "native::",
+            "datagram::messages_of",
+            "datagram::a_sender",
+            "datagram::a_blocked",
+            "datagram::addresses",
             "loss::",
             "verbs::matching::",
             "verbs::order::",

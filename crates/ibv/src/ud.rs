@@ -1,0 +1,171 @@
+//! Queue pairs for unreliable datagrams.
+
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::abi_ex::*;
+use crate::ah::AddressHandle;
+use crate::cq::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::library::verbs;
+use crate::pd::ProtectionDomain;
+use crate::qp::Segment;
+
+/// Bytes that a device writes before the payload of each datagram: the global route header.
+pub const GRH: usize = 40;
+
+/// How a queue pair for datagrams is to be.
+#[derive(Clone)]
+pub struct UdAttr {
+    /// Whose memory it uses.
+    pub pd: Arc<ProtectionDomain>,
+    /// Where ends are reported.
+    pub cq: Arc<CompletionQueue>,
+    /// Sends that it holds.
+    pub sends: u32,
+    /// Receives that it holds.
+    pub receives: u32,
+    /// The port of the device, from 1 on.
+    pub port: u8,
+    /// Only peers that know it are listened to.
+    pub qkey: u32,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+pub struct UdPeer<'a> {
+    /// The way to its port.
+    pub handle: &'a AddressHandle,
+    /// Its queue pair there.
+    pub qp: u32,
+    /// Its key.
+    pub qkey: u32,
+}
+
+/// A queue pair for datagrams.
+pub struct UdQueuePair {
+    qp: NonNull<ibv_qp>,
+    attr: UdAttr,
+}
+
+// SAFETY: functions of libibverbs may be called from any thread.
+unsafe impl Send for UdQueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for UdQueuePair {}
+
+impl UdQueuePair {
+    /// Makes one that sends and receives.
+    ///
+    /// # Errors
+    /// Those of ibv_create_qp(3) and ibv_modify_qp(3).
+    pub fn new(attr: UdAttr) -> Result<Self> {
+        let mut init = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: attr.cq.as_ptr(),
+            recv_cq: attr.cq.as_ptr(),
+            srq: null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: attr.sends,
+                max_recv_wr: attr.receives,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: IBV_QPT_UD,
+            sq_sig_all: 0,
+        };
+        // SAFETY: the domain and the queue are there, and stay as long as the queue pair.
+        let qp = unsafe { (verbs()?.ibv_create_qp)(attr.pd.as_ptr(), &mut init) };
+        let qp = NonNull::new(qp).ok_or_else(|| Error::last("ibv_create_qp"))?;
+        let made = Self { qp, attr };
+        let (port_num, qkey) = (made.attr.port, made.attr.qkey);
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num, qkey, ..Default::default() };
+        made.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)?;
+        attr.qp_state = IBV_QPS_RTR;
+        made.modify(&mut attr, IBV_QP_STATE)?;
+        attr.qp_state = IBV_QPS_RTS;
+        made.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
+        Ok(made)
+    }
+
+    fn modify(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<()> {
+        // SAFETY: a queue pair that is there, and a structure as the interface has it.
+        match unsafe { (verbs()?.ibv_modify_qp)(self.qp.as_ptr(), attr, mask) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_modify_qp", errno)),
+        }
+    }
+
+    /// Its number on its device.
+    pub fn number(&self) -> u32 {
+        // SAFETY: the queue pair is there, and this is set when it is made.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    /// Posts a datagram, with `data` as immediate data if there is any.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full.
+    ///
+    /// # Safety
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; the handle stays as long.
+    pub unsafe fn send(&self, id: u64, from: Segment, to: UdPeer<'_>, data: Option<u32>) -> Result<()> {
+        let Some(post) = self.attr.pd.context().ops().post_send else {
+            return Err(Error::of("ibv_post_send", libc::ENOSYS));
+        };
+        let mut sge = from.into_sge();
+        // The part of the union that datagrams use: the handle, the queue pair, its key.
+        let (remote_addr, rkey) = (to.handle.as_ptr() as u64, to.qp);
+        let mut request = ibv_send_wr {
+            wr_id: id,
+            next: null_mut(),
+            sg_list: &mut sge,
+            num_sge: 1,
+            opcode: if data.is_some() { IBV_WR_SEND_WITH_IMM } else { IBV_WR_SEND },
+            send_flags: IBV_SEND_SIGNALED,
+            imm_data: data.unwrap_or(0).to_be(),
+            remote_addr,
+            rkey,
+            qkey: to.qkey,
+            rest: [0; 9],
+        };
+        let mut bad = null_mut();
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's promise.
+        match unsafe { post(self.qp.as_ptr(), &mut request, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_post_send", errno)),
+        }
+    }
+
+    /// Posts a receive, for [`GRH`] bytes and a payload.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full.
+    ///
+    /// # Safety
+    /// The memory is registered for local access, and nobody else's until the receive ends or the queue pair is gone.
+    pub unsafe fn receive(&self, id: u64, to: Segment) -> Result<()> {
+        let Some(post) = self.attr.pd.context().ops().post_recv else {
+            return Err(Error::of("ibv_post_recv", libc::ENOSYS));
+        };
+        let mut sge = to.into_sge();
+        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = null_mut();
+        // SAFETY: a queue pair of this driver, and a request that the driver copies.
+        match unsafe { post(self.qp.as_ptr(), &mut request, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_post_recv", errno)),
+        }
+    }
+}
+
+impl Drop for UdQueuePair {
+    fn drop(&mut self) {
+        if let Ok(verbs) = verbs() {
+            // SAFETY: made above; its queue and its domain are still there.
+            unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) };
+        }
+    }
+}
