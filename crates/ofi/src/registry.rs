@@ -22,6 +22,11 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
         Mutex::new(vec![
             // An adapter is faster than sockets; shared memory is faster than either.
             Arc::new(transport_shm::ShmProvider),
+            #[cfg(feature = "efa")]
+            {
+                config::register(transport_efa::SETTINGS);
+                Arc::new(transport_efa::EfaProvider)
+            },
             #[cfg(feature = "verbs")]
             {
                 config::register(transport_verbs::SETTINGS);

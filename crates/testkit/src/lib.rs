@@ -16,6 +16,7 @@ pub mod pair;
 pub mod post;
 pub mod process;
 pub mod side;
+pub mod srd;
 pub mod wait;
 
 pub use kit::{Kit, Opening};

@@ -1,3 +1,93 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
+//!
+//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The endpoint (`lanes.rs`,
+//! `lane.rs`) follows it: messages in one packet, in a few, or as their receiver clears them (`message.rs`, `transfer.rs`), in order by message id
+//! (`window.rs`); remote accesses and atomic operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a
+//! device has to do.
+//!
+//! What C libfabric's protocol lacks and the core has (refusals of accesses, receive contexts, notes, back-pressure) goes between endpoints of
+//! this library alone, which know each other by a feature bit ([`wire::Features::OWN`]).
 
+mod adapter;
+mod address;
+mod atomic;
+mod domain;
+mod ids;
+mod lane;
+mod lanes;
+mod memory;
+mod message;
+mod payload;
+mod provider;
+mod rma;
+mod settings;
+pub mod srd;
+mod sys;
+mod transfer;
+mod window;
 pub mod wire;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::transport::Transport;
+
+pub use provider::EfaProvider;
+pub use settings::SETTINGS;
+
+/// The transport.
+pub struct Efa;
+
+/// Bytes of a note's payload.
+const NOTE: usize = 4096;
+
+impl Transport for Efa {
+    type Domain = domain::Domain;
+    type Region = ();
+    type Lanes = lanes::State;
+    type Op = lane::Op;
+    type Token = message::Token;
+
+    const MATCHES: bool = true;
+
+    fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
+        domain::Domain::open(info)
+    }
+
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(lanes::State::new(domain, info))
+    }
+
+    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(())
+    }
+
+    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
+        Ok(()) // every access is checked when its bytes are copied, by the owner
+    }
+
+    fn alloc(
+        _domain: &Arc<DomainPart<Self>>,
+        len: usize,
+        _placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        memory::alloc(len)
+    }
+
+    fn atomic_size() -> usize {
+        atomic::MOST
+    }
+
+    fn note_size() -> usize {
+        NOTE
+    }
+
+    fn resolve(node: Option<&str>, _service: Option<&str>) -> Result<Address> {
+        address::resolve(node)
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        address::raw(address).map(|raw| address::named(&raw))
+    }
+}

@@ -101,6 +101,8 @@ pub mod kind {
     pub const NOTE: u8 = 240;
     /// Between endpoints of this library alone: whether messages are welcome.
     pub const PAUSE: u8 = 241;
+    /// Between endpoints of this library alone: the sender closes, and has sent everything before.
+    pub const BYE: u8 = 242;
 }
 
 /// Flags of the base header.
@@ -164,8 +166,10 @@ pub enum Packet<'a> {
         /// Its payload.
         payload: &'a [u8],
     },
-    /// Whether the peer wants messages now.
-    Pause(bool),
+    /// Whether the peer wants messages now. Such words are numbered from 1, as they may overtake one another; odd ones ask to wait.
+    Pause(u32),
+    /// The peer closes.
+    Bye,
 }
 
 impl Packet<'_> {
@@ -184,7 +188,8 @@ impl Packet<'_> {
             Self::Read(read) => (read.encode(origin), &[]),
             Self::Atomic(atomic) => (atomic.encode(origin), atomic.payload),
             Self::Note { msg_id, words, payload } => (Header::of_note(origin, *msg_id, *words), payload),
-            Self::Pause(on) => (Header::of_pause(connid, *on), &[]),
+            Self::Pause(number) => (Header::of_pause(connid, *number), &[]),
+            Self::Bye => (Header::of_bye(connid), &[]),
         };
         [header.bytes(), payload].concat()
     }
@@ -206,9 +211,10 @@ pub fn parse(bytes: &[u8]) -> Result<(Origin, Packet<'_>), Malformed> {
         }
         kind::NOTE => request::parse_note(flags, reader),
         kind::PAUSE => {
-            let (on, connid) = (reader.u32()?, reader.u32()?);
-            Ok((Origin::Connid(connid), Packet::Pause(on != 0)))
+            let (number, connid) = (reader.u32()?, reader.u32()?);
+            Ok((Origin::Connid(connid), Packet::Pause(number)))
         }
+        kind::BYE => Ok((Origin::Connid(reader.u32()?), Packet::Bye)),
         kind::EAGER_RTW
         | kind::LONGCTS_RTW
         | kind::DC_EAGER_RTW

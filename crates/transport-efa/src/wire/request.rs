@@ -19,8 +19,6 @@ pub enum Origin {
 pub struct Own {
     /// Which receive context is meant (`fi_rx_addr`), one more than its index; 0 for any.
     pub rx: u16,
-    /// The receipt is for the arrival, not for the match with a receive.
-    pub on_arrival: bool,
 }
 
 /// The optional headers of a request.
@@ -58,7 +56,7 @@ impl Options {
             header.u32(connid);
         }
         if self.own != Own::default() {
-            header.u64(u64::from(self.own.rx) | u64::from(self.own.on_arrival) << 16);
+            header.u64(self.own.rx.into());
         }
     }
 
@@ -81,10 +79,7 @@ impl Options {
         let mut own = Own::default();
         if flags & flag::OWN != 0 {
             let word = reader.u64()?;
-            if word >> 17 != 0 {
-                return Err(Malformed::Field("own header"));
-            }
-            own = Own { rx: word as u16, on_arrival: word >> 16 != 0 };
+            own.rx = u16::try_from(word).map_err(|_| Malformed::Field("own header"))?;
         }
         Ok((origin, Self { data, own }))
     }
@@ -112,9 +107,16 @@ impl Header {
     }
 
     /// The whole of a wish: whether messages are to wait.
-    pub fn of_pause(connid: u32, on: bool) -> Self {
+    pub fn of_pause(connid: u32, number: u32) -> Self {
         let mut header = Self::new(kind::PAUSE, flag::CONNID);
-        header.u32(on.into()).u32(connid);
+        header.u32(number).u32(connid);
+        header
+    }
+
+    /// The whole of a farewell.
+    pub fn of_bye(connid: u32) -> Self {
+        let mut header = Self::new(kind::BYE, flag::CONNID);
+        header.u32(connid);
         header
     }
 }

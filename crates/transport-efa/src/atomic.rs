@@ -1,0 +1,139 @@
+//! Atomic operations, executed by the memory's owner, in order with the peer's messages. The device delivers a packet once, and a
+//! message id is taken once, so an operation is executed once.
+
+use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
+use ofi_core::atomic::Executor;
+use ofi_core::copy;
+use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+
+use crate::Efa;
+use crate::adapter::Mark;
+use crate::lane::{Common, Lane, Op, Work};
+use crate::message::{Broken, Flow};
+use crate::rma::{accessor, iovs, pieces};
+use crate::wire::{Answer, Atomic, Control, kind};
+
+/// Most bytes that one operation changes. Operands and comparands together travel in one packet.
+pub const MOST: usize = 4096;
+
+/// Operands, comparands or results of one operation, aligned for every type.
+#[repr(align(16))]
+struct Scratch([u8; MOST]);
+
+impl Lane {
+    /// Changes the peer's memory.
+    pub fn atomic<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutAtomic<'_>,
+    ) -> Result<Posted> {
+        self.may_post(out.flags)?;
+        let executor = &out.executor;
+        let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
+        let (len, name) = (out.len, u32::from(executor.to_wire()));
+        let operands = if executor.takes_operands() { len } else { 0 };
+        let comparands = if executor.compares() { len } else { 0 };
+        let op = match executor.fetches() {
+            true => {
+                let pieces = out.results.into();
+                Op { work: Work::In { pieces, len, got: 0, cleared: len, peer_id: None }, ..Op::packed(true) }
+            }
+            false => Op::packed(true),
+        };
+        let (slot, id) = self.open(common, host, out.peer, out.ticket, op)?;
+        let request = Atomic {
+            kind: match executor.kind() {
+                AtomicKind::Base => kind::DC_WRITE_RTA,
+                AtomicKind::Fetch => kind::FETCH_RTA,
+                AtomicKind::Compare => kind::COMPARE_RTA,
+            },
+            msg_id: self.next_msg,
+            remote,
+            datatype: name >> 5 & 0x1F,
+            op: name & 0x1F,
+            id,
+            payload: &[],
+        };
+        self.next_msg = self.next_msg.wrapping_add(1);
+        let header = request.encode(self.origin(common));
+        self.packet(common, out.peer, &header, operands + comparands, Mark::Op(slot), |body| {
+            // SAFETY: the pieces are lent, and `body` has room for both arrays.
+            unsafe { copy::gather(out.operands, 0, body, operands) };
+            // SAFETY: as above, behind the operands.
+            unsafe { copy::gather(out.comparands, 0, body.wrapping_add(operands), comparands) };
+        });
+        Ok(Posted::Pending)
+    }
+}
+
+/// Executes an operation of the peer.
+pub fn take<H: Host<Efa>>(
+    lane: &mut Lane,
+    common: &mut Common,
+    host: &mut H,
+    peer: Peer,
+    request: &Atomic<'_>,
+) -> Result<Flow, Broken> {
+    let remote = pieces(&request.remote);
+    let answered = match execute(common, host, peer, request, &remote) {
+        Ok(results) => results,
+        Err(errno) => {
+            lane.refuse(common, peer, request.id, errno);
+            return Ok(Flow::Next);
+        }
+    };
+    match (request.kind, &answered) {
+        (kind::WRITE_RTA, _) => {}
+        (kind::DC_WRITE_RTA, _) => {
+            lane.control(common, peer, Control::Receipt { send_id: request.id, msg_id: request.msg_id });
+        }
+        (_, results) => {
+            let answer = Answer { recv_id: request.id, payload: results };
+            lane.control(common, peer, Control::AtomicResponse(answer));
+        }
+    }
+    Ok(Flow::Next)
+}
+
+/// The old values, where they are asked for.
+fn execute<H: Host<Efa>>(
+    common: &Common,
+    host: &mut H,
+    peer: Peer,
+    request: &Atomic<'_>,
+    remote: &[ofi_api::RemotePiece],
+) -> Result<Vec<u8>, Errno> {
+    let kind = match request.kind {
+        kind::FETCH_RTA => AtomicKind::Fetch,
+        kind::COMPARE_RTA => AtomicKind::Compare,
+        _ => AtomicKind::Base,
+    };
+    let named = FiOp::from_c(request.op).zip(Datatype::from_c(request.datatype)).ok_or(Errno::EINVAL)?;
+    let executor = Executor::find(kind, named.0, named.1).map_err(|_| Errno::EOPNOTSUPP)?;
+    let len = Lane::check(common, accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
+    let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
+    // C's endpoints send operands with a read, too; they count for nothing.
+    let fits = request.payload.len() == arrays * len || (arrays == 0 && request.payload.len() == len);
+    if len == 0 || len > MOST || !executor.divides(len) || !fits {
+        return Err(Errno::EINVAL);
+    }
+    let mut scratch = [const { Scratch([0; MOST]) }; 3];
+    let [operands, comparands, results] = &mut scratch;
+    let mut rest = request.payload;
+    for (array, there) in [(operands, executor.takes_operands()), (comparands, executor.compares())] {
+        if there {
+            let (head, tail) = rest.split_at(len);
+            array.0[..len].copy_from_slice(head);
+            rest = tail;
+        }
+    }
+    let results = if executor.fetches() { results.0.as_mut_ptr() } else { std::ptr::null_mut() };
+    let regions = &common.domain.regions;
+    let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
+    let who = accessor(host, peer);
+    // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
+    unsafe { executor.execute_at(regions, who, remote, operands, comparands, results)? };
+    host.accessed(regions, executor.rights(), remote);
+    Ok(if executor.fetches() { scratch[2].0[..len].to_vec() } else { Vec::new() })
+}

@@ -1,0 +1,564 @@
+//! One endpoint's way to one peer: what waits to go out, and what is known of the peer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, Result};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, Peer};
+
+use crate::Efa;
+use crate::adapter::{Adapter, Mark, Packet};
+use crate::ids::Ids;
+use crate::payload::Payload;
+use crate::srd::{Status, To};
+use crate::transfer::{Answering, Incoming};
+use crate::window::Window;
+use crate::wire::{Control, Features, Handshake, Header, Message, Origin, RawAddress};
+
+/// What an endpoint's lanes share.
+pub struct Common {
+    pub domain: Arc<DomainPart<Efa>>,
+    pub caps: Caps,
+    pub adapter: Adapter,
+    /// What peers name by numbers of 32 bits.
+    pub ids: Ids<Entry>,
+    /// Lanes with something to do.
+    pub dirty: Vec<Peer>,
+    /// Lanes whose next message has no room here.
+    pub stalled: Vec<Peer>,
+    /// Lanes that wait until their peer has receives again.
+    pub resting: Vec<Peer>,
+    pub counts: Counts,
+}
+
+impl Common {
+    /// Has a lane looked at in the next poll.
+    pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
+        if !std::mem::replace(is_dirty, true) {
+            self.dirty.push(peer);
+        }
+    }
+
+    /// Whether the endpoint was opened for being accessed so.
+    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
+        let directions = self.caps & Caps::RMA_DIRECTIONS;
+        let serves = |right, direction| {
+            !access.contains(right) || directions.is_empty() || directions.contains(direction)
+        };
+        self.caps.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    }
+}
+
+/// What a number names.
+pub enum Entry {
+    /// An operation of this end.
+    Op(Peer, SlotId),
+    /// Data of the peer on its way here.
+    Incoming(Incoming),
+    /// A read of the peer, being served.
+    Answering(Answering),
+}
+
+impl Entry {
+    /// Whose it is.
+    pub fn peer(&self) -> Peer {
+        match self {
+            Self::Op(peer, _) => *peer,
+            Self::Incoming(incoming) => incoming.peer,
+            Self::Answering(answering) => answering.peer,
+        }
+    }
+}
+
+/// What has happened.
+#[derive(Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub medium: u64,
+    pub long: u64,
+    pub sent: u64,
+    pub received: u64,
+    pub not_ready: u64,
+    pub early: u64,
+    pub stalls: u64,
+    pub malformed: u64,
+    pub version: u64,
+    pub strangers: u64,
+    pub stale: u64,
+    pub refused: u64,
+}
+
+/// What this transport keeps of an operation that has not ended.
+pub struct Op {
+    pub work: Work,
+    /// Packets of it that have not arrived yet.
+    pub unacked: u32,
+    /// Packets of it are still to be made.
+    pub making: bool,
+    /// The peer is to say something.
+    pub awaits: bool,
+    /// Its number for the peer; 0: none.
+    pub id: u32,
+}
+
+/// What an operation is about.
+pub enum Work {
+    /// Its bytes are in packets.
+    Packed,
+    /// Its bytes are to be sent.
+    Out {
+        payload: Payload,
+        /// Bytes in all.
+        len: usize,
+        /// Bytes in packets, or in streams.
+        done: usize,
+    },
+    /// Bytes are to come.
+    In {
+        /// Where they go.
+        pieces: Box<[Piece]>,
+        len: usize,
+        got: usize,
+        /// Bytes that the peer may send.
+        cleared: usize,
+        /// Its number at the peer, once that is known.
+        peer_id: Option<u32>,
+    },
+}
+
+impl Op {
+    /// Of one packet.
+    pub fn packed(awaits: bool) -> Self {
+        Self { work: Work::Packed, unacked: 1, making: false, awaits, id: 0 }
+    }
+}
+
+/// A packet that waits for a slot.
+struct Frame {
+    bytes: Box<[u8]>,
+    mark: Mark,
+}
+
+/// Packets that are made when there are slots for them.
+pub enum Stream {
+    /// A message in several requests.
+    Medium { op: SlotId, message: Message<'static>, done: usize, len: usize },
+    /// Data that the peer has cleared.
+    Data { op: SlotId, recv_id: u32, done: usize, end: usize },
+    /// What answers a read.
+    Answer { id: u32 },
+}
+
+/// Bytes that may wait for a peer, past which it takes no more.
+const QUEUE_LIMIT: usize = 1 << 20;
+/// How long a lane rests at first, and at most, after its peer had no receive posted.
+const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
+
+/// See the module.
+pub struct Lane {
+    pub address: RawAddress,
+    pub to: To,
+    /// What the peer can do, once it has said so.
+    pub features: Option<Features>,
+    /// The peer was told what this end can do.
+    greeted: bool,
+    /// The peer was asked what it can do.
+    asked: bool,
+    /// The next message's place.
+    pub next_msg: u32,
+    queue: VecDeque<Frame>,
+    pub streams: VecDeque<Stream>,
+    /// Packets that the peer had no receive for.
+    again: VecDeque<Packet>,
+    /// Until when it rests, as the peer has no receives.
+    rest: Option<Instant>,
+    /// How long it rests the next time.
+    pause: Duration,
+    /// Bytes in `queue`.
+    waiting: usize,
+    /// Packets under way.
+    pub inflight: usize,
+    pub window: Window,
+    /// Writes of the peer whose report has no room here yet.
+    pub late: VecDeque<Box<[u8]>>,
+    /// And long ones.
+    pub finishing: Vec<Incoming>,
+    /// Refusals for a peer of which it is not known whether it understands them.
+    pub unsaid: Vec<(u32, Errno)>,
+    /// Messages that are here, of a peer of which it is not known what a receipt says to it.
+    pub doubtful: Vec<(u32, u32)>,
+    /// This end's operations that have not ended.
+    pub outstanding: usize,
+    /// Messages that were reported as sent and have not arrived.
+    pub detached: usize,
+    /// The newest word of the peer about messages: odd asks for none.
+    pub paused: u32,
+    /// The newest word to the peer about them.
+    pub pausing: u32,
+    /// When the peer was asked whether it lives.
+    pub probed: Option<Instant>,
+    pub is_dirty: bool,
+    /// Among [`Common::stalled`].
+    pub is_stalled: bool,
+    /// The peer is lost; what waits for it is to end.
+    pub ending: Option<Errno>,
+    /// It is lost for good: its address is used by nobody any more.
+    pub dead: Option<Errno>,
+}
+
+impl Lane {
+    /// To a peer that nothing is known of.
+    pub fn new(address: RawAddress, handle: u16) -> Self {
+        Self {
+            address,
+            to: To { handle, qpn: address.qpn, qkey: address.connid },
+            features: None,
+            greeted: false,
+            next_msg: 0,
+            queue: VecDeque::new(),
+            streams: VecDeque::new(),
+            again: VecDeque::new(),
+            rest: None,
+            pause: REST.0,
+            waiting: 0,
+            inflight: 0,
+            window: Window::default(),
+            late: VecDeque::new(),
+            finishing: Vec::new(),
+            unsaid: Vec::new(),
+            doubtful: Vec::new(),
+            asked: false,
+            outstanding: 0,
+            detached: 0,
+            paused: 0,
+            pausing: 0,
+            probed: None,
+            is_dirty: false,
+            is_stalled: false,
+            ending: None,
+            dead: None,
+        }
+    }
+
+    /// Whether the peer is an endpoint of this library: known or not yet.
+    pub fn is_own(&self) -> Option<bool> {
+        self.features.map(|features| features.has(Features::OWN))
+    }
+
+    /// Asks the peer what it can do: its answer to any packet says so. A request that does nothing, as C's endpoints send it.
+    pub fn ask(&mut self, common: &mut Common, peer: Peer) {
+        if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
+            let nothing = crate::rma::nothing();
+            self.packet(common, peer, &nothing.encode(self.origin(common)), 0, Mark::Nothing, |_| {});
+        }
+    }
+
+    /// How requests say who they are from.
+    pub fn origin(&self, common: &Common) -> Origin {
+        match self.features {
+            Some(_) => Origin::Connid(common.adapter.address.connid),
+            None => Origin::Address(common.adapter.address),
+        }
+    }
+
+    /// Whether another operation may be posted.
+    pub fn may_post(&self, flags: OpFlags) -> Result<()> {
+        let fenced = flags.contains(OpFlags::FENCE) && self.outstanding > 0;
+        if fenced || self.waiting > QUEUE_LIMIT || self.streams.len() > 1024 || self.ending.is_some() {
+            return Err(Error::AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Sends a packet, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
+    pub fn packet(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        header: &Header,
+        len: usize,
+        mark: Mark,
+        fill: impl FnOnce(*mut u8),
+    ) {
+        let header = header.bytes();
+        if self.is_free()
+            && self.queue.is_empty()
+            && let Some(slot) = common.adapter.take_slot()
+        {
+            put(common.adapter.outgoing(slot), header);
+            fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
+            return self.post(common, Packet { peer, slot, len: header.len() + len, mark });
+        }
+        let mut bytes = vec![0u8; header.len() + len].into_boxed_slice();
+        bytes[..header.len()].copy_from_slice(header);
+        fill(bytes.as_mut_ptr().wrapping_add(header.len()));
+        self.waiting += bytes.len();
+        self.queue.push_back(Frame { bytes, mark });
+        common.hold(&mut self.is_dirty, peer);
+    }
+
+    /// Sends word about an operation.
+    pub fn control(&mut self, common: &mut Common, peer: Peer, control: Control<'_>) {
+        let header = control.encode(common.adapter.address.connid);
+        let payload = control.payload();
+        self.packet(common, peer, &header, payload.len(), Mark::Nothing, |to| put(to, payload));
+    }
+
+    /// Tells a peer, once, what this end can do.
+    pub fn greet(&mut self, common: &mut Common, peer: Peer) {
+        if std::mem::replace(&mut self.greeted, true) {
+            return;
+        }
+        let features = Features::of(&[
+            Features::DELIVERY_COMPLETE,
+            Features::CONNID,
+            Features::PEER_ERROR,
+            Features::OWN,
+        ]);
+        let header = Handshake { features, ..Handshake::default() }.encode(common.adapter.address.connid);
+        self.packet(common, peer, &header, 0, Mark::Nothing, |_| {});
+    }
+
+    /// Whether packets can go out.
+    fn is_free(&self) -> bool {
+        self.again.is_empty() && self.rest.is_none() && self.ending.is_none() && self.dead.is_none()
+    }
+
+    fn post(&mut self, common: &mut Common, packet: Packet) {
+        match common.adapter.send(self.to, packet) {
+            Ok(()) => {
+                self.inflight += 1;
+                common.counts.sent += 1;
+            }
+            Err(errno) => {
+                common.adapter.give_slot(packet.slot);
+                self.ending.get_or_insert(errno);
+                common.hold(&mut self.is_dirty, packet.peer);
+            }
+        }
+    }
+
+    /// Posts what waits, as far as slots go. `false`: something still waits that needs no word of the peer.
+    pub fn flush<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
+        self.rise(common);
+        if !self.is_free() {
+            return true;
+        }
+        while let Some(frame) = self.queue.pop_front() {
+            let Some(slot) = common.adapter.take_slot() else {
+                self.queue.push_front(frame);
+                return false;
+            };
+            let len = frame.bytes.len();
+            put(common.adapter.outgoing(slot), &frame.bytes);
+            self.waiting -= len;
+            self.post(common, Packet { peer, slot, len, mark: frame.mark });
+        }
+        self.flush_streams(common, host, peer)
+    }
+
+    /// Posts the packet that `fill` writes into a slot, for a stream. `false`: there is no slot.
+    pub fn post_with(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        mark: Mark,
+        fill: impl FnOnce(&Common, *mut u8) -> usize,
+    ) -> bool {
+        if !self.is_free() {
+            return false;
+        }
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        let len = fill(common, common.adapter.outgoing(slot));
+        self.post(common, Packet { peer, slot, len, mark });
+        true
+    }
+
+    /// Until when it rests.
+    pub fn rests_until(&self) -> Option<Instant> {
+        self.rest
+    }
+
+    /// Sends again what the peer had no receives for, when it has rested.
+    fn rise(&mut self, common: &mut Common) {
+        if self.rest.is_some_and(|until| Instant::now() >= until) {
+            self.rest = None;
+            while let Some(packet) = self.again.pop_front() {
+                self.post(common, packet);
+            }
+        }
+    }
+
+    /// A packet has ended.
+    pub fn sent<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, packet: Packet, status: Status) {
+        let peer = packet.peer;
+        self.inflight = self.inflight.saturating_sub(1);
+        match status {
+            Status::Done => {
+                common.adapter.give_slot(packet.slot);
+                self.pause = REST.0;
+                self.arrived(common, host, peer, packet.mark);
+            }
+            Status::NotReady if self.dead.is_none() => {
+                common.counts.not_ready += 1;
+                self.again.push_back(packet);
+                if self.rest.is_none() {
+                    self.rest = Some(Instant::now() + self.pause);
+                    self.pause = (self.pause * 2).min(REST.1);
+                    common.resting.push(peer);
+                }
+            }
+            _ => {
+                common.adapter.give_slot(packet.slot);
+                tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
+                let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
+                self.ending.get_or_insert(lost);
+            }
+        }
+        if self.ending.is_some() || !self.queue.is_empty() || !self.streams.is_empty() {
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+
+    fn arrived<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, mark: Mark) {
+        match mark {
+            Mark::Nothing => {}
+            Mark::Detached => self.detached = self.detached.saturating_sub(1),
+            Mark::Op(id) => {
+                if let Some(op) = host.op(peer, id) {
+                    op.unacked = op.unacked.saturating_sub(1);
+                }
+                self.settle(common, host, peer, id);
+            }
+        }
+    }
+
+    /// Ends an operation if nothing of it is left to do.
+    pub fn settle<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, id: SlotId) {
+        if let Some(op) = host.op(peer, id)
+            && op.unacked == 0
+            && !op.making
+            && !op.awaits
+        {
+            self.finish(common, host, peer, id, Ok(()));
+        }
+    }
+
+    /// An operation of this end has ended.
+    pub fn finish<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: SlotId,
+        result: Result<(), Errno>,
+    ) {
+        if let Some(op) = host.finish(peer, id, result) {
+            common.ids.remove(op.id);
+            self.outstanding = self.outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Opens an operation with a number for the peer.
+    pub fn open<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        ticket: ofi_core::transport::Ticket,
+        op: Op,
+    ) -> Result<(SlotId, u32)> {
+        let slot = host.open(peer, ticket, op);
+        let Some(id) = common.ids.insert(Entry::Op(peer, slot)) else {
+            host.abandon(slot);
+            return Err(Error::AGAIN);
+        };
+        if let Some(op) = host.op(peer, slot) {
+            op.id = id;
+        }
+        self.outstanding += 1;
+        Ok((slot, id))
+    }
+
+    /// An operation was posted: if the peer is lost already, the next poll ends it.
+    pub fn posted(&mut self, common: &mut Common, peer: Peer) {
+        if self.dead.is_some() {
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+
+    /// Whether an endpoint that closes waits for this lane.
+    pub fn is_awaited(&self) -> bool {
+        let owes = self.detached > 0 || self.inflight > 0 || !self.queue.is_empty() || !self.again.is_empty();
+        self.dead.is_none() && self.ending.is_none() && owes
+    }
+
+    /// Posts waiting packets alone: this end is closing.
+    pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
+        self.rise(common);
+        while self.is_free()
+            && let Some(frame) = self.queue.pop_front()
+        {
+            let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
+            let len = frame.bytes.len();
+            put(common.adapter.outgoing(slot), &frame.bytes);
+            self.post(common, Packet { peer, slot, len, mark: frame.mark });
+        }
+    }
+
+    /// Tells a peer of this library that this end closes: everything else has arrived.
+    pub fn part(&mut self, common: &mut Common, peer: Peer) {
+        if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {
+            let bye = Header::of_bye(common.adapter.address.connid);
+            self.packet(common, peer, &bye, 0, Mark::Nothing, |_| {});
+        }
+    }
+
+    /// Takes the end of a packet when nobody wants to know of it any more.
+    pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
+        self.inflight = self.inflight.saturating_sub(1);
+        if status == Status::NotReady {
+            self.again.push_back(packet);
+            self.rest = Some(Instant::now() + REST.0);
+            return;
+        }
+        common.adapter.give_slot(packet.slot);
+        if packet.mark == Mark::Detached {
+            self.detached = self.detached.saturating_sub(1);
+        }
+        if status != Status::Done {
+            self.ending.get_or_insert(Errno::ECONNRESET);
+        }
+    }
+
+    /// The peer is lost: nothing of it is left here.
+    pub fn lose<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
+        let inflight = self.inflight;
+        let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
+        (self.dead, self.features, self.greeted) = (Some(errno), old.features, true);
+        // Their slots come back with their completions.
+        (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
+        for packet in old.again {
+            common.adapter.give_slot(packet.slot);
+        }
+        for entry in common.ids.take(|entry| entry.peer() == peer) {
+            if let Entry::Incoming(incoming) = entry
+                && let Some(into) = incoming.receive()
+            {
+                host.received(into, Err(errno));
+            }
+        }
+        host.fail_peer(peer, errno);
+    }
+}
+
+/// Copies to a slot, which has room for a packet.
+fn put(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: every slot and frame has room for what is put there.
+    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
+}

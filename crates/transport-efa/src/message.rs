@@ -1,0 +1,419 @@
+//! Messages: in one packet, in a few, or as their receiver clears them; and notes of the core, which keep their order.
+
+use ofi_api::{Errno, Error, OpFlags, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, OutNote, Peer, Posted, RxName};
+
+use crate::adapter::Mark;
+use crate::lane::{Common, Lane, Op, Stream, Work};
+use crate::payload::Payload;
+use crate::settings;
+use crate::transfer::{Incoming, Target};
+use crate::window::Held;
+use crate::wire::{Control, Form, Header, Message, Own, Packet, parse};
+use crate::{Efa, atomic};
+
+/// What to do after a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Take the next one.
+    Next,
+    /// It could not be taken: offer it again later, and nothing behind it.
+    Stop,
+}
+
+/// A peer does not keep to the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Bytes of a peer's messages that may be held, past which it is asked to wait, and past which it is given up.
+const HELD: (usize, usize) = (1 << 20, 256 << 20);
+
+/// A payload that has not been received yet (`Transport::Token`).
+pub enum Token {
+    /// All of it is here; the sender wants to know when it is received.
+    Here {
+        /// The payload.
+        bytes: Box<[u8]>,
+        /// The sender's number and the message's, for the receipt.
+        receipt: Option<(u32, u32)>,
+    },
+    /// Its first bytes are.
+    There {
+        /// What came in the request.
+        first: Box<[u8]>,
+        /// The rest.
+        rest: Incoming,
+    },
+}
+
+impl Lane {
+    /// What only endpoints of this library understand, or nothing.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` until it is known what the peer is; `FI_EOPNOTSUPP` if it is another's.
+    fn own(&mut self, common: &mut Common, peer: Peer, rx: RxName) -> Result<Own> {
+        let own = Own { rx: rx.to_wire() };
+        match self.is_own() {
+            Some(true) => Ok(own),
+            Some(false) if rx.is_of_one() => Ok(Own::default()),
+            None if rx == RxName::ANY => Ok(Own::default()),
+            None => {
+                self.ask(common, peer);
+                Err(Error::AGAIN)
+            }
+            Some(false) => Err(Error::with(
+                Errno::EOPNOTSUPP,
+                "a receive context of a peer whose libfabric has no scalable endpoints over efa",
+            )),
+        }
+    }
+
+    /// Sends a message.
+    pub fn send<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        self.may_post(out.flags)?;
+        if self.paused & 1 != 0 {
+            return Err(Error::AGAIN);
+        }
+        let own = self.own(common, out.peer, out.rx)?;
+        let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+        let mut message = Message {
+            msg_id: self.next_msg,
+            tag: out.tagged.then_some(out.tag),
+            data: out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data),
+            confirm,
+            send_id: 0,
+            own,
+            form: Form::Eager { payload: &[] },
+        };
+        let room = common.adapter.mtu - message.encode(self.origin(common)).bytes().len();
+        // What is to be matched is sent when its receiver has a receive for it, however short. C's endpoints take a receipt for that.
+        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
+        if out.len > room || matched {
+            return self.send_long(common, host, out, message);
+        }
+        const ENDS_LATER: OpFlags = OpFlags::TRANSMIT_COMPLETE.union(OpFlags::DELIVERY_COMPLETE);
+        let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
+            && !out.flags.intersects(ENDS_LATER.union(OpFlags::MATCH_COMPLETE));
+        // Who the peer is turns out when it answers: until then a message may fail, and its sender is told.
+        let mark = if detached && self.features.is_some() && self.dead.is_none() {
+            self.detached += 1;
+            Mark::Detached
+        } else if confirm {
+            let (id, number) = self.open(common, host, out.peer, out.ticket, Op::packed(true))?;
+            message.send_id = number;
+            Mark::Op(id)
+        } else {
+            self.outstanding += 1;
+            Mark::Op(host.open(out.peer, out.ticket, Op::packed(false)))
+        };
+        self.next_msg = self.next_msg.wrapping_add(1);
+        common.counts.eager += 1;
+        let header = message.encode(self.origin(common));
+        self.packet(common, out.peer, &header, out.len, mark, |body| {
+            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+            unsafe { copy::gather(out.pieces, 0, body, out.len) };
+        });
+        Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
+    }
+
+    fn send_long<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+        mut message: Message<'static>,
+    ) -> Result<Posted> {
+        let (peer, len) = (out.peer, out.len);
+        let payload = Payload::new(out.pieces, len, out.flags);
+        let work = Work::Out { payload, len, done: 0 };
+        let op = Op { work, unacked: 0, making: true, awaits: message.confirm, id: 0 };
+        let (id, number) = self.open(common, host, peer, out.ticket, op)?;
+        self.next_msg = self.next_msg.wrapping_add(1);
+        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
+        if len <= settings::MAX_MEDIUM.get() && !matched {
+            common.counts.medium += 1;
+            message.send_id = if message.confirm { number } else { 0 };
+            self.streams.push_back(Stream::Medium { op: id, message, done: 0, len });
+        } else {
+            common.counts.long += 1;
+            message.send_id = number;
+            let credits = settings::MIN_CREDITS.get() as u32;
+            message.form = Form::LongCts { len, credits, payload: &[], nacked: false };
+            let header = message.encode(self.origin(common));
+            let first = if matched { 0 } else { common.adapter.mtu - header.bytes().len() };
+            if let Some(op) = host.op(peer, id)
+                && let Work::Out { done, .. } = &mut op.work
+            {
+                (op.unacked, *done, op.making) = (1, first, first < len);
+            }
+            self.packet(common, peer, &header, first, Mark::Op(id), |body| {
+                // SAFETY: the pieces are lent, and are longer than a packet.
+                unsafe { copy::gather(out.pieces, 0, body, first) };
+            });
+        }
+        common.hold(&mut self.is_dirty, peer);
+        Ok(Posted::Pending)
+    }
+
+    /// Sends a note.
+    pub fn note(&mut self, common: &mut Common, out: &OutNote<'_>) -> Result<()> {
+        self.may_post(OpFlags::empty())?;
+        match self.is_own() {
+            Some(true) => {}
+            None => {
+                self.ask(common, out.peer);
+                return Err(Error::AGAIN);
+            }
+            Some(false) => {
+                return Err(Error::with(
+                    Errno::EOPNOTSUPP,
+                    "a collective operation with a peer whose libfabric has none over efa",
+                ));
+            }
+        }
+        let header = Header::of_note(self.origin(common), self.next_msg, out.words);
+        self.next_msg = self.next_msg.wrapping_add(1);
+        self.packet(common, out.peer, &header, out.len, Mark::Nothing, |body| {
+            // SAFETY: the pieces are lent during the call, and `body` has `len` bytes.
+            unsafe { copy::gather(out.pieces, out.skip, body, out.len) };
+        });
+        Ok(())
+    }
+
+    /// Takes a packet that has its place among the peer's messages, or keeps it until its turn.
+    pub fn take_ordered<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        msg_id: u32,
+        packet: &Packet<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Broken> {
+        if !self.window.admits(msg_id, settings::RECVWIN_SIZE.get()) {
+            common.counts.stale += 1;
+            return Ok(());
+        }
+        if let Packet::Message(Message { form: Form::Medium { len, offset, payload }, .. }) = *packet {
+            if self.window.bytes().saturating_add(len) > HELD.1 {
+                return Err(Broken);
+            }
+            let head = &bytes[..bytes.len() - payload.len()];
+            self.window.hold_part(msg_id, head, (len, offset), payload).map_err(|_| Broken)?;
+            return self.advance(common, host, peer);
+        }
+        if self.window.is_next(msg_id) && !self.is_stalled && host.hungry() {
+            match self.take_one(common, host, peer, packet)? {
+                Flow::Next => {
+                    self.window.step();
+                    return self.advance(common, host, peer);
+                }
+                Flow::Stop => self.stall(common, peer),
+            }
+        } else {
+            common.counts.early += 1;
+        }
+        if self.window.bytes() + bytes.len() > HELD.1 {
+            return Err(Broken);
+        }
+        self.window.hold(msg_id, Held::Packet(bytes.into()));
+        if self.window.is_next(msg_id) || !host.hungry() {
+            self.stall(common, peer);
+        }
+        if self.window.bytes() > HELD.0 {
+            self.pause(common, peer, true);
+        }
+        Ok(())
+    }
+
+    fn stall(&mut self, common: &mut Common, peer: Peer) {
+        common.counts.stalls += 1;
+        self.pause(common, peer, true);
+        if !std::mem::replace(&mut self.is_stalled, true) {
+            common.stalled.push(peer);
+        }
+    }
+
+    /// Asks a peer of this library to send no more messages for now, or to go on.
+    fn pause(&mut self, common: &mut Common, peer: Peer, on: bool) {
+        if self.is_own() == Some(true) && (self.pausing & 1 != 0) != on {
+            self.pausing = self.pausing.wrapping_add(1);
+            let header = Header::of_pause(common.adapter.address.connid, self.pausing);
+            self.packet(common, peer, &header, 0, Mark::Nothing, |_| {});
+        }
+    }
+
+    /// Takes what was kept and whose turn it is now.
+    pub fn advance<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+    ) -> Result<(), Broken> {
+        if self.is_stalled {
+            return Ok(());
+        }
+        while let Some(held) = self.window.take() {
+            let flow = if host.hungry() { self.take_held(common, host, peer, &held)? } else { Flow::Stop };
+            if flow == Flow::Stop {
+                self.window.put_back(held);
+                self.stall(common, peer);
+                return Ok(());
+            }
+            self.window.step();
+        }
+        if self.pausing & 1 != 0 && self.window.bytes() <= HELD.0 {
+            self.pause(common, peer, false);
+        }
+        Ok(())
+    }
+
+    fn take_held<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        held: &Held,
+    ) -> Result<Flow, Broken> {
+        match held {
+            Held::Packet(bytes) => {
+                let (_, packet) = parse(bytes).map_err(|_| Broken)?;
+                self.take_one(common, host, peer, &packet)
+            }
+            Held::Parts { head, bytes, .. } => match parse(head) {
+                Ok((_, Packet::Message(message))) => {
+                    let message = Message { form: Form::Eager { payload: bytes }, ..message };
+                    self.take_message(common, host, peer, &message)
+                }
+                _ => Err(Broken),
+            },
+            Held::Skipped => Ok(Flow::Next),
+        }
+    }
+
+    fn take_one<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        packet: &Packet<'_>,
+    ) -> Result<Flow, Broken> {
+        match packet {
+            Packet::Message(message) => self.take_message(common, host, peer, message),
+            Packet::Atomic(request) => atomic::take(self, common, host, peer, request),
+            Packet::Note { words, payload, .. } => {
+                // SAFETY: the payload is readable for its length during the call.
+                let taken = unsafe { host.noted(peer, *words, payload.as_ptr(), payload.len()) };
+                taken.map(|()| Flow::Next).map_err(|_| Broken)
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    /// Takes a message whose turn it is.
+    fn take_message<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        message: &Message<'_>,
+    ) -> Result<Flow, Broken> {
+        let mut arrived = Arrived {
+            peer,
+            rx: RxName::from_wire(message.own.rx),
+            tagged: message.tag.is_some(),
+            has_data: message.data.is_some(),
+            tag: message.tag.unwrap_or(0),
+            data: message.data.unwrap_or(0),
+            len: 0,
+        };
+        let (send_id, msg_id) = (message.send_id, message.msg_id);
+        arrived.len = match message.form {
+            Form::LongCts { len, .. } => len,
+            Form::Eager { payload } => payload.len(),
+            // Parts are put together before, and this end does not say that it can read.
+            Form::Medium { .. } | Form::LongRead { .. } | Form::RuntRead { .. } => return Err(Broken),
+        };
+        let payload = message.form.payload();
+        let at_once = matches!(message.form, Form::Eager { .. });
+        // To an endpoint of this library a receipt says that a message is here, to C's that it has been received.
+        if at_once && (!message.confirm || self.is_own() == Some(true)) {
+            // SAFETY: the payload is readable for its length during the call.
+            return Ok(match unsafe { host.deliver(&arrived, payload.as_ptr()) } {
+                Delivery::Stopped => Flow::Stop,
+                Delivery::Taken | Delivery::Kept => {
+                    if message.confirm {
+                        self.control(common, peer, Control::Receipt { send_id, msg_id });
+                    }
+                    Flow::Next
+                }
+            });
+        }
+        let token = || match at_once {
+            true => Token::Here { bytes: payload.into(), receipt: Some((send_id, msg_id)) },
+            false => {
+                let (len, receipt) = (arrived.len, message.confirm.then_some(msg_id));
+                let target = Target::Nowhere;
+                let rest = Incoming { peer, target, len, got: 0, cleared: 0, send_id, receipt };
+                Token::There { first: payload.into(), rest }
+            }
+        };
+        match host.announce(&arrived, token()) {
+            Announced::Pull(into) => self.pull(common, host, peer, token(), into),
+            Announced::Kept if at_once && self.is_own().is_none() => self.doubtful.push((send_id, msg_id)),
+            Announced::Kept => {}
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => self.discard(common, peer, token),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Moves a payload into a receive.
+    pub fn pull<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        token: Token,
+        into: SlotId,
+    ) {
+        match token {
+            Token::Here { bytes, receipt } => {
+                if let Some(receiving) = host.receiving(into) {
+                    let len = receiving.len.min(bytes.len());
+                    // SAFETY: the pieces are lent until the receive ends.
+                    unsafe { copy::scatter(bytes.as_ptr(), len, receiving.pieces, 0) };
+                    host.received(into, Ok(()));
+                }
+                if let Some((send_id, msg_id)) = receipt {
+                    self.control(common, peer, Control::Receipt { send_id, msg_id });
+                }
+            }
+            Token::There { first, mut rest } => {
+                rest.target = Target::Receive(into);
+                self.begin(common, host, rest, &first);
+            }
+        }
+    }
+
+    /// A payload is not wanted: its sender gets rid of it all the same.
+    pub fn discard(&mut self, common: &mut Common, peer: Peer, token: Token) {
+        match token {
+            Token::Here { receipt: Some((send_id, msg_id)), .. } => {
+                self.control(common, peer, Control::Receipt { send_id, msg_id });
+            }
+            Token::Here { receipt: None, .. } => {}
+            Token::There { first, mut rest } => {
+                rest.got = first.len();
+                self.clear_new(common, rest);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The provider's settings. Where C libfabric's provider has one for the same, it has its name.
+
+use ofi_core::config::{AnySetting, Setting};
+
+/// Receives of an endpoint.
+pub static RX_SIZE: Setting<usize> = Setting::new(
+    "efa",
+    "rx_size",
+    1024,
+    "Receives of one packet (8 to 9 KiB) that an endpoint keeps posted for all its peers",
+)
+.range(64, 1 << 15);
+
+/// Sends of an endpoint.
+pub static TX_SIZE: Setting<usize> =
+    Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have under way to all its peers")
+        .range(16, 1 << 15);
+
+/// The longest message that is sent without asking.
+pub static MAX_MEDIUM: Setting<usize> = Setting::new(
+    "efa",
+    "inter_max_medium_message_size",
+    65_536,
+    "Bytes of the longest message that is sent before its receiver clears it",
+)
+.range(0, 4 << 20);
+
+/// Data that is cleared at once.
+pub static MIN_CREDITS: Setting<usize> = Setting::new(
+    "efa",
+    "tx_min_credits",
+    32,
+    "Packets of data of one long message or access that its receiver clears at a time",
+)
+.range(1, 4096);
+
+/// Messages that may come before their turn.
+pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
+    "efa",
+    "recvwin_size",
+    16_384,
+    "Messages of one peer that may overtake one another; those beyond are dropped and counted",
+)
+.range(64, 1 << 20);
+
+/// How long closing an endpoint may wait.
+pub static LINGER_MS: Setting<usize> = Setting::new(
+    "efa",
+    "linger_ms",
+    1000,
+    "Milliseconds that closing an endpoint waits at most until messages that were reported as sent have arrived",
+)
+.range(0, 60_000);
+
+/// Everything here.
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&RX_SIZE, &TX_SIZE, &MAX_MEDIUM, &MIN_CREDITS, &RECVWIN_SIZE, &LINGER_MS];

@@ -1,0 +1,509 @@
+//! Data that its receiver clears: long messages and accesses, in both directions.
+
+use ofi_api::{Errno, MrAccess, RemotePiece};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, Peer, RemoteData};
+
+use crate::Efa;
+use crate::adapter::Mark;
+use crate::lane::{Common, Entry, Lane, Stream, Work};
+use crate::message::Broken;
+use crate::rma;
+use crate::settings;
+use crate::wire::{Abandoned, Control, Features, Form};
+
+/// Where data goes.
+pub enum Target {
+    /// Into a receive.
+    Receive(SlotId),
+    /// Into registered memory, for a write of the peer.
+    Region { remote: Vec<RemotePiece>, data: Option<RemoteData> },
+    /// Nobody wants it.
+    Nowhere,
+}
+
+/// Data of the peer on its way here.
+pub struct Incoming {
+    pub peer: Peer,
+    pub target: Target,
+    /// Bytes in all.
+    pub len: usize,
+    pub got: usize,
+    /// Bytes that the peer may have sent.
+    pub cleared: usize,
+    /// Its number at the sender.
+    pub send_id: u32,
+    /// The sender wants a receipt, for this message.
+    pub receipt: Option<u32>,
+}
+
+impl Incoming {
+    /// The receive that it fills.
+    pub fn receive(&self) -> Option<SlotId> {
+        match self.target {
+            Target::Receive(into) => Some(into),
+            _ => None,
+        }
+    }
+}
+
+/// A read of the peer, being served.
+pub struct Answering {
+    pub peer: Peer,
+    pub remote: Vec<RemotePiece>,
+    /// Bytes in all.
+    pub len: usize,
+    pub done: usize,
+    /// Bytes that the peer has cleared.
+    pub cleared: usize,
+    /// Its number at the reader.
+    pub recv_id: u32,
+    /// The first packet is another one.
+    pub begun: bool,
+}
+
+/// Bytes that are cleared at a time.
+pub fn grant(common: &Common) -> usize {
+    settings::MIN_CREDITS.get() * (common.adapter.mtu - 64)
+}
+
+impl Lane {
+    /// Takes the first bytes of a transfer, and clears the next.
+    pub fn begin<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut incoming: Incoming,
+        first: &[u8],
+    ) {
+        let len = first.len();
+        if let Err(errno) = place(common, host, &mut incoming, 0, first) {
+            return self.abandon(common, host, incoming, errno);
+        }
+        incoming.got = len;
+        if incoming.got == incoming.len {
+            incoming.cleared = incoming.len;
+            self.complete(common, host, incoming);
+        } else {
+            self.clear_new(common, incoming);
+        }
+    }
+
+    /// Gives a transfer a number, and clears its first data.
+    pub fn clear_new(&mut self, common: &mut Common, mut incoming: Incoming) {
+        let len = grant(common).min(incoming.len - incoming.got);
+        incoming.cleared = incoming.got + len;
+        let (peer, send_id) = (incoming.peer, incoming.send_id);
+        // A million transfers at once: this one stays with its sender, whose lane is given up.
+        let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
+            self.ending.get_or_insert(Errno::ENOMEM);
+            return common.hold(&mut self.is_dirty, peer);
+        };
+        self.control(common, peer, Control::Cts { send_id, recv_id, len: len as u64, read: false });
+    }
+
+    /// Takes data that this end has cleared.
+    pub fn take_data<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        (recv_id, offset): (u32, u64),
+        bytes: &[u8],
+        answerer: Option<u32>,
+    ) -> Result<(), Broken> {
+        let offset = usize::try_from(offset).map_err(|_| Broken)?;
+        match common.ids.get_mut(recv_id).filter(|entry| entry.peer() == peer) {
+            Some(&mut Entry::Op(_, id)) => self.take_answer(common, host, peer, id, offset, bytes, answerer),
+            Some(Entry::Incoming(incoming)) => {
+                if bytes.len() > incoming.cleared - incoming.got.min(incoming.cleared) || bytes.is_empty() {
+                    return Err(Broken);
+                }
+                if offset.checked_add(bytes.len()).is_none_or(|end| end > incoming.len) {
+                    return Err(Broken);
+                }
+                let Some(Entry::Incoming(mut incoming)) = common.ids.remove(recv_id) else {
+                    return Err(Broken);
+                };
+                if let Err(errno) = place(common, host, &mut incoming, offset, bytes) {
+                    self.abandon(common, host, incoming, errno);
+                    return Ok(());
+                }
+                incoming.got += bytes.len();
+                if incoming.got == incoming.len {
+                    self.complete(common, host, incoming);
+                } else if incoming.got == incoming.cleared {
+                    self.clear_new(common, incoming);
+                } else {
+                    common.ids.put_back(recv_id, Entry::Incoming(incoming));
+                }
+                Ok(())
+            }
+            // What was given up.
+            _ => {
+                common.counts.stale += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes bytes that answer a read or an atomic operation of this end.
+    #[expect(clippy::too_many_arguments, reason = "an answer has these parts")]
+    pub fn take_answer<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: SlotId,
+        offset: usize,
+        bytes: &[u8],
+        answerer: Option<u32>,
+    ) -> Result<(), Broken> {
+        let grant = grant(common);
+        let Some(op) = host.op(peer, id) else { return Ok(()) };
+        let number = op.id;
+        let Work::In { pieces, len, got, cleared, peer_id } = &mut op.work else { return Err(Broken) };
+        let end = offset.checked_add(bytes.len()).filter(|&end| end <= *len).ok_or(Broken)?;
+        if bytes.len() > *len - *got || (bytes.is_empty() && *len > 0) {
+            return Err(Broken);
+        }
+        debug_assert!(end <= *len);
+        // SAFETY: `bytes` is readable; the pieces are lent until the operation ends.
+        unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, offset) };
+        *got += bytes.len();
+        *peer_id = (*peer_id).or(answerer);
+        if got == len {
+            op.awaits = false;
+            self.settle(common, host, peer, id);
+        } else if *got >= *cleared
+            && let Some(send_id) = *peer_id
+        {
+            let more = grant.min(*len - *got);
+            *cleared = *got + more;
+            let cts = Control::Cts { send_id, recv_id: number, len: more as u64, read: true };
+            self.control(common, peer, cts);
+        }
+        Ok(())
+    }
+
+    /// All bytes of a transfer are here.
+    fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
+        let peer = incoming.peer;
+        match &mut incoming.target {
+            Target::Receive(into) => host.received(*into, Ok(())),
+            Target::Region { remote, data } => {
+                if let Some(told) = data
+                    && !host.remote_write(peer, *told, incoming.len)
+                {
+                    return self.finishing.push(incoming);
+                }
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, remote);
+            }
+            Target::Nowhere => {}
+        }
+        if let Some(msg_id) = incoming.receipt {
+            self.control(common, peer, Control::Receipt { send_id: incoming.send_id, msg_id });
+        }
+    }
+
+    /// Offers again the reports of writes that are complete.
+    pub fn finish_writes<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
+        for incoming in std::mem::take(&mut self.finishing) {
+            self.complete(common, host, incoming);
+        }
+    }
+
+    /// A transfer cannot go on here.
+    fn abandon<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming, errno: Errno) {
+        if let Some(into) = incoming.receive() {
+            host.received(into, Err(errno));
+        }
+        self.refuse(common, incoming.peer, incoming.send_id, errno);
+    }
+
+    /// Tells the peer that its operation failed, if it understands that. C's endpoints have no such answer to accesses.
+    pub fn refuse(&mut self, common: &mut Common, peer: Peer, id: u32, errno: Errno) {
+        match self.is_own() {
+            None => self.unsaid.push((id, errno)),
+            Some(false) => common.counts.refused += 1,
+            Some(true) => {
+                common.counts.refused += 1;
+                let what = Abandoned::Operation(id);
+                self.control(common, peer, Control::PeerError { what, errno: errno.get() as u32 });
+            }
+        }
+    }
+
+    /// The peer says how it is with an operation.
+    pub fn take_control<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        control: &Control<'_>,
+    ) -> Result<(), Broken> {
+        match *control {
+            Control::Cts { send_id, recv_id, len, .. } => {
+                self.take_cts(common, host, peer, send_id, recv_id, len)
+            }
+            Control::Data { recv_id, offset, payload } => {
+                self.take_data(common, host, peer, (recv_id, offset), payload, None)
+            }
+            Control::ReadResponse { recv_id, send_id, payload } => {
+                self.take_data(common, host, peer, (recv_id, 0), payload, Some(send_id))
+            }
+            Control::AtomicResponse(answer) => {
+                self.take_data(common, host, peer, (answer.recv_id, 0), answer.payload, None)
+            }
+            Control::Receipt { send_id, .. } => {
+                if let Some(id) = self.operation(common, peer, send_id)
+                    && let Some(op) = host.op(peer, id)
+                {
+                    op.awaits = false;
+                    self.settle(common, host, peer, id);
+                }
+                Ok(())
+            }
+            Control::PeerError { what: Abandoned::Operation(id), errno } => {
+                let errno = match i32::try_from(errno) {
+                    Ok(errno @ 1..4096) => Errno::from_raw(errno),
+                    _ => Errno::EIO,
+                };
+                match common.ids.get_mut(id).filter(|entry| entry.peer() == peer) {
+                    Some(&mut Entry::Op(_, id)) => self.finish(common, host, peer, id, Err(errno)),
+                    Some(_) => {
+                        if let Some(Entry::Incoming(incoming)) = common.ids.remove(id)
+                            && let Some(into) = incoming.receive()
+                        {
+                            host.received(into, Err(Errno::ECANCELED));
+                        }
+                    }
+                    None => common.counts.stale += 1,
+                }
+                Ok(())
+            }
+            Control::PeerError { what: Abandoned::Message(id) | Abandoned::Skipped(id), .. } => {
+                if self.window.admits(id, settings::RECVWIN_SIZE.get()) {
+                    self.window.skip(id);
+                    return self.advance(common, host, peer);
+                }
+                common.counts.stale += 1;
+                Ok(())
+            }
+            // Answers to what this end never asks for.
+            Control::EndOfRead { .. } | Control::ReadNack { .. } => Err(Broken),
+        }
+    }
+
+    fn operation(&self, common: &mut Common, peer: Peer, id: u32) -> Option<SlotId> {
+        match common.ids.get_mut(id) {
+            Some(&mut Entry::Op(of, slot)) if of == peer => Some(slot),
+            _ => {
+                common.counts.stale += 1;
+                None
+            }
+        }
+    }
+
+    fn take_cts<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        send_id: u32,
+        recv_id: u32,
+        more: u64,
+    ) -> Result<(), Broken> {
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        match common.ids.get_mut(send_id).filter(|entry| entry.peer() == peer) {
+            Some(&mut Entry::Op(_, id)) => {
+                let Some(op) = host.op(peer, id) else { return Ok(()) };
+                let Work::Out { len, done, .. } = &mut op.work else { return Err(Broken) };
+                let more = more.min(*len - *done);
+                if more == 0 {
+                    return Err(Broken);
+                }
+                let stream = Stream::Data { op: id, recv_id, done: *done, end: *done + more };
+                *done += more;
+                self.streams.push_back(stream);
+            }
+            Some(Entry::Answering(answering)) => {
+                let old = answering.cleared;
+                answering.cleared = old.saturating_add(more).min(answering.len);
+                if answering.cleared == old {
+                    return Err(Broken);
+                }
+                // Still among the streams if it has not sent what it might.
+                if answering.done == old {
+                    self.streams.push_back(Stream::Answer { id: send_id });
+                }
+            }
+            _ => {
+                common.counts.stale += 1;
+                return Ok(());
+            }
+        }
+        common.hold(&mut self.is_dirty, peer);
+        Ok(())
+    }
+
+    /// Makes packets of streams while there are slots. `false`: there are none.
+    pub fn flush_streams<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
+        while let Some(stream) = self.streams.pop_front() {
+            let (more, rest) = match stream {
+                Stream::Answer { id } => self.answer(common, host, peer, id),
+                out => self.make(common, host, peer, out),
+            };
+            if let Some(rest) = rest {
+                self.streams.push_front(rest);
+            }
+            if !more {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The next packet of an operation. Whether there was a slot, and what is left of the stream.
+    fn make<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        stream: Stream,
+    ) -> (bool, Option<Stream>) {
+        let (id, at, end) = match &stream {
+            Stream::Medium { op, done, len, .. } => (*op, *done, *len),
+            Stream::Data { op, done, end, .. } => (*op, *done, *end),
+            Stream::Answer { .. } => return (true, None),
+        };
+        let Some(op) = host.op(peer, id) else {
+            // It was ended in the middle: the peer is told, if it understands.
+            let what = match stream {
+                Stream::Medium { message, .. } => Abandoned::Message(message.msg_id),
+                Stream::Data { recv_id, .. } => Abandoned::Operation(recv_id),
+                Stream::Answer { .. } => return (true, None),
+            };
+            if self.features.is_some_and(|features| features.has(Features::PEER_ERROR)) {
+                let errno = Errno::ECANCELED.get() as u32;
+                self.control(common, peer, Control::PeerError { what, errno });
+            }
+            return (true, None);
+        };
+        let Work::Out { payload, len, .. } = &op.work else { return (true, None) };
+        let whole = *len;
+        let header = |part: usize| match &stream {
+            Stream::Medium { message, len, .. } => {
+                let form = Form::Medium { len: *len, offset: at, payload: &[] };
+                crate::wire::Message { form, ..*message }.encode(self.origin(common))
+            }
+            Stream::Data { recv_id, .. } => {
+                let zeros = &ZEROS[..part];
+                let data = Control::Data { recv_id: *recv_id, offset: at as u64, payload: zeros };
+                data.encode(common.adapter.address.connid)
+            }
+            Stream::Answer { .. } => unreachable!("returned above"),
+        };
+        let part = (common.adapter.mtu - header(0).bytes().len()).min(end - at).min(ZEROS.len());
+        let header = header(part);
+        let posted = self.post_with(common, peer, Mark::Op(id), |_, to| {
+            let head = header.bytes();
+            // SAFETY: a slot has room for a packet.
+            unsafe { copy::bytes(head.as_ptr(), to, head.len()) };
+            // SAFETY: as above, behind the header.
+            unsafe { payload.gather(at, to.wrapping_add(head.len()), part) };
+            head.len() + part
+        });
+        if !posted {
+            return (false, Some(stream));
+        }
+        op.unacked += 1;
+        let at = at + part;
+        op.making = at < whole;
+        if at == end {
+            return (true, None);
+        }
+        let rest = match stream {
+            Stream::Medium { op, message, len, .. } => Stream::Medium { op, message, done: at, len },
+            Stream::Data { op, recv_id, end, .. } => Stream::Data { op, recv_id, done: at, end },
+            answer => answer,
+        };
+        (true, Some(rest))
+    }
+
+    /// The next packet that answers a read.
+    fn answer<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: u32,
+    ) -> (bool, Option<Stream>) {
+        let connid = common.adapter.address.connid;
+        let Some(Entry::Answering(answering)) = common.ids.get_mut(id) else { return (true, None) };
+        let (at, recv_id, begun) = (answering.done, answering.recv_id, answering.begun);
+        let room = common.adapter.mtu - if begun { 32 } else { 24 };
+        let part = room.min(answering.cleared - at).min(ZEROS.len());
+        let (remote, whole) = (answering.remote.clone(), answering.len);
+        let mut bytes = vec![0u8; part];
+        let read = rma::read_here(common, rma::accessor(host, peer), &remote, at, &mut bytes);
+        if let Err(errno) = read {
+            common.ids.remove(id);
+            self.refuse(common, peer, recv_id, errno);
+            return (true, None);
+        }
+        let control = match begun {
+            true => Control::Data { recv_id, offset: at as u64, payload: &bytes },
+            false => Control::ReadResponse { recv_id, send_id: id, payload: &bytes },
+        };
+        let posted = self.post_with(common, peer, Mark::Nothing, |_, to| {
+            let header = control.encode(connid);
+            let head = header.bytes();
+            // SAFETY: a slot has room for a packet.
+            unsafe { copy::bytes(head.as_ptr(), to, head.len()) };
+            // SAFETY: as above, behind the header.
+            unsafe { copy::bytes(bytes.as_ptr(), to.wrapping_add(head.len()), part) };
+            head.len() + part
+        });
+        if !posted {
+            return (false, Some(Stream::Answer { id }));
+        }
+        if at + part == whole {
+            common.ids.remove(id);
+            host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
+            return (true, None);
+        }
+        let Some(Entry::Answering(answering)) = common.ids.get_mut(id) else { return (true, None) };
+        (answering.done, answering.begun) = (at + part, true);
+        (true, (answering.done < answering.cleared).then_some(Stream::Answer { id }))
+    }
+}
+
+/// Stands for payloads in headers, of which only the length is written.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Puts data where it belongs.
+fn place<H: Host<Efa>>(
+    common: &Common,
+    host: &mut H,
+    incoming: &mut Incoming,
+    offset: usize,
+    bytes: &[u8],
+) -> Result<(), Errno> {
+    match &incoming.target {
+        Target::Receive(into) => {
+            // A receive that has ended takes nothing; the sender goes on until all is sent.
+            if let Some(receiving) = host.receiving(*into) {
+                let len = receiving.len.saturating_sub(offset).min(bytes.len());
+                // SAFETY: the pieces are lent until the receive ends.
+                unsafe { copy::scatter(bytes.as_ptr(), len, receiving.pieces, offset) };
+            }
+            Ok(())
+        }
+        Target::Region { remote, .. } => {
+            rma::write_here(common, rma::accessor(host, incoming.peer), remote, offset, bytes)
+        }
+        Target::Nowhere => Ok(()),
+    }
+}

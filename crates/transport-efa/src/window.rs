@@ -1,0 +1,177 @@
+//! Order by message id: what has come of a peer before its turn.
+
+use rustc_hash::FxHashMap;
+
+/// What has come of one message.
+pub enum Held {
+    /// A packet, whole.
+    Packet(Box<[u8]>),
+    /// Parts of a message that comes in several packets: its first packet's header, all bytes, and how many of them have come.
+    Parts {
+        /// The packet that came first, without its payload.
+        head: Box<[u8]>,
+        /// The message.
+        bytes: Box<[u8]>,
+        /// Bytes that have come.
+        got: usize,
+    },
+    /// Its sender has given it up.
+    Skipped,
+}
+
+impl Held {
+    fn is_whole(&self) -> bool {
+        !matches!(self, Self::Parts { bytes, got, .. } if *got < bytes.len())
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Packet(bytes) => bytes.len(),
+            Self::Parts { head, bytes, .. } => head.len() + bytes.len(),
+            Self::Skipped => 0,
+        }
+    }
+}
+
+/// A part does not fit what came before of its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit;
+
+/// Messages of one peer that wait for their turn.
+#[derive(Default)]
+pub struct Window {
+    /// The one whose turn it is.
+    expected: u32,
+    held: FxHashMap<u32, Held>,
+    bytes: usize,
+}
+
+impl Window {
+    /// Whether it is this message's turn, and nothing of it has come.
+    pub fn is_next(&self, msg_id: u32) -> bool {
+        msg_id == self.expected && !self.held.contains_key(&msg_id)
+    }
+
+    /// Whether a message may come now: not twice, and not too far ahead.
+    pub fn admits(&self, msg_id: u32, size: usize) -> bool {
+        (msg_id.wrapping_sub(self.expected) as usize) < size
+    }
+
+    /// The message whose turn it is was taken.
+    pub fn step(&mut self) {
+        self.expected = self.expected.wrapping_add(1);
+    }
+
+    /// Bytes that are held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps a message; one that is here already stays.
+    pub fn hold(&mut self, msg_id: u32, held: Held) -> bool {
+        let size = held.size();
+        let vacant = !self.held.contains_key(&msg_id);
+        if vacant {
+            self.bytes += size;
+            self.held.insert(msg_id, held);
+        }
+        vacant
+    }
+
+    /// Keeps a part of a message.
+    pub fn hold_part(
+        &mut self,
+        msg_id: u32,
+        head: &[u8],
+        (len, offset): (usize, usize),
+        part: &[u8],
+    ) -> Result<(), Misfit> {
+        let bytes = &mut self.bytes;
+        let held = self.held.entry(msg_id).or_insert_with(|| {
+            let held = Held::Parts { head: head.into(), bytes: vec![0; len].into(), got: 0 };
+            *bytes += held.size();
+            held
+        });
+        let Held::Parts { bytes, got, .. } = held else { return Err(Misfit) };
+        let end = offset.checked_add(part.len()).ok_or(Misfit)?;
+        let room = bytes.len() - *got;
+        let whole = bytes.len();
+        let to = bytes.get_mut(offset..end).ok_or(Misfit)?;
+        if whole != len || part.len() > room || (part.is_empty() && len > 0) {
+            return Err(Misfit);
+        }
+        to.copy_from_slice(part);
+        *got += part.len();
+        Ok(())
+    }
+
+    /// Takes the message whose turn it is out, if all of it is here.
+    pub fn take(&mut self) -> Option<Held> {
+        if !self.held.get(&self.expected)?.is_whole() {
+            return None;
+        }
+        let held = self.held.remove(&self.expected)?;
+        self.bytes -= held.size();
+        Some(held)
+    }
+
+    /// Puts what [`Window::take`] answered back: there is no room for it yet.
+    pub fn put_back(&mut self, held: Held) {
+        self.bytes += held.size();
+        self.held.insert(self.expected, held);
+    }
+
+    /// A message will not come, or its rest will not.
+    pub fn skip(&mut self, msg_id: u32) {
+        if let Some(old) = self.held.insert(msg_id, Held::Skipped) {
+            self.bytes -= old.size();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn packet(byte: u8) -> Held {
+        Held::Packet([byte].into())
+    }
+
+    proptest! {
+        /// Beside a list that is sorted: whatever the order of arrival, and across the end of the numbers.
+        #[test]
+        fn messages_leave_in_order_and_once(order in Just((0..40u8).collect::<Vec<_>>()).prop_shuffle(), first in any::<u32>()) {
+            let mut window = Window { expected: first, ..Window::default() };
+            let mut left = Vec::new();
+            for &at in &order {
+                let id = first.wrapping_add(at.into());
+                prop_assert!(window.admits(id, 64));
+                prop_assert!(window.hold(id, packet(at)));
+                prop_assert!(!window.hold(id, packet(99)), "twice");
+                while let Some(held) = window.take() {
+                    let Held::Packet(bytes) = held else { unreachable!() };
+                    left.push(bytes[0]);
+                    window.step();
+                }
+            }
+            prop_assert_eq!(left, (0..40).collect::<Vec<u8>>());
+            prop_assert_eq!(window.bytes(), 0);
+            prop_assert!(!window.admits(first, 64), "an old one");
+        }
+    }
+
+    #[test]
+    fn parts_make_a_message_in_any_order_and_misfits_are_refused() {
+        let mut window = Window::default();
+        assert_eq!(window.hold_part(0, b"head", (5, 3), b"lo"), Ok(()));
+        assert!(window.take().is_none());
+        assert_eq!(window.hold_part(0, b"head", (6, 0), b"hel"), Err(Misfit), "another length");
+        assert_eq!(window.hold_part(0, b"head", (5, 4), b"lo"), Err(Misfit), "past the end");
+        assert_eq!(window.hold_part(0, b"head", (5, 0), b"hell"), Err(Misfit), "more than there is");
+        assert_eq!(window.hold_part(0, b"head", (5, 0), b""), Err(Misfit), "nothing");
+        assert_eq!(window.hold_part(0, b"head", (5, 0), b"hel"), Ok(()));
+        let Some(Held::Parts { bytes, .. }) = window.take() else { panic!("it is whole") };
+        assert_eq!((&*bytes, window.bytes()), (&b"hello"[..], 0));
+    }
+}
