@@ -2,7 +2,7 @@
 
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, root, run, target_dir};
 use crate::suite::suite;
-use crate::{StepResult, capi, docs};
+use crate::{StepResult, book, capi, docs};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -18,6 +18,7 @@ pub fn test(report: &mut Report) {
     report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
     capi::test(report);
     report.add("documents", || docs::run(true));
+    report.add("the book", book::build);
 }
 
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.

@@ -44,6 +44,10 @@ pub fn run(check: bool) -> StepResult {
     if !dead.is_empty() {
         return Err(format!("links that lead nowhere: {}", dead.join(", ")));
     }
+    let outside = links::outside_the_book(&documents)?;
+    if !outside.is_empty() {
+        return Err(format!("pages that docs/SUMMARY.md does not name: {}", outside.join(", ")));
+    }
     let wrong = commands::broken(&documents)?;
     if !wrong.is_empty() {
         return Err(format!("commands that cannot run: {}", wrong.join("; ")));

@@ -37,6 +37,19 @@ pub fn documents() -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
+/// The documents of `docs` that the book's summary does not name.
+///
+/// # Errors
+/// When the summary cannot be read.
+pub fn outside_the_book(documents: &[PathBuf]) -> Result<Vec<String>, String> {
+    let folder = root().join("docs");
+    let summary = folder.join("SUMMARY.md");
+    let text = fs::read_to_string(&summary).map_err(|error| format!("{}: {error}", summary.display()))?;
+    let named: Vec<PathBuf> = targets(&text).map(|target| folder.join(target)).collect();
+    let pages = documents.iter().filter(|page| page.parent() == Some(&folder) && **page != summary);
+    Ok(pages.filter(|page| !named.contains(page)).map(|page| page.display().to_string()).collect())
+}
+
 /// What `](…)` leads to within the repository, without the place inside the file.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| {

@@ -3,6 +3,7 @@
 //! A command ends with 0 if everything passed, 1 if something failed, and 77 if nothing failed and something could
 //! not run on this machine; each such thing is a line `NOT RUN: what: why`.
 
+mod book;
 mod capi;
 mod checks;
 mod commands;
@@ -48,6 +49,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Builds the book of docs/ under target/book (mdBook).
+    Book,
     /// Writes docs/conformance.md: which test shows which rule of libfabric.
     Conformance {
         /// Fail instead if it is not what would be written, or if a test that it names is not there.
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
     match Options::parse().command {
         Command::Test => checks::test(&mut report),
         Command::Docs { check } => report.add("documents", || docs::run(check)),
+        Command::Book => report.add("the book", book::build),
         Command::Conformance { check } => report.add("conformance", || conformance::run(check)),
         Command::Bench { args } => report.add("benches", || checks::bench(&args)),
         Command::Budgets { write } => {

@@ -1,5 +1,5 @@
-//! A libfabric 2.x on a system with an older one: Debian trixie's, unpacked beside the build with the C library that it
-//! needs. Nothing is installed, and nobody's privileges are needed.
+//! A libfabric 2.x on a system with an older one, and mdBook: Debian trixie's, unpacked beside the build with the C library that they
+//! need. Nothing is installed, and nobody's privileges are needed.
 //!
 //! apt fetches it, with a state of its own and from the mirror that the system uses, and checks the signatures.
 
@@ -13,8 +13,8 @@ use crate::stock::Stock;
 
 const RELEASE: &str = "trixie";
 const NAME: &str = "libfabric 2.x of Debian trixie";
-/// What is asked for; apt adds what they depend on.
-const PACKAGES: [&str; 2] = ["libfabric-bin", "libfabric-dev"];
+/// What is asked for; apt adds what these depend on.
+const PACKAGES: [&str; 3] = ["libfabric-bin", "libfabric-dev", "mdbook"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// What would have run, if it cannot be had, each with the reason.
@@ -34,6 +34,19 @@ pub fn stock() -> Result<Stock, String> {
     let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
     let loader = loader(&libraries)?;
     Ok(Stock::under(NAME, root, loader, libraries))
+}
+
+/// mdBook, of the same release.
+///
+/// # Errors
+/// Why it cannot be had.
+pub fn mdbook() -> Result<Command, String> {
+    let stock = stock()?;
+    let program = target_dir(RELEASE).join("usr/bin/mdbook");
+    if !program.exists() {
+        return Err(format!("target/{RELEASE} was fetched before mdBook was part of it: remove it"));
+    }
+    Ok(stock.command(&program))
 }
 
 /// Whether its programs run on it, and not on the system's.
