@@ -502,3 +502,35 @@ fn present(start: u64, len: u64) -> bool {
     let mut byte = [0];
     len == 0 || crate::memory::peek(start, &mut byte) && crate::memory::peek(start + len - 1, &mut byte)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use crate::settings::Settings;
+
+    /// Whatever is written to the file is answered or refused; the place of the answer is one where nothing is.
+    #[test]
+    fn commands_of_any_bytes_are_refused_or_answered() {
+        let dir = std::env::temp_dir().join(format!("efa-commands-{}", std::process::id()));
+        let set = |name: &str| (name == "EFA_EMULATOR_DIR").then(|| dir.display().to_string());
+        let mut device = Device::new(Settings::read(set).unwrap().unwrap()).unwrap();
+        let mut random = Random::new(3);
+        let file = 5;
+        for _ in 0..5_000 {
+            let words = random.fresh() as usize % 40;
+            let mut bytes = vec![0; 8 + 4 * words];
+            for byte in bytes.iter_mut().skip(16) {
+                // Mostly small numbers: those that handles and sizes have.
+                *byte = if random.chance(70) { 0 } else { (random.fresh() % 9) as u8 };
+            }
+            bytes[0] = (random.fresh() % 40) as u8;
+            bytes[3] = if random.chance(10) { 0x80 } else { 0 };
+            bytes[4] = if random.chance(90) { bytes.len() as u8 / 4 } else { random.fresh() as u8 };
+            let _ = device.command(file, &bytes);
+        }
+        device.close(file);
+        assert!(device.pairs.is_empty() && device.queues.is_empty() && device.domains.is_empty());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

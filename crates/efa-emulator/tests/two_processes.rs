@@ -241,6 +241,7 @@ fn role() {
         "refused" => refused(first),
         "gone" => gone(first),
         "restricted" => restricted(),
+        "silent" => silent(),
         other => panic!("no scenario {other}"),
     };
     println!("@done {said}");
@@ -461,6 +462,26 @@ fn restricted() -> String {
         }));
     }
     format!("{found:?}")
+}
+
+/// Devices that take and send nothing.
+fn silent() -> String {
+    let setup = Setup::new(false);
+    let begin = Instant::now();
+    let status = setup.one(|batch| {
+        // SAFETY: inline.
+        unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"?"), None) }.unwrap();
+    });
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    status.to_string()
+}
+
+#[test]
+fn a_device_that_falls_silent_is_given_up() {
+    let set = [("EFA_EMULATOR_LOSE_AFTER", "0"), ("EFA_EMULATOR_TIMEOUT_MS", "300")];
+    for said in pair("silent", &set) {
+        assert_eq!(said, "15", "never heard of");
+    }
 }
 
 #[test]
