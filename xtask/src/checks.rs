@@ -100,15 +100,21 @@ pub fn soak(minutes: u64) -> StepResult {
     at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
-/// The protocol without sockets and without waiting.
+/// The protocol, and transfers over rails, without sockets and without waiting.
 pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
-    let protocol = |file: &str, variable: &str, value: u64| {
+    let simulated = |package: &str, file: &str, variable: &str, value: u64| {
         let tests =
-            ["test", "--release", "--quiet", "--package", "testkit", "--test", file, "--", "--nocapture"];
+            ["test", "--release", "--quiet", "--package", package, "--test", file, "--", "--nocapture"];
         run(cargo(&tests).env(variable, value.to_string()))
     };
-    report.add("properties of the protocol", || protocol("protocol", "PROPTEST_CASES", seeds));
-    report.add("a long time of the protocol", || protocol("protocol_soak", "OFI_SOAK_HOURS", hours));
+    report.add("properties of the protocol", || simulated("testkit", "protocol", "PROPTEST_CASES", seeds));
+    report.add("a long time of the protocol", || {
+        simulated("testkit", "protocol_soak", "OFI_SOAK_HOURS", hours)
+    });
+    // Of 48 transfers each: 10,000 and more.
+    report.add("transfers over rails", || {
+        simulated("multirail", "simulated", "OFI_RAILS_CASES", seeds.max(209))
+    });
 }
 
 /// Many deaths.

@@ -9,6 +9,7 @@
 //! - Its memory is used by nobody once it is *quiet*, which may be later: an operation that a rail has not given back stays in the
 //!   table, and keeps the transfer's plan.
 //! - An id names one operation, transfer or session for ever (a slot and its generation): what comes late finds nothing.
+//! - Operations that do not end are not waited for without end: messages are repeated on another path, and a path on which nothing ends is fenced.
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the others; when no path
 //!   is left, the session ends, and with it its transfers.
 
@@ -60,7 +61,10 @@ enum InFlight {
     Control {
         session: SlotId,
         path: usize,
-        outgoing: session::Outgoing,
+        /// `None` once it was repeated.
+        outgoing: Option<session::Outgoing>,
+        /// When it is repeated, among the engine's timers.
+        timer: Option<(Time, u64)>,
     },
     /// A message that is repeated by a timer, or not at all.
     Once {
@@ -100,6 +104,8 @@ pub struct Core<G> {
 enum Timer {
     Session(SlotId),
     Transfer(SlotId),
+    Control(SlotId),
+    Path(SlotId, usize),
 }
 
 /// Events that nobody takes are forgotten, the oldest first.
@@ -319,6 +325,8 @@ impl<G> Core<G> {
             match entry.remove() {
                 Timer::Session(id) => self.session_timer(id, now),
                 Timer::Transfer(id) => self.overdue(id),
+                Timer::Control(op) => self.repeat(op),
+                Timer::Path(id, index) => self.look_at(id, index, now),
             }
         }
         for id in std::mem::take(&mut self.stuck) {
@@ -405,7 +413,10 @@ impl<G> Core<G> {
                 self.chunk_ended(transfer, chunk, path, result, is_path);
                 session
             }
-            InFlight::Control { session: id, path, outgoing } => {
+            InFlight::Control { session: id, path, outgoing, timer } => {
+                if let Some(timer) = timer {
+                    self.timers.remove(&timer);
+                }
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.operations -= 1;
                     match result {
@@ -414,7 +425,8 @@ impl<G> Core<G> {
                     }
                     let is_wanted =
                         |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
-                    if result.is_err() && outgoing.transfer.is_none_or(is_wanted) {
+                    let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
+                    if let (Err(_), Some(outgoing)) = (result, again) {
                         session.outbox.push_front(outgoing);
                     }
                 }

@@ -46,6 +46,12 @@ pub(super) struct Path {
     pub(super) moved: u64,
     /// Operations that have failed.
     pub(super) failures: u64,
+    /// A timer looks at it.
+    pub(super) watched: bool,
+    /// Whether the peer lives was asked on another path since an operation ended here.
+    pub(super) probed: bool,
+    /// When an operation ended well.
+    last_ended: Time,
 }
 
 impl Path {
@@ -65,6 +71,9 @@ impl Path {
             latency: LATENCY,
             moved: 0,
             failures: 0,
+            watched: false,
+            probed: false,
+            last_ended: Time::ZERO,
         }
     }
 
@@ -115,6 +124,7 @@ impl Path {
         }
         self.left(len, now);
         self.moved += len;
+        (self.last_ended, self.probed) = (now, false);
         self.backoff = BACKOFF.0;
     }
 
@@ -123,9 +133,29 @@ impl Path {
         self.left(len, now);
         self.failures += 1;
         if path {
-            self.failed_until = now + self.backoff;
-            self.backoff = (2 * self.backoff).min(BACKOFF.1);
+            self.rest(now);
         }
+    }
+
+    /// Since when it has operations of which none has ended; `None` if it has none.
+    pub(super) fn busy_since(&self) -> Option<Time> {
+        (self.operations > 0).then_some(self.progress)
+    }
+
+    pub(super) fn last_ended(&self) -> Time {
+        self.last_ended
+    }
+
+    /// Leaves it alone for some time: nothing ends on it.
+    pub(super) fn fence(&mut self, now: Time) {
+        self.failures += 1;
+        self.progress = now;
+        self.rest(now);
+    }
+
+    fn rest(&mut self, now: Time) {
+        self.failed_until = now + self.backoff;
+        self.backoff = (2 * self.backoff).min(BACKOFF.1);
     }
 
     fn left(&mut self, len: u64, now: Time) {

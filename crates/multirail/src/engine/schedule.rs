@@ -125,6 +125,7 @@ impl<G> Core<G> {
             _ => (index, self.config.batch.saturating_sub(1)),
         };
         transfer.took(&chunk);
+        self.watch(session_id, index, now);
         Some(Command::Access(access))
     }
 }

@@ -9,7 +9,7 @@ use ofi_core::slots::SlotId;
 use super::inbox::{Inbox, Taken};
 use super::path::Path;
 use super::transfer::Outcome;
-use super::{Command, Core, Event, InFlight, OpId, Time};
+use super::{Command, Core, Event, InFlight, OpId, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
@@ -17,6 +17,10 @@ use crate::wire::{Message, RailInfo};
 pub(super) const UNACKED: u64 = 512;
 /// Bytes of unacknowledged notifications; one alone may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
+
+/// How often a message is repeated at most, and how often the time before the next is doubled.
+const REPEATS: u32 = 5;
+const LONGEST_WAIT: u32 = 4;
 
 /// How far a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,16 @@ pub(super) struct Outgoing {
     pub(super) body: Body,
     /// The transfer whose notification it is a part of: given up with it.
     pub(super) transfer: Option<SlotId>,
+    /// How often it was repeated, since nothing was heard of it.
+    pub(super) repeats: u32,
+    /// The path that it went by last.
+    pub(super) last: Option<usize>,
+}
+
+impl Outgoing {
+    pub(super) fn new(body: Body, transfer: Option<SlotId>) -> Self {
+        Self { body, transfer, repeats: 0, last: None }
+    }
 }
 
 /// A notification that was not acknowledged yet.
@@ -174,11 +188,15 @@ impl Session {
         Some(transfer)
     }
 
-    /// The path for a message: the one that is expected to have it there first.
-    pub(super) fn control_path(&self, blocked: u64, now: Time) -> Option<usize> {
+    /// The path for a message: the one that is expected to have it there first, and not `last` if there is another.
+    pub(super) fn control_path(&self, blocked: u64, last: Option<usize>, now: Time) -> Option<usize> {
         let open = |path: &Path| path.is_up(now) && blocked >> path.rail & 1 == 0;
         let paths = (0..self.paths.len()).filter(|&at| open(&self.paths[at]));
-        paths.min_by(|&a, &b| self.paths[a].finish(0, now).total_cmp(&self.paths[b].finish(0, now)))
+        let cost = |at: usize| (last == Some(at), self.paths[at].finish(0, now));
+        paths.min_by(|&a, &b| {
+            let ((a_last, a), (b_last, b)) = (cost(a), cost(b));
+            a_last.cmp(&b_last).then(a.total_cmp(&b))
+        })
     }
 }
 
@@ -204,20 +222,103 @@ impl<G> Core<G> {
         if !session.acks.is_empty() {
             let count = session.acks.len().min(ACKED);
             let ids = session.acks.drain(..count).collect();
-            session.outbox.push_back(Outgoing { body: Body::Ack(ids), transfer: None });
+            session.outbox.push_back(Outgoing::new(Body::Ack(ids), None));
         }
         if session.outbox.is_empty() {
             return None;
         }
-        let index = session.control_path(blocked, now)?;
-        let outgoing = session.outbox.pop_front()?;
+        let index = session.control_path(blocked, session.outbox.front()?.last, now)?;
+        let mut outgoing = session.outbox.pop_front()?;
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
         session.paths[index].posted(0, now);
         session.operations += 1;
+        outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
-        let op = OpId(self.ops.insert(InFlight::Control { session: id, path: index, outgoing }));
-        Some(Command::Send { op, rail, addr, bytes: message.encode() })
+        let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(LONGEST_WAIT));
+        let may_repeat = session.paths.len() > 1 && outgoing.repeats < REPEATS;
+        let flight = InFlight::Control { session: id, path: index, outgoing: Some(outgoing), timer: None };
+        let op = self.ops.insert(flight);
+        if may_repeat {
+            let key = self.remind(now + patience, Timer::Control(op));
+            if let Some(InFlight::Control { timer, .. }) = self.ops.get_mut(op) {
+                *timer = Some(key);
+            }
+        }
+        self.watch(id, index, now);
+        Some(Command::Send { op: OpId(op), rail, addr, bytes: message.encode() })
+    }
+
+    /// Nothing was heard of a message for some time: it goes by another path too. Receivers take the second for what it is.
+    pub(super) fn repeat(&mut self, op: SlotId) {
+        let Some(InFlight::Control { session, outgoing, timer, .. }) = self.ops.get_mut(op) else { return };
+        *timer = None;
+        let (id, is_wanted) = (*session, |id| {
+            self.transfers.get(id).is_some_and(|transfer: &super::Transfer<G>| transfer.outcome.is_none())
+        });
+        let Some(mut outgoing) = outgoing.take_if(|outgoing| outgoing.transfer.is_none_or(is_wanted)) else {
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.state == State::Up
+        {
+            outgoing.repeats += 1;
+            self.counts.repeated += 1;
+            session.outbox.push_back(outgoing);
+            self.wake(id);
+        }
+    }
+
+    /// Looks at a path some time from now, if nothing does yet: operations that never end are not waited for.
+    pub(super) fn watch(&mut self, id: SlotId, index: usize, now: Time) {
+        let Some(path) = self.sessions.get_mut(id).and_then(|session| session.paths.get_mut(index)) else {
+            return;
+        };
+        if !std::mem::replace(&mut path.watched, true) {
+            self.remind(now + self.config.stall_timeout, Timer::Path(id, index));
+        }
+    }
+
+    /// Time to look at a path. If nothing has ended on it for long, and meanwhile something has on another, the peer lives and the path
+    /// does not: it is fenced. Transfers with a part there fail, since a part that may still arrive cannot go elsewhere. A peer that does not look
+    /// for some time is waited for.
+    pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
+        let stall = self.config.stall_timeout;
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
+            return;
+        };
+        session.paths[index].watched = false;
+        let Some(since) = session.paths[index].busy_since() else { return };
+        let mut others = session.paths.iter().enumerate().filter(|&(at, _)| at != index);
+        let next = if now < since + stall {
+            since + stall
+        } else if others.any(|(_, path)| path.last_ended() > since + stall / 2) {
+            return self.fence(id, index, now);
+        } else {
+            if !std::mem::replace(&mut session.paths[index].probed, true) && session.paths.len() > 1 {
+                // Any message does; to this one the peer answers, and nothing else.
+                let probe = Outgoing { last: Some(index), ..Outgoing::new(Body::Confirm, None) };
+                session.outbox.push_back(probe);
+            }
+            now + stall / 4
+        };
+        session.paths[index].watched = true;
+        self.remind(next, Timer::Path(id, index));
+        self.wake(id);
+    }
+
+    fn fence(&mut self, id: SlotId, index: usize, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.paths[index].fence(now);
+        self.counts.fenced += 1;
+        tracing::warn!(target: "multirail", rail = session.paths[index].rail, "nothing ends on a rail: it is left alone");
+        let is_there = |op: &InFlight| matches!(op, InFlight::Chunk { session, path, .. } if (*session, *path) == (id, index));
+        for op in self.ops.ids(is_there) {
+            if let Some(&InFlight::Chunk { transfer, .. }) = self.ops.get(op) {
+                self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
+            }
+        }
+        self.check_paths(id, Errno::ETIMEDOUT, now);
     }
 
     /// A message of a peer has come in.
@@ -298,7 +399,7 @@ impl<G> Core<G> {
                 self.settle(id);
             }
             // Our answer may have been lost.
-            Body::Confirm => session.outbox.push_back(Outgoing { body: Body::Ready, transfer: None }),
+            Body::Confirm => session.outbox.push_back(Outgoing::new(Body::Ready, None)),
             // Repeated by the peer's timer.
             Body::Ready | Body::Welcome { .. } | Body::Reject(_) | Body::Hello { .. } => {}
         }
@@ -311,7 +412,7 @@ impl<G> Core<G> {
         if session.state != State::Up {
             return;
         }
-        let Some(path) = session.control_path(0, now) else { return };
+        let Some(path) = session.control_path(0, None, now) else { return };
         let Some(addr) = session.paths[path].addr else { return };
         session.paths[path].posted(0, now);
         session.operations += 1;

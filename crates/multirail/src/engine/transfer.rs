@@ -284,7 +284,7 @@ impl<G> Core<G> {
             // The peer must not wait for the rest of it.
             (_, Unfinished::Sent(notification)) => {
                 found.outbox.retain(|outgoing| outgoing.transfer != Some(id));
-                found.outbox.push_back(Outgoing { body: Body::Void(notification), transfer: None });
+                found.outbox.push_back(Outgoing::new(Body::Void(notification), None));
             }
             (_, Unfinished::Unsent(_)) => {
                 if let Some(number) = number {
@@ -331,7 +331,7 @@ impl<G> Core<G> {
                 offset: range.start as u32,
                 bytes: bytes[range].to_vec(),
             };
-            session.outbox.push_back(Outgoing { body: Body::Notify(fragment), transfer: Some(id) });
+            session.outbox.push_back(Outgoing::new(Body::Notify(fragment), Some(id)));
         }
         transfer.notice = Unfinished::Sent(notification);
     }

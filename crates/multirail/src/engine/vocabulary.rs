@@ -27,6 +27,12 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time between greetings.
     pub greeting_interval: Duration,
+    /// How long nothing is heard of a message before it is repeated on another path. The time doubles with each repetition.
+    pub repeat_after: Duration,
+    /// How long operations of a path may be under way without one that ends, while some end on another path. Then the path is left alone,
+    /// and transfers with a part there fail with `FI_ETIMEDOUT`: the part may still arrive, so it cannot go elsewhere. The slowest
+    /// rail must carry `largest_access` in this time.
+    pub stall_timeout: Duration,
     /// Most peers.
     pub most_peers: usize,
     /// Longest notification.
@@ -45,6 +51,8 @@ impl Default for Config {
             batch: 16,
             connect_timeout: Duration::from_secs(10),
             greeting_interval: Duration::from_millis(250),
+            repeat_after: Duration::from_millis(500),
+            stall_timeout: Duration::from_secs(10),
             most_peers: 1 << 20,
             longest_notification: 16 << 20,
             count_writes: true,
@@ -190,6 +198,10 @@ pub struct Counts {
     pub stale: u64,
     /// Parts of transfers that moved to another path.
     pub moved: u64,
+    /// Messages that were repeated on another path.
+    pub repeated: u64,
+    /// Paths that were left alone because nothing ended there.
+    pub fenced: u64,
 }
 
 /// A path as it is now.
