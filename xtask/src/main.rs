@@ -115,7 +115,7 @@ enum Command {
         /// Where to: libraries go to `lib`, tools to `bin`.
         #[arg(long)]
         prefix: std::path::PathBuf,
-        /// The media exchange layer instead: libmxl.so.1, its headers and its pkg-config file.
+        /// The media exchange layer instead: libmxl.so.1, its headers, its pkg-config file and its programs.
         #[arg(long)]
         mxl: bool,
         /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. Its headers are found by NIXL_INCLUDE.

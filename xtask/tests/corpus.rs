@@ -65,3 +65,10 @@ fn rails() {
 fn session() {
     replay("session", |name, input| assert!(targets::session(input), "{name}"));
 }
+
+#[test]
+fn mxl() {
+    replay("mxl", |name, input| {
+        assert_eq!(targets::mxl(input), !name.starts_with("refused"), "{name}");
+    });
+}

@@ -1,0 +1,5 @@
+//! Shows what is in a domain.
+
+fn main() -> std::process::ExitCode {
+    mxl_tools::info::main()
+}

@@ -1,0 +1,200 @@
+//! `mxl-generate`: a test pattern or a tone, written as a camera or a microphone would.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use mxl::definition::{Audio, Interlace};
+use mxl::{BatchHints, Domain, FlowDefinition, Format, GroupHint, Rational, Uuid, time};
+
+use crate::failure::{self, Failure, Result};
+use crate::output::print;
+use crate::pattern::{Pattern, tone};
+
+/// Writes a test pattern with the index burnt in, or a tone, into a flow of the Media eXchange Layer.
+#[derive(Debug, clap::Parser)]
+#[command(name = "mxl-generate", version)]
+struct Options {
+    /// The domain's directory; made if it is not there.
+    #[arg(short, long, value_name = "DIR")]
+    domain: PathBuf,
+    /// The flow's id; a random one unless given.
+    #[arg(short, long, value_name = "ID")]
+    flow: Option<Uuid>,
+    /// The flow's label.
+    #[arg(long, default_value = "mxl-generate")]
+    label: String,
+    /// Grains, or batches of audio, after which it ends; for ever unless given.
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    count: Option<u64>,
+    /// Stays behind the clock by as many grains or batches, as a slow device would.
+    #[arg(long, default_value_t = 0)]
+    behind: u64,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Colour bars, `video/v210`.
+    Video {
+        /// Pixels of a line.
+        #[arg(long, default_value_t = 1920)]
+        width: u32,
+        /// Lines of a frame.
+        #[arg(long, default_value_t = 1080)]
+        height: u32,
+        /// Frames a second: a number, or a fraction such as 60000/1001.
+        #[arg(long, default_value = "60000/1001", value_parser = rate)]
+        rate: Rational,
+        /// A grain is a field; at 25 or 30000/1001 frames a second.
+        #[arg(long)]
+        interlaced: bool,
+        /// With a key plane, `video/v210a`.
+        #[arg(long)]
+        alpha: bool,
+        /// Slices that are committed at once; a whole grain unless given.
+        #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..))]
+        slices: Option<u16>,
+    },
+    /// A sine in each channel, each an octave above the one before; `audio/float32`.
+    Audio {
+        /// Channels.
+        #[arg(long, default_value_t = 2)]
+        channels: u32,
+        /// Samples a second.
+        #[arg(long, default_value = "48000", value_parser = rate)]
+        rate: Rational,
+        /// The first channel's tone.
+        #[arg(long, default_value_t = 440.0)]
+        hertz: f64,
+        /// Decibels below full scale.
+        #[arg(long, default_value_t = 18.0)]
+        below: f32,
+        /// Samples of a batch; 10 ms unless given.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        batch: Option<u32>,
+    },
+}
+
+fn rate(text: &str) -> std::result::Result<Rational, String> {
+    let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
+    let number = |part: &str| part.parse().map_err(|error| format!("{part}: {error}"));
+    let rate = Rational::new(number(numerator)?, number(denominator)?);
+    if rate.is_positive() { Ok(rate.reduced()) } else { Err(String::from("a rate is above 0")) }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    failure::main("mxl-generate", run)
+}
+
+fn run(options: &Options) -> Result<()> {
+    std::fs::create_dir_all(&options.domain)
+        .map_err(Failure::system(format!("create {}", options.domain.display())))?;
+    let domain = Domain::open(&options.domain)?;
+    match options.what {
+        What::Video { width, height, rate, interlaced, alpha, slices } => {
+            let mut definition = FlowDefinition::video(&options.label, width, height, rate)?;
+            if let Format::Video(video) = &mut definition.format {
+                video.interlace = if interlaced { Interlace::TopFirst } else { Interlace::Progressive };
+                video.alpha = alpha;
+            }
+            video(&domain, &named(definition, options, "Video"), slices, options)
+        }
+        What::Audio { channels, rate, hertz, below, batch } => {
+            if !(hertz > 0.0 && hertz.is_finite()) {
+                return Err(Failure::Usage(format!("--hertz {hertz}: a tone is above 0")));
+            }
+            let definition = FlowDefinition::audio(&options.label, channels, rate)?;
+            let amplitude = 10_f32.powf(-below.abs() / 20.0);
+            audio(&domain, &named(definition, options, "Audio"), (hertz, amplitude), batch, options)
+        }
+    }
+}
+
+fn named(mut definition: FlowDefinition, options: &Options, role: &str) -> FlowDefinition {
+    definition.id = options.flow.unwrap_or(definition.id);
+    let group = options.label.replace(':', " ");
+    definition.group_hints = vec![GroupHint { group, role: role.into(), scope: None }];
+    definition
+}
+
+/// The indices to write, each when it begins.
+fn indices(rate: Rational, step: u64, options: &Options) -> impl Iterator<Item = u64> {
+    let now = time::current_index(rate).unwrap_or(0);
+    let first = (now / step + 1) * step;
+    let behind = options.behind.saturating_mul(step);
+    (0..options.count.unwrap_or(u64::MAX)).map(move |at| {
+        let index = first + at * step;
+        if let Some(when) = time::index_to_timestamp(rate, index) {
+            time::sleep_until(when);
+        }
+        index.saturating_sub(behind)
+    })
+}
+
+fn video(domain: &Domain, definition: &FlowDefinition, slices: Option<u16>, options: &Options) -> Result<()> {
+    let Format::Video(video) = &definition.format else { return Ok(()) };
+    definition.check()?;
+    let hints =
+        slices.map_or_else(BatchHints::default, |slices| BatchHints::new(slices.into(), slices.into()));
+    let writer = domain.create_grains(definition, &hints)?.writer;
+    print(&format!("{}\n", definition.id))?;
+    let pattern = Pattern::new(video.width, video.lines(), video.alpha);
+    let mut picture = vec![0; pattern.len()];
+    for index in indices(writer.rate(), 1, options) {
+        pattern.draw(index, &mut picture);
+        let mut grain = writer.open(index)?;
+        grain.write(0, &picture)?;
+        let total = grain.info().total_slices;
+        if let Some(slices) = slices {
+            for valid in (slices..total).step_by(slices.into()) {
+                grain.commit_slices(valid)?;
+            }
+        }
+        grain.commit()?;
+    }
+    Ok(())
+}
+
+fn audio(
+    domain: &Domain,
+    definition: &FlowDefinition,
+    (hertz, amplitude): (f64, f32),
+    batch: Option<u32>,
+    options: &Options,
+) -> Result<()> {
+    let Format::Audio(Audio { rate, channels, .. }) = definition.format else { return Ok(()) };
+    let per_second = rate.numerator as f64 / rate.denominator as f64;
+    let batch = batch.unwrap_or((per_second / 100.0).max(1.0) as u32);
+    let mut writer = domain.create_samples(definition, &BatchHints::new(batch, batch))?.writer;
+    print(&format!("{}\n", definition.id))?;
+    let mut samples = vec![0.0; batch as usize];
+    for index in indices(rate, batch.into(), options) {
+        let mut open = writer.open(index, batch.into())?;
+        for channel in 0..channels {
+            // Not above what the rate can carry.
+            let octave = f64::from(channel % 4).exp2();
+            let first = index.saturating_sub(batch.into());
+            tone((hertz * octave).min(per_second / 2.5), per_second, amplitude, first, &mut samples);
+            open.write_channel(channel, &samples)?;
+        }
+        open.commit()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+    use mxl::Rational;
+
+    #[test]
+    fn rates_are_numbers_or_fractions_above_zero() {
+        assert_eq!(rate("50"), Ok(Rational::new(50, 1)));
+        assert_eq!(rate("120000/2002"), Ok(Rational::new(60000, 1001)));
+        for bad in ["0", "-1", "1/0", "", "a", "1/2/3"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! `mxl-info`: the flows of a domain, one flow closely, and the removal of dead ones.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use mxl::{Domain, Error, FlowInfo, Format, Rational, Runtime, Uuid, time};
+use serde::Serialize;
+
+use crate::failure::{self, Failure, Result};
+use crate::output::{duration, json, print};
+
+/// Shows what is in a domain of the Media eXchange Layer.
+#[derive(Debug, clap::Parser)]
+#[command(name = "mxl-info", version)]
+struct Options {
+    /// The domain's directory.
+    #[arg(short, long, value_name = "DIR")]
+    domain: PathBuf,
+    /// Lists the flows; that is what it does unless told otherwise.
+    #[arg(short, long)]
+    list: bool,
+    /// Shows one flow.
+    #[arg(short, long, value_name = "ID")]
+    flow: Option<Uuid>,
+    /// Removes flows without writers, and what is left of flows whose making was interrupted.
+    #[arg(short, long, conflicts_with_all = ["flow", "list"])]
+    garbage_collect: bool,
+    /// Shows it again every so many milliseconds.
+    #[arg(short, long, value_name = "MS", num_args = 0..=1, default_missing_value = "1000", conflicts_with = "garbage_collect",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    watch: Option<u64>,
+    /// How often, with `--watch`; for ever unless told otherwise.
+    #[arg(short = 'n', long, value_name = "TIMES", requires = "watch")]
+    count: Option<u64>,
+    /// For programs: JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    failure::main("mxl-info", run)
+}
+
+fn run(options: &Options) -> Result<()> {
+    let domain = Domain::open(&options.domain)?;
+    if options.garbage_collect {
+        let collected = domain.collect()?;
+        if options.json {
+            return json(
+                &serde_json::json!({ "flows": collected.flows, "unfinished": collected.unfinished }),
+            );
+        }
+        return print(&format!(
+            "removed {} flows without writers, {} unfinished ones\n",
+            collected.flows, collected.unfinished
+        ));
+    }
+    let mut left = if options.watch.is_some() { options.count.unwrap_or(u64::MAX) } else { 1 };
+    while left > 0 {
+        show(&domain, options)?;
+        left -= 1;
+        if let Some(every) = options.watch.filter(|_| left > 0) {
+            std::thread::sleep(Duration::from_millis(every));
+        }
+    }
+    Ok(())
+}
+
+fn show(domain: &Domain, options: &Options) -> Result<()> {
+    if let Some(id) = options.flow {
+        let report = Report::new(domain, id)?;
+        return if options.json { json(&report) } else { print(&report.details()) };
+    }
+    let mut reports = Vec::new();
+    for id in domain.flows()? {
+        match Report::new(domain, id) {
+            Ok(report) => reports.push(report),
+            // It went while the list was read.
+            Err(Failure::Mxl(Error::NotFound(_))) => {}
+            // One broken flow does not hide the others.
+            Err(failure) => eprintln!("mxl-info: {failure}"),
+        }
+    }
+    if options.json { json(&reports) } else { print(&table(&reports)) }
+}
+
+/// What is known of a flow.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    id: String,
+    label: String,
+    /// `video/v210`, say, with its size.
+    format: String,
+    rate: Rational,
+    active: bool,
+    /// The ring: grains, or samples of each channel.
+    ring: u32,
+    max_commit_batch_size_hint: u32,
+    max_sync_batch_size_hint: u32,
+    head_index: u64,
+    /// Indices from the head to now; negative if the head is ahead.
+    latency: i64,
+    /// Nanoseconds of TAI.
+    last_write_time: u64,
+    /// Nanoseconds of TAI.
+    last_read_time: u64,
+}
+
+impl Report {
+    fn new(domain: &Domain, id: Uuid) -> Result<Self> {
+        let (info, runtime) = domain.info(id)?;
+        // The definition may be anybody's: the flow is there all the same.
+        let (label, format) = match domain.definition(id) {
+            Ok(definition) => (definition.label.clone(), format(&definition.format)),
+            Err(error) => (format!("({error})"), String::from("?")),
+        };
+        let Runtime { head, last_write, last_read } = runtime;
+        let common = info.config.common;
+        Ok(Self {
+            id: id.to_string(),
+            label,
+            format,
+            rate: info.rate(),
+            active: domain.is_active(id)?,
+            ring: ring(&info),
+            max_commit_batch_size_hint: common.max_commit_batch,
+            max_sync_batch_size_hint: common.max_sync_batch,
+            head_index: head,
+            latency: time::current_index(info.rate()).unwrap_or(0).wrapping_sub(head).cast_signed(),
+            last_write_time: last_write,
+            last_read_time: last_read,
+        })
+    }
+
+    fn details(&self) -> String {
+        let ago = |then: u64| duration(time::now().saturating_sub(then));
+        let unit = if self.format.starts_with("audio") { "samples" } else { "grains" };
+        let mut text = String::new();
+        let mut line = |name: &str, value: String| {
+            // A `String` takes everything.
+            let _ = writeln!(text, "{name:>12}  {value}");
+        };
+        line("flow", self.id.clone());
+        line("label", self.label.clone());
+        line("format", self.format.clone());
+        line("rate", format!("{} {unit} a second", self.rate));
+        line("writers", if self.active { "there".into() } else { "none".into() });
+        line("ring", format!("{} {unit}", self.ring));
+        let (commit, sync) = (self.max_commit_batch_size_hint, self.max_sync_batch_size_hint);
+        line("batches", format!("{commit} committed, {sync} announced"));
+        line("head", self.head_index.to_string());
+        line("latency", format!("{} {unit}", self.latency));
+        line("written", format!("{} ago", ago(self.last_write_time)));
+        line("read", format!("{} ago", ago(self.last_read_time)));
+        text
+    }
+}
+
+fn ring(info: &FlowInfo) -> u32 {
+    if info.is_discrete() {
+        info.config.discrete().grain_count
+    } else {
+        info.config.continuous().buffer_length
+    }
+}
+
+fn format(format: &Format) -> String {
+    match format {
+        Format::Video(video) => {
+            let kind = if video.alpha { "v210a" } else { "v210" };
+            let scan = if video.lines() == video.height { "p" } else { "i" };
+            format!("video/{kind} {}x{}{scan}", video.width, video.height)
+        }
+        Format::Audio(audio) => format!("audio/float{} {} channels", audio.word * 8, audio.channels),
+        Format::Data(_) => "video/smpte291".into(),
+    }
+}
+
+fn table(reports: &[Report]) -> String {
+    let mut text = format!(
+        "{:36}  {:26}  {:>10}  {:>8}  {:>8}  label\n",
+        "flow", "format", "rate", "writers", "latency"
+    );
+    for report in reports {
+        let Report { id, label, format, rate, latency, .. } = report;
+        let writers = if report.active { "there" } else { "none" };
+        // A `String` takes everything.
+        let _ = writeln!(
+            text,
+            "{id}  {format:26}  {:>10}  {writers:>8}  {latency:>8}  {label}",
+            rate.to_string()
+        );
+    }
+    text
+}

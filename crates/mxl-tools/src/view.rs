@@ -1,0 +1,200 @@
+//! `mxl-view`: a grain as PNG, or the levels of audio.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use mxl::{Domain, FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
+use serde::Serialize;
+
+use crate::failure::{self, Failure, Result};
+use crate::output::{json, print};
+use crate::picture::Picture;
+
+/// Shows a grain of a flow as a PNG, its ancillary data in hexadecimal, or the levels of audio.
+#[derive(Debug, clap::Parser)]
+#[command(name = "mxl-view", version)]
+struct Options {
+    /// The domain's directory.
+    #[arg(short, long, value_name = "DIR")]
+    domain: PathBuf,
+    /// The flow's id.
+    #[arg(short, long, value_name = "ID")]
+    flow: Uuid,
+    /// Which grain, or the sample after the last of the audio; the newest unless given.
+    #[arg(short, long)]
+    index: Option<u64>,
+    /// Where the picture goes.
+    #[arg(short, long, value_name = "FILE", default_value = "grain.png")]
+    output: PathBuf,
+    /// How long it may take until it is there, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    wait: u64,
+    /// How much audio, in milliseconds.
+    #[arg(long, default_value_t = 50)]
+    span: u64,
+    /// For programs: levels as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    failure::main("mxl-view", run)
+}
+
+fn run(options: &Options) -> Result<()> {
+    let domain = Domain::open(&options.domain)?;
+    let definition = domain.definition(options.flow)?;
+    match &definition.format {
+        Format::Audio(audio) => {
+            let reader = domain.read_samples(options.flow)?;
+            let channels = if audio.word == 4 {
+                levels::<f32>(&reader, options)?
+            } else {
+                levels::<f64>(&reader, options)?
+            };
+            if options.json { json(&channels) } else { print(&bars(&channels)) }
+        }
+        Format::Video(_) | Format::Data(_) => grain(&domain.read_grains(options.flow)?, &definition, options),
+    }
+}
+
+/// The newest index that is there, once there is one.
+fn newest(head: impl Fn() -> u64, wait: Duration) -> u64 {
+    let begin = std::time::Instant::now();
+    while head() == 0 && begin.elapsed() < wait {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    head()
+}
+
+fn grain(reader: &GrainReader, definition: &FlowDefinition, options: &Options) -> Result<()> {
+    let wait = Duration::from_millis(options.wait);
+    let index = options.index.unwrap_or_else(|| newest(|| reader.head(), wait));
+    let grain = reader.read(index, Wait::For(wait))?;
+    let (info, payload) = (grain.info(), grain.to_vec()?);
+    let invalid = if info.is_invalid() { ", flagged invalid" } else { "" };
+    let Format::Video(video) = &definition.format else {
+        return print(&format!("grain {index}{invalid}\n{}", hexadecimal(&payload)));
+    };
+    let picture = Picture::new(&payload, video.width, video.lines(), video.alpha);
+    write_png(&options.output, &picture)?;
+    let what = if video.lines() == video.height { "frame" } else { "field" };
+    print(&format!(
+        "grain {index}{invalid}: {what} of {}x{} in {}\n",
+        picture.width,
+        picture.lines,
+        options.output.display()
+    ))
+}
+
+fn write_png(path: &Path, picture: &Picture) -> Result<()> {
+    let doing = format!("write {}", path.display());
+    let file = File::create(path).map_err(Failure::system(doing.clone()))?;
+    let mut file = BufWriter::new(file);
+    let mut encoder = png::Encoder::new(&mut file, picture.width, picture.lines);
+    encoder.set_color(if picture.alpha { png::ColorType::Rgba } else { png::ColorType::Rgb });
+    encoder.set_depth(png::BitDepth::Eight);
+    let written = encoder.write_header().and_then(|mut writer| {
+        writer.write_image_data(&picture.bytes)?;
+        writer.finish()
+    });
+    written.map_err(std::io::Error::other).and_then(|()| file.flush()).map_err(Failure::system(doing))
+}
+
+/// Lines of sixteen bytes; what is 0 to the end is left out.
+fn hexadecimal(bytes: &[u8]) -> String {
+    let len = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let mut text = String::new();
+    for (at, line) in bytes[..len].chunks(16).enumerate() {
+        // A `String` takes everything.
+        let _ = write!(text, "{:04x} ", at * 16);
+        for byte in line {
+            let _ = write!(text, " {byte:02x}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// How loud a channel is, in decibels of full scale; `None` for silence.
+#[derive(Debug, Serialize)]
+struct Level {
+    channel: u32,
+    peak: Option<f64>,
+    /// The root of the mean square.
+    rms: Option<f64>,
+}
+
+fn levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) -> Result<Vec<Level>> {
+    let rate = reader.rate();
+    let count = (rate.numerator as u64).saturating_mul(options.span) / (1000 * rate.denominator as u64);
+    let wait = Duration::from_millis(options.wait);
+    let index = options.index.unwrap_or_else(|| newest(|| reader.head(), wait));
+    let count = count.clamp(1, reader.max_read()).min(index.max(1));
+    let samples = reader.read(index, count, Wait::For(wait))?;
+    let mut buffer = vec![T::default(); samples.len()];
+    let mut levels = Vec::new();
+    for channel in 0..reader.channels() {
+        samples.read_channel(channel, &mut buffer)?;
+        levels.push(level(channel, &buffer));
+    }
+    if !samples.still_valid() {
+        return Err(Failure::Usage(
+            "the samples were overwritten while they were read: a shorter --span".into(),
+        ));
+    }
+    Ok(levels)
+}
+
+fn level<T: Copy + Into<f64>>(channel: u32, samples: &[T]) -> Level {
+    let values = || samples.iter().map(|&sample| sample.into());
+    let peak = values().fold(0.0, |peak: f64, value: f64| peak.max(value.abs()));
+    let square: f64 = values().map(|value| value * value).sum::<f64>() / samples.len().max(1) as f64;
+    let decibels = |amplitude: f64| (amplitude > 0.0).then(|| 20.0 * amplitude.log10());
+    Level { channel, peak: decibels(peak), rms: decibels(square.sqrt()) }
+}
+
+/// A bar for each channel, of -60 to 0 dB.
+fn bars(levels: &[Level]) -> String {
+    const WIDTH: f64 = 40.0;
+    let mut text = String::new();
+    for Level { channel, peak, rms } in levels {
+        let filled = rms.map_or(0.0, |rms| ((rms + 60.0) / 60.0 * WIDTH).clamp(0.0, WIDTH)) as usize;
+        let number = |level: &Option<f64>| level.map_or("silent".into(), |level| format!("{level:.1} dB"));
+        // A `String` takes everything.
+        let _ = writeln!(
+            text,
+            "{channel:>3}  {:<40}  {:>9}  peak {:>9}",
+            "#".repeat(filled),
+            number(rms),
+            number(peak)
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_sine_is_three_decibels_below_its_peak() {
+        let sine: Vec<f64> =
+            (0..4800).map(|at| (f64::from(at) / 48.0 * std::f64::consts::TAU).sin()).collect();
+        let found = level(0, &sine);
+        assert!(found.peak.unwrap().abs() < 0.01 && (found.rms.unwrap() + 3.01).abs() < 0.01, "{found:?}");
+        assert_eq!(level(0, &[0.0_f32; 4]).peak, None);
+        assert!(bars(&[found, level(1, &[0.0_f32])]).contains("silent"));
+    }
+
+    #[test]
+    fn data_is_shown_up_to_its_last_byte() {
+        assert_eq!(hexadecimal(&[1, 0, 0xff, 0, 0]), "0000  01 00 ff\n");
+        assert_eq!(hexadecimal(&[0; 32]), "");
+    }
+}

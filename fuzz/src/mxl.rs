@@ -1,0 +1,128 @@
+//! What a media flow's reader takes from a domain that anybody may write: definitions, and the files of a flow. The first byte says
+//! which.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mxl::{BatchHints, Domain, FlowDefinition, Uuid, Wait};
+
+use super::Input;
+
+/// Flows as the C++ SDK made them.
+const VIDEO: &str = "11111111-2222-4333-8444-555555555501";
+const AUDIO: &str = "11111111-2222-4333-8444-555555555503";
+macro_rules! made_by_cpp {
+    ($($name:literal),*) => {
+        [$(($name, include_bytes!(concat!("../../crates/mxl/tests/cpp-domain/", $name)))),*]
+    };
+}
+const FILES: [(&str, &[u8]); 8] = made_by_cpp![
+    "11111111-2222-4333-8444-555555555501.mxl-flow/data",
+    "11111111-2222-4333-8444-555555555501.mxl-flow/grains/data.0",
+    "11111111-2222-4333-8444-555555555501.mxl-flow/grains/data.1",
+    "11111111-2222-4333-8444-555555555501.mxl-flow/grains/data.2",
+    "11111111-2222-4333-8444-555555555501.mxl-flow/flow_def.json",
+    "11111111-2222-4333-8444-555555555503.mxl-flow/data",
+    "11111111-2222-4333-8444-555555555503.mxl-flow/channels",
+    "options.json"
+];
+
+/// Whether it was something: a definition, or a flow of which something could be read.
+pub fn mxl(input: &[u8]) -> bool {
+    let Some((&kind, bytes)) = input.split_first() else { return false };
+    match kind {
+        b'D' => definition(&String::from_utf8_lossy(bytes)),
+        b'H' => BatchHints::parse(&String::from_utf8_lossy(bytes)).is_ok(),
+        _ => files(&mut Input(bytes)),
+    }
+}
+
+/// What parses is written as a text that parses to the same.
+fn definition(text: &str) -> bool {
+    let Ok(definition) = FlowDefinition::parse(text) else { return false };
+    let again = FlowDefinition::parse(&definition.to_json()).expect("what was written parses");
+    assert_eq!(again, definition);
+    assert_eq!(again.geometry(), definition.geometry());
+    true
+}
+
+/// A directory that goes with its run.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reads flows whose files were changed as the input says, before and after they were opened.
+fn files(input: &mut Input<'_>) -> bool {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let shm = PathBuf::from("/dev/shm");
+    let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
+    let name = format!("mxl-fuzz-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let folder = Folder(base.join(name));
+    for (name, bytes) in FILES {
+        let path = folder.0.join(name);
+        fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
+        fs::write(path, bytes).expect("a file");
+    }
+    change(&folder, input, true);
+    let domain = Domain::open(&folder.0).expect("a directory");
+    let mut was_read = false;
+    for id in domain.flows().unwrap_or_default() {
+        let _ = domain.definition(id);
+    }
+    if let Ok(reader) = domain.read_grains(Uuid::parse_str(VIDEO).expect("an id")) {
+        change(&folder, input, false);
+        let head = reader.head();
+        for index in [head, head.wrapping_sub(1), 1000, 1001, u64::MAX] {
+            if let Ok(grain) = reader.read_slices(index, 1, Wait::Not) {
+                let mut bytes = vec![0; grain.len()];
+                was_read |= grain.read_into(0, &mut bytes).is_ok();
+                let _ = (grain.still_valid(), grain.header());
+            }
+        }
+    }
+    if let Ok(reader) = domain.read_samples(Uuid::parse_str(AUDIO).expect("an id")) {
+        change(&folder, input, false);
+        for (index, count) in [(reader.head(), 10), (reader.head(), reader.max_read()), (u64::MAX, 1), (0, 0)]
+        {
+            if let Ok(samples) = reader.read(index, count, Wait::Not) {
+                let mut channel = vec![0_f32; samples.len()];
+                was_read |= samples.read_channel(0, &mut channel).is_ok();
+                let _ = (samples.still_valid(), samples.pieces(0));
+            }
+        }
+    }
+    was_read
+}
+
+/// Overwrites bytes of files. Their lengths change only before they are opened: no library can mend what truncates a mapped file.
+fn change(folder: &Folder, input: &mut Input<'_>, with_lengths: bool) {
+    for _ in 0..input.byte() % 8 {
+        let (name, bytes) = FILES[usize::from(input.byte()) % FILES.len()];
+        let path = folder.0.join(name);
+        let at = input.short() % (bytes.len() + 1);
+        let count = usize::from(input.byte());
+        let Ok(mut contents) = fs::read(&path) else { continue };
+        if with_lengths && count == 255 {
+            contents.truncate(at);
+        } else {
+            let new = input.bytes(count % 32);
+            let end = (at + new.len()).min(contents.len());
+            if at < end {
+                contents[at..end].copy_from_slice(&new[..end - at]);
+            }
+        }
+        if with_lengths {
+            fs::write(&path, contents).expect("a file");
+        } else {
+            // In place: writing it anew would truncate it for a moment.
+            use std::os::unix::fs::FileExt;
+            let file = fs::OpenOptions::new().write(true).open(&path).expect("a file");
+            file.write_all_at(&contents, 0).expect("as long as it was");
+        }
+    }
+}
