@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use crate::StepResult;
 use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root, run, target_dir};
 use crate::stock::{Stock, pingpong_pair};
-use crate::{trixie, vm};
+use crate::{capi, trixie, vm};
 
 /// What runs on it.
 #[derive(Debug, clap::Args)]
@@ -81,6 +81,7 @@ fn test(report: &mut Report) {
     report.add("two processes on emulated devices", || {
         run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
     });
+    report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     let newer = trixie::stock();
     report.add("two processes, with the libraries of Debian trixie", || match &newer {
         Ok(stock) => with_newer(stock),
@@ -117,6 +118,26 @@ fn with_newer(stock: &Stock) -> StepResult {
     }
     let text = output(&mut command)?;
     if text.contains("NOT RUN") { Err(format!("nothing was written:\n{text}")) } else { Ok(Outcome::Passed) }
+}
+
+/// Our provider with itself: our program, on the system's libibverbs and libefa.
+fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
+    run(&mut cargo(&[
+        "build",
+        "--quiet",
+        "--package",
+        "ofi-tools",
+        "--features",
+        "efa",
+        "--bin",
+        "fi_pingpong",
+    ]))?;
+    let program = capi::built(false).join("fi_pingpong");
+    pingpong_pair("efa", &|| {
+        let mut side = Command::new(&program);
+        on(&mut side, emulator, dir);
+        side
+    })
 }
 
 /// C's provider with itself, if that libfabric has it.

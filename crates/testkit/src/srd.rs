@@ -202,7 +202,7 @@ impl Device for Handle {
         Ok(Box::new(Anything))
     }
 
-    fn open(&self) -> Result<Box<dyn QueuePair>> {
+    fn open(&self, _sends: usize, _receives: usize) -> Result<Box<dyn QueuePair>> {
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
         let mut inner = self.0.lock();

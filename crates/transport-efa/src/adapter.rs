@@ -89,7 +89,7 @@ impl Adapter {
         let sends = settings::TX_SIZE.get().min(limits.sends);
         let sending = Slab::new(device, sends, limits.mtu)?;
         let receiving = Slab::new(device, receives, limits.mtu)?;
-        let qp = device.open()?;
+        let qp = device.open(sends, receives)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let mut adapter = Self {
             qp,

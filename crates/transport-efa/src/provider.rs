@@ -64,10 +64,7 @@ unsafe impl Provider for EfaProvider {
 }
 
 fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
-    let devices = srd::devices();
-    if devices.is_empty() {
-        return Err(refusal("device", "an EFA device", "none"));
-    }
+    let devices = srd::devices().map_err(|why| refusal("device", "an EFA device", why))?;
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     if !matches!(hinted, AddrFormat::Unspec | AddrFormat::Efa) {
         return Err(refusal("addr_format", hinted.to_string(), "FI_ADDR_EFA"));

@@ -3,6 +3,8 @@
 //!
 //! Devices are behind traits, so that the code that decides runs over a simulated fabric (`testkit::srd`) too.
 
+mod system;
+
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -125,11 +127,11 @@ pub trait Device: Send + Sync {
     /// The memory stays, and is only touched by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize) -> Result<Box<dyn Region>>;
 
-    /// Opens a queue pair that is ready to send and to receive.
+    /// Opens a queue pair for so many sends and receives at a time, which is ready for both.
     ///
     /// # Errors
     /// What the device answers.
-    fn open(&self) -> Result<Box<dyn QueuePair>>;
+    fn open(&self, sends: usize, receives: usize) -> Result<Box<dyn QueuePair>>;
 }
 
 /// A queue pair with its completion queue. When it is dropped, the device touches memory of its requests no more.
@@ -187,7 +189,15 @@ pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }
 
-/// All devices.
-pub fn devices() -> Vec<Arc<dyn Device>> {
-    ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+/// All devices: the system's, and those that were added.
+///
+/// # Errors
+/// If there is none, what is missing.
+pub fn devices() -> Result<Vec<Arc<dyn Device>>, String> {
+    let added = ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match system::all() {
+        Ok(all) => Ok([all, &added].concat()),
+        Err(why) if added.is_empty() => Err(why),
+        Err(_) => Ok(added),
+    }
 }

@@ -1,0 +1,254 @@
+//! EFA devices of this host, by rdma-core.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+
+use ibv::{
+    Access, AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode,
+    MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
+};
+use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, PciAttr, Result};
+
+use super::{Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To};
+
+/// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint rests and asks.
+const RNR_RETRY: u8 = 3;
+
+/// Those that there are, or what is missing.
+pub fn all() -> Result<&'static [Arc<dyn Device>], String> {
+    static ALL: OnceLock<Result<Vec<Arc<dyn Device>>, String>> = OnceLock::new();
+    let found = ALL.get_or_init(|| {
+        let contexts = ibv::efa_contexts().map_err(|error| error.to_string())?;
+        let opened: Result<Vec<_>> = contexts.iter().map(|&context| System::open(context)).collect();
+        opened.map_err(|error| error.to_string())
+    });
+    found.as_ref().map(Vec::as_slice).map_err(Clone::clone)
+}
+
+fn failed(error: &ibv::Error) -> Error {
+    Error::with(Errno::from_raw(error.errno), error.to_string())
+}
+
+/// A device.
+struct System {
+    name: String,
+    pd: Arc<ProtectionDomain>,
+    gid: Gid,
+    limits: Limits,
+    rnr_retry: Option<u8>,
+}
+
+impl System {
+    fn open(context: Context) -> Result<Arc<dyn Device>> {
+        let failed = |error: ibv::Error| failed(&error);
+        let info = context.efa().map_err(failed)?;
+        let port = context.port(1).map_err(failed)?;
+        let gids = context.gids(1).map_err(failed)?;
+        let gid = gids.first().ok_or_else(|| Error::with(Errno::ENODEV, "the device has no GID"))?.0;
+        let limits = Limits {
+            mtu: port.max_message,
+            sends: info.max_send as usize,
+            receives: info.max_receive as usize,
+        };
+        let pd = ProtectionDomain::new(context).map_err(failed)?;
+        let rnr_retry = info.rnr_retry.then_some(RNR_RETRY);
+        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry }))
+    }
+}
+
+impl Device for System {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn nic(&self) -> Nic {
+        let context = self.pd.context();
+        let path = context.path();
+        let read = |name: &str| std::fs::read_to_string(format!("{path}/device/{name}")).unwrap_or_default();
+        let mut nic = Nic { numa_node: read("numa_node").trim().parse().ok(), ..Nic::default() };
+        if let Ok(info) = context.query() {
+            nic.device_attr = DeviceAttr {
+                name: self.name.clone(),
+                device_id: format!("{:#06x}", info.part),
+                device_version: info.version.to_string(),
+                vendor_id: format!("{:#06x}", info.vendor),
+                driver: "efa".into(),
+                firmware: info.firmware,
+            };
+        }
+        let link = std::fs::read_link(format!("{path}/device")).unwrap_or_default();
+        let last = link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        nic.bus_attr = pci(&last).map_or(BusAttr::Unknown, BusAttr::Pci);
+        if let Ok(port) = context.port(1) {
+            nic.link_attr = LinkAttr {
+                address: std::net::Ipv6Addr::from(self.gid).to_string(),
+                mtu: port.max_message,
+                speed: usize::try_from(port.speed).unwrap_or(usize::MAX),
+                state: if port.active { LinkState::Up } else { LinkState::Down },
+                network_type: "EFA".into(),
+            };
+        }
+        nic
+    }
+
+    unsafe fn register(&self, addr: *mut u8, len: usize) -> Result<Box<dyn Region>> {
+        // SAFETY: the caller's promise.
+        let region = unsafe { MemoryRegion::new(&self.pd, addr, len, Access::Local) };
+        Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
+    }
+
+    fn open(&self, sends: usize, receives: usize) -> Result<Box<dyn QueuePair>> {
+        let failed = |error: ibv::Error| failed(&error);
+        let context = self.pd.context();
+        let channel = CompletionChannel::new(context).map_err(failed)?;
+        let cq =
+            EfaCompletionQueue::new(context, (sends + receives) as u32, Some(&channel)).map_err(failed)?;
+        let attr = SrdAttr {
+            pd: Arc::clone(&self.pd),
+            send_cq: Arc::clone(&cq),
+            receive_cq: Arc::clone(&cq),
+            sends: sends as u32,
+            receives: receives as u32,
+            send_pieces: 1,
+            receive_pieces: 1,
+            inline: 0,
+            unsolicited: false,
+            service_level: 0,
+        };
+        let qp = SrdQueuePair::new(attr).map_err(failed)?;
+        let random = getrandom::u32().map_err(|error| Error::with(Errno::EIO, error.to_string()))?;
+        let qkey = random & 0x7FFF_FFFF;
+        qp.activate(qkey, self.rnr_retry).map_err(failed)?;
+        let qpn = u16::try_from(qp.number()).map_err(|_| {
+            Error::with(Errno::EIO, format!("queue pair {}, past what an EFA address holds", qp.number()))
+        })?;
+        Ok(Box::new(Queue { qp, cq, channel, pd: Arc::clone(&self.pd), qpn, qkey, handles: Vec::new() }))
+    }
+}
+
+/// `0000:3b:00.1`, as sysfs has it.
+fn pci(text: &str) -> Option<PciAttr> {
+    let mut parts = text.split([':', '.']);
+    let mut next = || u16::from_str_radix(parts.next()?, 16).ok();
+    let (domain_id, bus, device, function) = (next()?, next()?, next()?, next()?);
+    let byte = |value: u16| u8::try_from(value).ok();
+    Some(PciAttr { domain_id, bus_id: byte(bus)?, device_id: byte(device)?, function_id: byte(function)? })
+}
+
+struct Registered(MemoryRegion);
+
+impl Region for Registered {
+    fn lkey(&self) -> u32 {
+        self.0.lkey()
+    }
+}
+
+/// A queue pair: before what it uses, which goes after it.
+struct Queue {
+    qp: Arc<SrdQueuePair>,
+    cq: Arc<EfaCompletionQueue>,
+    channel: Arc<CompletionChannel>,
+    pd: Arc<ProtectionDomain>,
+    qpn: u16,
+    qkey: u32,
+    /// Ways to devices, with their addresses and numbers.
+    handles: Vec<(Gid, u16, Arc<AddressHandle>)>,
+}
+
+impl QueuePair for Queue {
+    fn qpn(&self) -> u16 {
+        self.qpn
+    }
+
+    fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    fn attach(&mut self, gid: &Gid) -> Result<u16> {
+        if let Some((_, number, _)) = self.handles.iter().find(|(known, ..)| known == gid) {
+            return Ok(*number);
+        }
+        let handle = AddressHandle::new(&self.pd, ibv::Gid(*gid)).map_err(|error| failed(&error))?;
+        let number = handle.efa_number().map_err(|error| failed(&error))?;
+        self.handles.push((*gid, number, handle));
+        Ok(number)
+    }
+
+    unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()> {
+        let found = self.handles.iter().find(|(_, number, _)| *number == to.handle);
+        let (_, _, ah) = found.ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        let segment = [ibv::Segment { addr: from.addr, len: from.len as u32, lkey: from.lkey }];
+        let peer = SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey };
+        let mut requests = self.qp.requests();
+        // SAFETY: the caller's promise.
+        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), None) };
+        sent.and_then(|()| requests.submit()).map_err(|error| failed(&error))
+    }
+
+    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
+        let segment = ibv::Segment { addr: into.addr, len: into.len as u32, lkey: into.lkey };
+        // SAFETY: the caller's promise.
+        unsafe { self.qp.receive(id, &[segment]) }.map_err(|error| failed(&error))
+    }
+
+    fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize> {
+        let polled = self.cq.poll(|entry| into.push_back(completion(entry)));
+        polled.map_err(|error| failed(&error))
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.cq.quiet();
+        self.cq.arm().map_err(|error| failed(&error))
+    }
+
+    fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+}
+
+fn completion(entry: &EfaCompletion) -> Completion {
+    let id = entry.id;
+    let done = entry.status == ibv::Status::SUCCESS;
+    match (entry.opcode, done) {
+        (EfaOpcode::Receive | EfaOpcode::WriteArrived, false) => Completion::Returned { id },
+        (EfaOpcode::Receive | EfaOpcode::WriteArrived, true) => {
+            let (handle, gid) = (entry.source_ah, entry.source_gid.map(|gid| gid.0));
+            let from = From { handle, gid, qpn: entry.source_qp as u16 };
+            Completion::Received { id, len: entry.len as usize, from }
+        }
+        _ => Completion::Sent { id, status: status(entry, done) },
+    }
+}
+
+/// As the device numbers what went wrong (`enum efa_io_comp_status` of its driver).
+fn status(entry: &EfaCompletion, done: bool) -> Status {
+    match entry.vendor {
+        _ if done => Status::Done,
+        1 => Status::Flushed,
+        9 => Status::NoDestination,
+        10 => Status::NotReady,
+        13 | 15 => Status::Unresponsive,
+        other => Status::Failed(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_device_is_read() {
+        let found = pci("0000:3b:00.1").unwrap();
+        assert_eq!((found.domain_id, found.bus_id, found.device_id, found.function_id), (0, 0x3b, 0, 1));
+        assert_eq!((pci("efa_0"), pci("")), (None, None));
+    }
+}
