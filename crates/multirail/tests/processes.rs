@@ -1,6 +1,7 @@
 //! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and comes back.
 
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Event, Region, Remote, Way};
 use ofi::{Errno, Hints};
@@ -9,10 +10,14 @@ use testkit::process::{Child, Line};
 const LEN: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
 
-testkit::roles!(owner);
+testkit::roles!(owner, cut_rail);
 
 fn agent(name: &str, rails: &str) -> Agent {
-    let config = Config { connect_timeout: Duration::from_secs(8), ..Config::default() };
+    let config = Config {
+        connect_timeout: Duration::from_secs(8),
+        stall_timeout: Duration::from_secs(2),
+        ..Config::default()
+    };
     let builder = Agent::builder(name).config(config).shared_memory(false);
     let builder = rails.split(',').fold(builder, |builder, rail| builder.rail(Hints::new().provider(rail)));
     builder.open().unwrap()
@@ -184,4 +189,77 @@ fn plans_of_an_earlier_incarnation_are_refused() {
     pair.exchange(&mut second, 2);
     second.line.say("end");
     second.finish();
+}
+
+/// Runs a script; what is wrong, if it fails.
+fn shell(script: &str) -> Result<(), String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+}
+
+/// The ports of an agent's rails: sockets of IPv4.
+fn ports(metadata: &[u8]) -> Vec<u16> {
+    let rails = multirail::wire::Metadata::parse(metadata).unwrap().rails;
+    rails.iter().map(|rail| u16::from_be_bytes([rail.address[2], rail.address[3]])).collect()
+}
+
+/// In a namespace of its own: two processes over two rails, of which one is cut at the sockets' ports alone, so that the peer looks alive.
+fn cut_rail(line: &mut Line, _: &[String]) {
+    let table = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
+    if let Err(why) = shell(table) {
+        return line.say(format!("NOT RUN: a_rail_is_cut_under_two_processes: {why}"));
+    }
+    let pair = Pair::new("udp,udp");
+    let mut child = Child::start("owner", &["udp,udp"]);
+    let there = unhex(&child.line.hear());
+    pair.agent.load(&there).unwrap();
+    let here = pair.agent.metadata().unwrap();
+    child.line.say(hex(&here));
+    (1..4).for_each(|seed| pair.exchange(&mut child, seed));
+    // Under way at the moment of the cut, and after it.
+    let mut posted: Vec<_> =
+        (0..4).map(|_| pair.plan(Way::Write).post_notify(&[3], LONG * 10).unwrap()).collect();
+    for port in [ports(&here)[1], ports(&there)[1]] {
+        shell(&format!("nft add rule ip cut in udp dport {port} counter drop")).unwrap();
+    }
+    let begin = Instant::now();
+    let mut done = 0;
+    while done < 5 {
+        posted.push(pair.plan(Way::Write).post_notify(&[3], LONG * 10).unwrap());
+        for transfer in posted.drain(..) {
+            match transfer.wait() {
+                Ok(()) => done += 1,
+                Err(error) => {
+                    assert_eq!(error.errno(), Errno::ETIMEDOUT);
+                    done = 0;
+                }
+            }
+        }
+        assert!(begin.elapsed() < LONG, "{:?} {:?}", pair.agent.counts(), pair.agent.paths("owner"));
+    }
+    let counts = pair.agent.counts();
+    assert!(counts.repeated + counts.fenced > 0, "the cut was noticed: {counts:?}");
+    let paths = pair.agent.paths("owner").unwrap();
+    assert!(paths.iter().any(|path| path.rail == 0 && path.up), "{paths:?}");
+    child.line.say("end");
+    while let Some(said) = child.line.try_hear() {
+        assert_eq!(said, "good 3", "no notification comes before its data");
+    }
+    child.finish();
+    line.say(format!("over: {counts:?}"));
+}
+
+#[test]
+fn a_rail_is_cut_under_two_processes() {
+    if let Err(why) = shell("unshare -Urn true") {
+        println!("NOT RUN: a_rail_is_cut_under_two_processes: {why}");
+        return;
+    }
+    let mut child = Child::start_under(&["unshare", "-Urn"], "cut_rail", &[], &[]);
+    println!("{}", child.line.hear());
+    child.finish();
 }
