@@ -19,6 +19,7 @@ pub fn test(report: &mut Report) {
     capi::test(report);
     report.add("documents", || docs::run(true));
     report.add("the book", book::build);
+    report.add("packages", packages);
 }
 
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.
@@ -30,6 +31,21 @@ fn tests() -> StepResult {
     }
     run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
+}
+
+/// Whether every crate that is meant for crates.io can be packed: versions, files, metadata. Nothing is compiled.
+fn packages() -> StepResult {
+    let workspace = [
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--allow-dirty",
+        "--exclude-lockfile",
+        "--offline",
+        "--quiet",
+    ];
+    let others = ["xtask", "ofi-tests", "ofi-benches", "efa-emulator"];
+    run(cargo(&workspace).args(others.iter().flat_map(|package| ["--exclude", package])))
 }
 
 /// What the tests left out: cases of the suite that do not apply or lack a device, and tests that are ignored.

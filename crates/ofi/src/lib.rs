@@ -1,4 +1,34 @@
-//! libfabric's object model for Rust programs.
+//! libfabric's object model for Rust programs: messages, tags, remote memory, atomic operations and collectives between processes
+//! and hosts, without a C library underneath.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ofi::{Hints, Node};
+//!
+//! let (alice, bob) = (Node::open(&Hints::new().provider("shm"))?, Node::open(&Hints::new().provider("shm"))?);
+//! let to_bob = alice.insert(&bob.name()?)?; // addresses are numbered
+//! bob.recv(vec![0; 64])?; // the buffer moves into the operation
+//! alice.send(b"hello, Bob".to_vec(), to_bob)?;
+//! let message = bob.wait(Duration::from_secs(1))?.expect("a message").ok()?; // and comes back with its completion
+//! assert_eq!(message.bytes(), b"hello, Bob");
+//! # Ok::<(), ofi::Error>(())
+//! ```
+//!
+//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes; or a [`Listener`]
+//! waits at an address that a [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `tokio` | nodes that are driven by tokio's reactor |
+//! | `verbs` | provider `verbs`: RDMA devices, by rdma-core, which is opened at run time |
+//! | `efa` | provider `efa`: EFA devices, likewise |
+//!
+//! Providers `shm` and `udp` are always there. Linux 5.1 or newer is needed.
+//!
+//! # Two layers
 //!
 //! There are two layers, and both have libfabric's names, so that its man pages are the reference.
 //!
@@ -10,6 +40,9 @@
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
 //! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("ofi needs Linux: its transports are built on memfd, pidfd and epoll");
 
 mod alias;
 mod any_buffer;
