@@ -501,7 +501,7 @@ fn pacing_spares_a_shallow_queue_and_costs_little_time() {
     let (paced, paced_time) = lost_on(&link, Congestion::Reno, 4_000_000);
     let (bursts, bursts_time) = lost_on(&link, Congestion::Bursts, 4_000_000);
     println!("lost {paced} in {paced_time:?} with pacing, {bursts} in {bursts_time:?} without");
-    assert!(paced * 2 < bursts, "lost {paced} with pacing and {bursts} without");
+    assert!(paced * 3 < bursts * 2, "lost {paced} with pacing and {bursts} without");
     assert!(paced_time < bursts_time.mul_f64(1.05), "{paced_time:?} with pacing and {bursts_time:?} without");
 }
 
@@ -517,8 +517,11 @@ fn pacing_does_not_stand_in_the_way_on_a_short_path() {
 fn losses_cost_what_they_must() {
     let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
     let clean = goodput(link.clone(), 1, 8_000_000);
-    let lossy = goodput(Link { loss: 1, ..link }, 1, 8_000_000);
-    assert!(lossy > 0.3 * clean, "0.1 % lost: {lossy:.0} bytes/s, none: {clean:.0}");
+    for (loss, part) in [(1, 0.5), (10, 0.2), (50, 0.05)] {
+        let lossy = goodput(Link { loss, ..link.clone() }, 1, 8_000_000);
+        println!("{:.1} % lost: {lossy:.0} bytes/s, none: {clean:.0}", loss as f64 / 10.0);
+        assert!(lossy > part * clean, "{loss} of 1,000 lost: {lossy:.0} bytes/s, none: {clean:.0}");
+    }
 }
 
 #[test]
@@ -690,7 +693,8 @@ fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
     net.run(Duration::from_millis(700)); // a probe, and some round trips
     let stats = net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0);
     let after = rate(&mut net, id, Duration::from_millis(500));
-    assert!(after > 0.1 * before, "{after:.0} bytes/s, {before:.0} before, {stats:?}");
+    println!("{before:.0} bytes/s before, {after:.0} after");
+    assert!(after > 0.8 * before, "{after:.0} bytes/s, {before:.0} before, {stats:?}");
 }
 
 /// The process of a peer that does not look answers for it before there is a session, too.

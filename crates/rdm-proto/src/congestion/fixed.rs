@@ -22,5 +22,7 @@ impl Controller for Fixed {
 
     fn on_silence(&mut self, _now: Instant) {}
 
+    fn on_heard(&mut self, _now: Instant) {}
+
     fn set_packet_size(&mut self, _bytes: u64) {}
 }

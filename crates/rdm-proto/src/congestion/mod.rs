@@ -28,6 +28,9 @@ pub trait Controller: Debug + Send {
     /// Nothing has been heard for several probe timeouts.
     fn on_silence(&mut self, now: Instant);
 
+    /// Something has been heard again. What left during the silence and is found to be lost tells nothing new.
+    fn on_heard(&mut self, now: Instant);
+
     /// Packets now have `bytes` at most.
     fn set_packet_size(&mut self, bytes: u64);
 }

@@ -34,6 +34,7 @@ impl Connection {
             (session.probe_count, session.unanswered) = (0, 0);
             session.probes = 0;
             session.largest_acked = session.largest_acked.max(Some(ack.largest));
+            session.end_silence(now);
             self.stats.lost += session.find_lost(&mut self.sender, now);
         }
         session.sent.forget();
@@ -89,6 +90,13 @@ impl Session {
             self.controller.on_acked(now, at, bytes, limited);
         }
         true
+    }
+
+    /// The peer is heard again, if it was not.
+    pub(super) fn end_silence(&mut self, now: Instant) {
+        if core::mem::take(&mut self.changed) {
+            self.controller.on_heard(now);
+        }
     }
 
     /// The peer knows that numbers up to `told` have come: those far below need not be told again, nor what is missing among them.

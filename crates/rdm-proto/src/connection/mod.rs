@@ -134,8 +134,8 @@ struct Session {
     probe_count: u32,
     /// The first of these probe timeouts.
     silent_from: Instant,
-    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path already counts as
-    /// changed since.
+    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path counts as changed
+    /// since, until something is heard.
     unanswered: u32,
     unanswered_from: Instant,
     changed: bool,
@@ -579,6 +579,7 @@ impl Connection {
         self.hear(now);
         if let Some(session) = &mut self.session {
             session.unanswered = 0;
+            session.end_silence(now);
         }
     }
 

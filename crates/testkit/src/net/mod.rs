@@ -178,6 +178,12 @@ impl Net {
             Application::new(here.address, here.incarnation, Random(self.random.bits()), stops);
     }
 
+    /// Grants so many bytes, and begins anew: all hosts are as just started.
+    pub fn grant(&mut self, bytes: u64) {
+        (self.config.params.window, self.config.params.in_flight) = (bytes, bytes);
+        (0..self.hosts.len()).for_each(|host| self.start(host));
+    }
+
     /// Gives two peers of a host each other's number.
     pub fn swap(&mut self, host: usize, one: u32, other: u32) {
         let here = &mut self.hosts[host];
@@ -431,7 +437,7 @@ impl Net {
 
     /// Begins cross traffic to a host, from outside: it takes what TCP would take of the link, for ever.
     pub fn rival(&mut self, target: usize) {
-        self.rival = Some((target, Rival::new(self.now)));
+        self.rival = Some((target, Rival::new(self.now, self.link.delay * 2)));
         self.schedule(self.now, What::Tick);
     }
 
@@ -569,7 +575,7 @@ impl Net {
                         rival.on_time(at);
                     }
                     self.move_rival();
-                    self.schedule(at + Duration::from_millis(10), What::Tick);
+                    self.schedule(at + Duration::from_millis(1), What::Tick);
                 }
                 // Not one that an earlier one has taken the place of: each would leave another behind.
                 What::Wake(host) if self.hosts[host].wakes_at != Some(at) => {}

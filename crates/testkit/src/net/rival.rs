@@ -1,5 +1,5 @@
-//! Cross traffic: a flow that always has something to send, and shares a link as TCP does (RFC 5681, with the losses told apart
-//! packet by packet, as with RFC 6675).
+//! Cross traffic: a flow that always has something to send, and shares a link as TCP does: NewReno's window (RFC 5681), with losses found
+//! packet by packet by those that overtook them, and the last ones of a window by a probe (RACK and TLP, RFC 8985).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,20 +23,35 @@ pub struct Rival {
     /// Losses of packets below have been answered.
     recovered: u64,
     heard: Instant,
+    /// The shortest round trip.
+    least: Duration,
+    /// One packet may go beyond the window.
+    probe: bool,
     /// Packets that have arrived.
     pub arrived: u64,
 }
 
 impl Rival {
-    /// With the window of RFC 6928.
-    pub fn new(now: Instant) -> Self {
+    /// With the window of RFC 6928, and the round trip that its handshake took.
+    pub fn new(now: Instant, least: Duration) -> Self {
         let (window, threshold) = (10.0, f64::MAX);
-        Self { window, threshold, next: 0, under_way: BTreeMap::new(), recovered: 0, heard: now, arrived: 0 }
+        let under_way = BTreeMap::new();
+        Self {
+            window,
+            threshold,
+            next: 0,
+            under_way,
+            recovered: 0,
+            heard: now,
+            least,
+            probe: false,
+            arrived: 0,
+        }
     }
 
     /// The next packet to send, if the window allows one.
     pub fn send(&mut self, now: Instant) -> Option<u64> {
-        if self.under_way.len() as f64 >= self.window {
+        if self.under_way.len() as f64 >= self.window && !std::mem::take(&mut self.probe) {
             return None;
         }
         let number = self.next;
@@ -47,15 +62,18 @@ impl Rival {
 
     /// A packet has been acknowledged.
     pub fn on_ack(&mut self, now: Instant, number: u64) {
-        if self.under_way.remove(&number).is_none() {
-            return;
-        }
+        let Some(sent) = self.under_way.remove(&number) else { return };
+        self.least = self.least.min(now.since(sent));
+        let reordering = self.least / 4;
         (self.heard, self.arrived) = (now, self.arrived + 1);
         if number >= self.recovered {
             self.window += if self.window < self.threshold { 1.0 } else { 1.0 / self.window };
         }
-        let lost: Vec<u64> =
-            self.under_way.range(..=number.saturating_sub(REORDERING)).map(|(n, _)| *n).collect();
+        let earlier = self.under_way.range(..number);
+        let lost: Vec<u64> = earlier
+            .filter(|(n, at)| **n + REORDERING <= number || **at + reordering <= sent)
+            .map(|(n, _)| *n)
+            .collect();
         for number in lost {
             self.under_way.remove(&number);
             if number >= self.recovered {
@@ -67,6 +85,7 @@ impl Rival {
 
     /// Looks whether it has waited for too long.
     pub fn on_time(&mut self, now: Instant) {
+        self.probe = !self.under_way.is_empty() && now.since(self.heard) > self.least * 2;
         if !self.under_way.is_empty() && now.since(self.heard) > TIMEOUT {
             self.under_way.clear();
             self.threshold = (self.window / 2.0).max(2.0);
