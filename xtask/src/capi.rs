@@ -23,13 +23,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// When a step of it fails.
 pub fn link(release: bool) -> Result<PathBuf, String> {
+    link_with(release, None)
+}
+
+/// As [`link`], with a feature more.
+///
+/// # Errors
+/// When a step of it fails.
+pub fn link_with(release: bool, feature: Option<&str>) -> Result<PathBuf, String> {
     let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
+    if let Some(feature) = feature {
+        build.args(["--features", feature]);
+    }
     if release {
         build.arg("--release");
     }
     run(&mut build)?;
     let built = built(release);
-    let folder = built.join("capi");
+    let folder = built.join(feature.map_or("capi".to_string(), |feature| format!("capi-{feature}")));
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
     // rustc would give GNU ld a version script of its own, and ld takes one: so the static library is linked here.
