@@ -1,5 +1,5 @@
-//! What a media flow's reader takes from a domain that anybody may write: definitions, and the files of a flow. The first byte says
-//! which.
+//! What a media flow's reader takes from a domain that anybody may write (definitions, and the files of a flow), and what a target
+//! or an initiator takes from anybody (messages, target infos). The first byte says which.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,6 +34,18 @@ pub fn mxl(input: &[u8]) -> bool {
     match kind {
         b'D' => definition(&String::from_utf8_lossy(bytes)),
         b'H' => BatchHints::parse(&String::from_utf8_lossy(bytes)).is_ok(),
+        // What parses encodes back to the same.
+        b'M' => mxl_fabrics::message::Message::parse(bytes).is_some_and(|message| {
+            assert_eq!(message.encode(), bytes);
+            true
+        }),
+        b'T' => mxl_fabrics::TargetInfo::parse(&String::from_utf8_lossy(bytes)).is_ok_and(|info| {
+            assert_eq!(
+                mxl_fabrics::TargetInfo::parse(&info.to_json()).expect("what was written parses"),
+                info
+            );
+            true
+        }),
         _ => files(&mut Input(bytes)),
     }
 }

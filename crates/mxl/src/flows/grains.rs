@@ -167,6 +167,11 @@ impl GrainReader {
         Ok(ReadGrain { slot, info: GrainInfo::new(index, grain, slot) })
     }
 
+    /// Whether the slot of a grain still is its own: nothing that was read of it until now is of another.
+    pub fn holds(&self, index: u64) -> bool {
+        protocol::unchanged(slot(&self.slots, index).words(), index)
+    }
+
     /// Waits for a grain without reading it.
     pub(crate) fn wait_for(&self, index: u64, slices: u16, wait: Wait) -> Result<Grain, Error> {
         let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());

@@ -133,6 +133,17 @@ impl SampleReader {
         Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
     }
 
+    /// Whether nothing from sample `start` on, of what was read until now, was overwritten.
+    pub fn holds(&self, start: u64) -> bool {
+        protocol::samples_unchanged(self.flow.words(), start, self.ring.length)
+    }
+
+    /// Where the first channel's ring begins: mapped as long as the reader, each channel's ring behind the one before. Another
+    /// process may write it at any time.
+    pub fn base(&self) -> *const u8 {
+        self.ring.bytes().as_ptr()
+    }
+
     /// Waits for samples without reading them.
     pub(crate) fn wait_for(&self, index: u64, count: u64, wait: Wait) -> Result<(), Error> {
         let (words, length) = (self.flow.words(), self.ring.length);
@@ -205,7 +216,7 @@ impl ReadSamples<'_> {
 
     /// Whether everything that was read until now was current.
     pub fn still_valid(&self) -> bool {
-        protocol::samples_unchanged(self.reader.flow.words(), self.first, self.reader.ring.length)
+        self.reader.holds(self.first)
     }
 }
 

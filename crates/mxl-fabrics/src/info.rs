@@ -1,0 +1,183 @@
+//! Where a target is: JSON that the C++ SDK's tools read and write, with keys of ours that they ignore.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use crate::message::{LONGEST_ADDRESS, VERSION};
+use crate::{Error, Provider, Result};
+
+/// Regions of one target, at most: more than any ring has slots.
+const MOST_REGIONS: usize = 65_536;
+
+/// Where a target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetInfo {
+    /// Names the target; a target that is set up again under its old address keeps it if its caller says so.
+    pub id: u64,
+    /// Over what it is reached.
+    pub provider: Provider,
+    /// libfabric's number of the address's format.
+    pub format: u32,
+    /// The address of its endpoint.
+    pub address: Vec<u8>,
+    /// Memory that may be written, as the C++ SDK lists it. Ours grants memory when it is written.
+    pub regions: Vec<RegionInfo>,
+    /// The protocol of this library that the target speaks; `None` for one of the C++ SDK.
+    pub version: Option<u16>,
+}
+
+/// Memory of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// Of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Protects it.
+    pub rkey: u64,
+}
+
+fn bad(what: impl Into<String>) -> Error {
+    Error::Info(what.into())
+}
+
+fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a Value> {
+    object.get(name).ok_or_else(|| bad(format!("no {name}")))
+}
+
+fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str> {
+    let value = field(object, name)?;
+    value.as_str().ok_or_else(|| bad(format!("{name} is {value}, no string")))
+}
+
+/// A number of 64 bits, which is written as a string.
+fn number(object: &Map<String, Value>, name: &str) -> Result<u64> {
+    let text = text(object, name)?;
+    text.parse().map_err(|_| bad(format!("{name} is \"{text}\", no number of 64 bits")))
+}
+
+impl TargetInfo {
+    /// From JSON. Keys that mean nothing to us are ignored.
+    ///
+    /// # Errors
+    /// [`Error::Info`] says what is wrong.
+    pub fn parse(text_of: &str) -> Result<Self> {
+        let root: Value =
+            serde_json::from_str(text_of).map_err(|error| bad(format!("malformed JSON: {error}")))?;
+        let root = root.as_object().ok_or_else(|| bad("the JSON is no object"))?;
+        let format = field(root, "addressFormat")?.as_u64().and_then(|format| u32::try_from(format).ok());
+        let address = STANDARD
+            .decode(text(root, "fabricAddress")?)
+            .map_err(|error| bad(format!("fabricAddress is no base64: {error}")))?;
+        if address.is_empty() || address.len() > LONGEST_ADDRESS {
+            return Err(bad(format!("an address of {} bytes", address.len())));
+        }
+        let regions = field(root, "regions")?.as_array().ok_or_else(|| bad("regions is no list"))?;
+        if regions.len() > MOST_REGIONS {
+            return Err(bad(format!("{} regions", regions.len())));
+        }
+        let region = |value: &Value| {
+            let region = value.as_object().ok_or_else(|| bad(format!("a region is {value}")))?;
+            let (addr, len, rkey) =
+                (number(region, "addr")?, number(region, "len")?, number(region, "rkey")?);
+            Ok(RegionInfo { addr, len, rkey })
+        };
+        let version = match root.get("ofi") {
+            None => None,
+            Some(ours) => {
+                let version =
+                    ours.get("version").and_then(Value::as_u64).and_then(|wide| u16::try_from(wide).ok());
+                Some(version.ok_or_else(|| bad("ofi.version is no number of a version"))?)
+            }
+        };
+        Ok(Self {
+            id: number(root, "id")?,
+            provider: text(root, "provider")?.parse().map_err(|error: Error| bad(error.to_string()))?,
+            format: format.ok_or_else(|| bad("addressFormat is no number of a format"))?,
+            address,
+            regions: regions.iter().map(region).collect::<Result<_>>()?,
+            version,
+        })
+    }
+
+    /// As JSON in one line, the keys in their order.
+    pub fn to_json(&self) -> String {
+        let region = |RegionInfo { addr, len, rkey }: &RegionInfo| json!({ "addr": addr.to_string(), "len": len.to_string(), "rkey": rkey.to_string() });
+        let mut root = json!({
+            "addressFormat": self.format,
+            "fabricAddress": STANDARD.encode(&self.address),
+            "id": self.id.to_string(),
+            "provider": self.provider.name(),
+            "regions": self.regions.iter().map(region).collect::<Vec<_>>(),
+        });
+        if let Some(version) = self.version {
+            root["ofi"] = json!({ "version": version });
+        }
+        root.to_string()
+    }
+
+    /// Checks that this library can write to the target.
+    ///
+    /// # Errors
+    /// [`Error::Info`] if not.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.version {
+            Some(VERSION) => Ok(()),
+            Some(other) => Err(bad(format!("the target speaks version {other}, we speak {VERSION}"))),
+            None => Err(bad(format!(
+                "the target is one of the C++ SDK, whose {} protocol this library does not speak: run a target of this \
+                 library there",
+                self.provider
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the C++ SDK writes it, for a target over TCP.
+    const OF_CPP: &str = r#"{"addressFormat":2,"fabricAddress":"AgCZ+X8AAAEAAAAAAAAAAA==","id":"10481740762860756472","provider":"tcp","regions":[{"addr":"0","len":"5537792","rkey":"10160052299842048269"}]}"#;
+
+    #[test]
+    fn an_info_of_cpp_is_read_and_written_as_it_is() {
+        let info = TargetInfo::parse(OF_CPP).unwrap();
+        assert_eq!((info.id, info.format, info.address.len()), (10_481_740_762_860_756_472, 2, 16));
+        assert_eq!(info.regions, [RegionInfo { addr: 0, len: 5_537_792, rkey: 10_160_052_299_842_048_269 }]);
+        assert_eq!(info.to_json(), OF_CPP);
+        assert!(info.check().unwrap_err().to_string().contains("C++ SDK"));
+    }
+
+    #[test]
+    fn keys_of_ours_survive_and_unknown_ones_are_ignored() {
+        let info = TargetInfo { version: Some(VERSION), ..TargetInfo::parse(OF_CPP).unwrap() };
+        let text = info.to_json();
+        assert_eq!(TargetInfo::parse(&text).unwrap(), info);
+        info.check().unwrap();
+        let more = text.replacen('{', r#"{"aNewKey":{"deep":[1]},"#, 1);
+        assert_eq!(TargetInfo::parse(&more).unwrap(), info);
+    }
+
+    #[test]
+    fn what_is_no_info_is_refused_with_its_reason() {
+        for (from, to, why) in [
+            (r#""id":"10481740762860756472""#, r#""id":12"#, "id is 12"),
+            (r#""id":"10481740762860756472","#, "", "no id"),
+            ("AgCZ", "?", "base64"),
+            ("AgCZ+X8AAAEAAAAAAAAAAA==", "", "address of 0 bytes"),
+            (r#""tcp""#, r#""carrier pigeon""#, "provider"),
+            (r#""addressFormat":2"#, r#""addressFormat":-1"#, "addressFormat"),
+            ("5537792", "-1", "len"),
+            ("[{", "[7,{", "a region is 7"),
+        ] {
+            let text = OF_CPP.replacen(from, to, 1);
+            let error = TargetInfo::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        for text in ["", "[]", "{"] {
+            assert!(TargetInfo::parse(text).is_err());
+        }
+    }
+}

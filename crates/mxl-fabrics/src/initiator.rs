@@ -1,0 +1,702 @@
+//! The end that sends: a queue for each target, emptied as credits and room allow.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use ofi::FiAddr;
+
+use crate::link::{Happened, Link, Memory, OpId};
+use crate::message::{Commit, Message, Remote, VERSION, Why};
+use crate::shape::{self, PIECES, Rings, Span};
+use crate::{Error, Provider, Result, TargetInfo};
+
+/// How often a target that does not answer is greeted.
+const GREET_EVERY: Duration = Duration::from_millis(250);
+/// How often a slot is asked for again.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How long a target may leave a question unanswered before it is greeted anew.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Transfers that wait for one target, at most; older ones are given up.
+const QUEUED: usize = 1024;
+/// What a caller who does not look may miss.
+const EVENTS: usize = 4096;
+/// How long a wait sleeps between two looks.
+const NAP: Duration = Duration::from_micros(50);
+
+/// What became of a transfer, or of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transfer {
+    /// It is in the target's ring.
+    Done {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// It did not reach the target.
+    Lost {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// The source's writer overwrote it while it was sent: the target was told that the grain is invalid.
+    Torn {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// The target takes transfers from now on.
+    Connected {
+        /// [`TargetInfo::id`].
+        target: u64,
+    },
+    /// It takes none; it is greeted until it does.
+    Disconnected {
+        /// [`TargetInfo::id`].
+        target: u64,
+    },
+}
+
+/// How a target stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerState {
+    /// It is greeted, and has not answered.
+    Connecting,
+    /// It takes transfers.
+    Connected,
+    /// It said why it takes none; it is greeted again.
+    Refused(Why),
+}
+
+/// What was counted of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerStats {
+    /// Transfers that arrived.
+    pub done: u64,
+    /// Transfers that did not.
+    pub lost: u64,
+    /// Transfers whose source was overwritten meanwhile.
+    pub torn: u64,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Times that it was connected.
+    pub connected: u64,
+    /// Writes and messages that failed.
+    pub failed: u64,
+}
+
+enum Source {
+    Grains(GrainReader),
+    Samples(SampleReader),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Grain { start: u16, end: u16, invalid: bool },
+    Samples { count: u64 },
+}
+
+/// A transfer that waits, or of which a part was posted.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    index: u64,
+    what: What,
+    /// Writes that were posted.
+    posted: usize,
+    /// Its number, once something was posted.
+    number: Option<u64>,
+}
+
+/// A commit of which writes are under way.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    index: u64,
+    /// Samples of the batch; 0 for grains.
+    count: u64,
+    bytes: u64,
+    /// Writes that were posted and have not ended.
+    left: usize,
+    /// All of them were posted.
+    is_posted: bool,
+    /// It had a payload, which may have been torn.
+    is_judged: bool,
+}
+
+struct Peer {
+    info: TargetInfo,
+    addr: Option<FiAddr>,
+    state: PeerState,
+    nonce: u64,
+    token: u64,
+    greet: Instant,
+    grants: HashMap<u64, Remote>,
+    rings: (Remote, u64),
+    until: u64,
+    /// The end of the last batch that was posted, or for which room was asked.
+    position: Option<u64>,
+    /// Since when an answer is waited for, and when the question was last put.
+    asked: Option<(Instant, Instant)>,
+    jobs: VecDeque<Job>,
+    /// Commits whose writes are complete, and whether they are whole.
+    verdicts: VecDeque<(u64, bool)>,
+    /// Operations under way, and the commits that they are writes of; messages are of none.
+    flights: HashMap<OpId, Option<u64>>,
+    sent: BTreeMap<u64, Sent>,
+    number: u64,
+    stats: PeerStats,
+}
+
+/// Sends a flow to targets.
+pub struct Initiator {
+    // In this order: the endpoint is closed before the rings go that it writes from.
+    link: Link,
+    source: Source,
+    geometry: Geometry,
+    provider: Provider,
+    peers: Vec<Peer>,
+    events: VecDeque<Transfer>,
+    nonce: u64,
+}
+
+impl Initiator {
+    /// Opens a flow of `domain` to send it.
+    ///
+    /// # Errors
+    /// [`Error::Flow`] if the flow cannot be read; [`Error::Stack`] and [`Error::Argument`] if the provider offers nothing there.
+    pub fn open(
+        domain: &Domain,
+        flow: Uuid,
+        provider: Provider,
+        (node, service): (Option<&str>, Option<&str>),
+    ) -> Result<Self> {
+        let geometry = domain.definition(flow)?.geometry();
+        let source = match geometry {
+            Geometry::Grains { .. } => Source::Grains(domain.read_grains(flow)?),
+            Geometry::Samples { .. } => Source::Samples(domain.read_samples(flow)?),
+        };
+        let link = Link::open(provider, node, service)?;
+        let nonce =
+            getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))?;
+        Ok(Self { link, source, geometry, provider, peers: Vec::new(), events: VecDeque::new(), nonce })
+    }
+
+    /// Adds a target. It is greeted by [`poll`](Self::poll), until it answers, and again whenever it is lost.
+    ///
+    /// # Errors
+    /// [`Error::Info`] for a target that this library, or this provider, does not reach; [`Error::Exists`].
+    pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
+        info.check()?;
+        if info.provider.of_stack() != self.provider.of_stack() {
+            let what = format!("the target is reached over {}, not {}", info.provider, self.provider);
+            return Err(Error::Info(what));
+        }
+        if self.peers.iter().any(|peer| peer.info.id == info.id) {
+            return Err(Error::Exists(info.id));
+        }
+        self.peers.push(Peer {
+            info: info.clone(),
+            addr: None,
+            state: PeerState::Connecting,
+            nonce: 0,
+            token: 0,
+            greet: Instant::now(),
+            grants: HashMap::new(),
+            rings: (Remote::default(), 0),
+            until: 0,
+            position: None,
+            asked: None,
+            jobs: VecDeque::new(),
+            verdicts: VecDeque::new(),
+            flights: HashMap::new(),
+            sent: BTreeMap::new(),
+            number: 0,
+            stats: PeerStats::default(),
+        });
+        Ok(())
+    }
+
+    /// Removes a target. What was not sent is not.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn remove(&mut self, id: u64) -> Result<()> {
+        let at = self.peers.iter().position(|peer| peer.info.id == id).ok_or(Error::NotFound(id))?;
+        let peer = self.peers.swap_remove(at);
+        if let Some(addr) = peer.addr {
+            if peer.state == PeerState::Connected {
+                // Not told, it learns it from the next initiator.
+                let _ = self.link.send(addr, &Message::Bye { token: peer.token });
+            }
+            self.link.remove(addr);
+        }
+        Ok(())
+    }
+
+    /// Each target's id, how it stands, and what was counted of it.
+    pub fn targets(&self) -> impl Iterator<Item = (u64, PeerState, PeerStats)> {
+        self.peers.iter().map(|peer| (peer.info.id, peer.state, peer.stats))
+    }
+
+    /// How a target stands, and what was counted of it.
+    pub fn target(&self, id: u64) -> Option<(PeerState, PeerStats)> {
+        self.targets().find(|(other, ..)| *other == id).map(|(_, state, stats)| (state, stats))
+    }
+
+    /// Sends slices `start..end` of a grain to all targets, or with `0..0` only that it is invalid. Never waits: what has no
+    /// room is queued. A target that is not connected loses it.
+    ///
+    /// # Errors
+    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, or `start` beyond `end`.
+    pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
+        let Source::Grains(reader) = &self.source else {
+            return Err(Error::Argument("the flow has samples, no grains".into()));
+        };
+        if start > end {
+            return Err(Error::Argument(format!("slices {start} to {end}")));
+        }
+        let grain = reader.read_slices(index, end, Wait::Not)?.info();
+        let end = end.min(grain.total_slices);
+        self.queue(Job {
+            index,
+            what: What::Grain { start: start.min(end), end, invalid: grain.is_invalid() || end == 0 },
+            posted: 0,
+            number: None,
+        });
+        Ok(())
+    }
+
+    /// Sends a whole grain to all targets.
+    ///
+    /// # Errors
+    /// As [`send_slices`](Self::send_slices).
+    pub fn send(&mut self, index: u64) -> Result<()> {
+        self.send_slices(index, 0, u16::MAX)
+    }
+
+    /// Sends the `count` samples before `index` to all targets, as [`send_slices`](Self::send_slices) does.
+    ///
+    /// # Errors
+    /// [`Error::Flow`] if they are not there; [`Error::Argument`] for a flow of grains, no samples or too many, or more channels
+    /// than one batch can carry.
+    pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
+        let Source::Samples(reader) = &self.source else {
+            return Err(Error::Argument("the flow has grains, no samples".into()));
+        };
+        if count == 0 || count > u64::from(u16::MAX) || count > index {
+            return Err(Error::Argument(format!("{count} samples before {index}")));
+        }
+        // In the worst case a channel's window is three pieces.
+        if !shape::fits(reader.channels() as usize * 3) {
+            return Err(Error::Argument(format!(
+                "{} channels are more than a batch carries",
+                reader.channels()
+            )));
+        }
+        reader.read(index, count, Wait::Not)?;
+        self.queue(Job { index, what: What::Samples { count }, posted: 0, number: None });
+        Ok(())
+    }
+
+    fn queue(&mut self, job: Job) {
+        for at in 0..self.peers.len() {
+            let peer = &mut self.peers[at];
+            let gone = match peer.state {
+                PeerState::Connected if peer.jobs.len() < QUEUED => {
+                    peer.jobs.push_back(job);
+                    continue;
+                }
+                // The newest is what somebody wants to see. The front may be posted in part.
+                PeerState::Connected => {
+                    let oldest = peer.jobs.remove(1).map_or(job.index, |oldest| oldest.index);
+                    peer.jobs.push_back(job);
+                    oldest
+                }
+                _ => job.index,
+            };
+            self.lose(at, gone);
+        }
+        for at in 0..self.peers.len() {
+            self.pump(at);
+        }
+    }
+
+    /// Drives all targets. Never blocks. Whether something happened.
+    ///
+    /// # Errors
+    /// [`Error::Stack`] when the endpoint is broken; a target's failure is its [`PeerState`].
+    pub fn poll(&mut self) -> Result<bool> {
+        let mut happened = Vec::new();
+        let was_busy = self.link.poll(&mut happened)?;
+        for happened in happened {
+            match happened {
+                Happened::Ended(op, result) => self.ended(op, result.is_ok()),
+                Happened::Message(message) => self.said(message),
+                // Nobody writes to an initiator.
+                Happened::Arrived(_) | Happened::Nonsense => {}
+            }
+        }
+        for at in 0..self.peers.len() {
+            self.greet(at);
+            self.pump(at);
+        }
+        Ok(was_busy)
+    }
+
+    /// The oldest event that was not fetched.
+    pub fn event(&mut self) -> Option<Transfer> {
+        self.events.pop_front()
+    }
+
+    /// Polls until everything that was handed in has arrived or is lost. Whether that was within the time.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
+        let is_idle =
+            |peer: &Peer| peer.jobs.is_empty() && peer.flights.is_empty() && peer.verdicts.is_empty();
+        self.wait(timeout, |this| this.peers.iter().all(is_idle))
+    }
+
+    /// Polls until all targets are connected. Whether that was within the time.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn connect(&mut self, timeout: Duration) -> Result<bool> {
+        self.wait(timeout, |this| this.peers.iter().all(|peer| peer.state == PeerState::Connected))
+    }
+
+    fn wait(&mut self, timeout: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
+        let begin = Instant::now();
+        loop {
+            let was_busy = self.poll()?;
+            if is_done(self) || begin.elapsed() >= timeout {
+                return Ok(is_done(self));
+            }
+            if !was_busy {
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Transfer) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    fn lose(&mut self, at: usize, index: u64) {
+        let peer = &mut self.peers[at];
+        peer.stats.lost += 1;
+        let target = peer.info.id;
+        self.tell(Transfer::Lost { target, index });
+    }
+
+    /// Says who we are, to a target that is not connected.
+    fn greet(&mut self, at: usize) {
+        let now = Instant::now();
+        if self.peers[at].state == PeerState::Connected || now < self.peers[at].greet {
+            return;
+        }
+        self.nonce = self.nonce.wrapping_add(1);
+        let (nonce, geometry) = (self.nonce, shape::numbers(&self.geometry));
+        let (format, address) = self.link.name.clone();
+        let Self { link, peers, .. } = self;
+        let peer = &mut peers[at];
+        peer.greet = now + GREET_EVERY;
+        if peer.addr.is_none() {
+            peer.addr = link.insert(peer.info.format, &peer.info.address).ok();
+        }
+        let Some(addr) = peer.addr else { return };
+        let hello =
+            Message::Hello { version: VERSION, target: peer.info.id, nonce, geometry, format, address };
+        match link.send(addr, &hello) {
+            Ok(Some(op)) => {
+                peer.nonce = nonce;
+                peer.flights.insert(op, None);
+            }
+            Ok(None) => {}
+            Err(_) => self.part(at),
+        }
+    }
+
+    /// The target is lost, and what waited for it.
+    fn part(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        let was_connected = peer.state == PeerState::Connected;
+        let gone: Vec<u64> = peer.jobs.drain(..).map(|job| job.index).collect();
+        // Of a batch that was posted in part, the rest is a job.
+        let sent = std::mem::take(&mut peer.sent).into_values().filter(|sent| sent.is_posted);
+        let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
+        peer.flights.clear();
+        peer.grants.clear();
+        peer.verdicts.clear();
+        (peer.asked, peer.position, peer.number, peer.until) = (None, None, 0, 0);
+        peer.state = PeerState::Connecting;
+        peer.nonce = 0;
+        peer.greet = Instant::now() + GREET_EVERY;
+        if let Some(addr) = peer.addr.take() {
+            self.link.remove(addr);
+        }
+        let target = peer.info.id;
+        gone.into_iter().for_each(|index| self.lose(at, index));
+        if was_connected {
+            self.tell(Transfer::Disconnected { target });
+        }
+    }
+
+    fn ended(&mut self, op: OpId, is_ok: bool) {
+        let Some(at) = self.peers.iter().position(|peer| peer.flights.contains_key(&op)) else { return };
+        let peer = &mut self.peers[at];
+        let number = peer.flights.remove(&op).flatten();
+        if !is_ok {
+            peer.stats.failed += 1;
+            return self.part(at);
+        }
+        let Some(number) = number else { return };
+        if let Some(sent) = peer.sent.get_mut(&number) {
+            sent.left -= 1;
+        }
+        self.judge(at, number);
+    }
+
+    /// Says what a commit is worth, once all of its writes are complete.
+    fn judge(&mut self, at: usize, number: u64) {
+        let peer = &mut self.peers[at];
+        let Some(&sent) = peer.sent.get(&number) else { return };
+        if !sent.is_posted || sent.left > 0 {
+            return;
+        }
+        peer.sent.remove(&number);
+        let Sent { index, count, bytes, is_judged, .. } = sent;
+        let target = peer.info.id;
+        peer.stats.bytes += bytes;
+        let is_whole = match &self.source {
+            _ if !is_judged => true,
+            Source::Grains(reader) => reader.holds(index),
+            Source::Samples(reader) => reader.holds(index.saturating_sub(count)),
+        };
+        if is_judged {
+            peer.verdicts.push_back((number, is_whole));
+        }
+        if is_whole {
+            peer.stats.done += 1;
+            self.tell(Transfer::Done { target, index });
+        } else {
+            peer.stats.torn += 1;
+            self.tell(Transfer::Torn { target, index });
+        }
+    }
+
+    fn said(&mut self, message: Message) {
+        let by_token = |of: u64| move |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
+        match message {
+            Message::Welcome { nonce, token, rings, length } => {
+                let greeted = |peer: &Peer| peer.nonce == nonce && peer.state != PeerState::Connected;
+                let Some(at) = self.peers.iter().position(greeted) else { return };
+                let peer = &mut self.peers[at];
+                (peer.token, peer.rings, peer.state) = (token, (rings, length), PeerState::Connected);
+                peer.stats.connected += 1;
+                let target = peer.info.id;
+                self.tell(Transfer::Connected { target });
+            }
+            Message::Refused { nonce, why } => {
+                let Some(at) = self.peers.iter().position(|peer| peer.nonce == nonce) else { return };
+                self.part(at);
+                self.peers[at].state = PeerState::Refused(why);
+                // Who was replaced does not fight for the target.
+                let wait = if why == Why::Replaced { PATIENCE * 5 } else { PATIENCE };
+                self.peers[at].greet = Instant::now() + wait;
+            }
+            Message::Grant { token, index, payload } => {
+                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                if peer.grants.len() < QUEUED {
+                    peer.grants.insert(index, payload);
+                    peer.asked = None;
+                }
+            }
+            Message::Room { token, until } => {
+                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                (peer.until, peer.asked) = (peer.until.max(until), None);
+            }
+            // These are an initiator's.
+            Message::Hello { .. }
+            | Message::Open { .. }
+            | Message::Invalid { .. }
+            | Message::Bye { .. }
+            | Message::Verdict { .. } => {}
+        }
+    }
+
+    /// Posts what waits for a target, as far as there is room.
+    fn pump(&mut self, at: usize) {
+        while self.peers[at].state == PeerState::Connected {
+            match self.step(at) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(target: "mxl::fabrics", %error, "a target cannot be written");
+                    self.peers[at].stats.failed += 1;
+                    return self.part(at);
+                }
+            }
+        }
+    }
+
+    /// Posts one thing. Whether there may be more.
+    fn step(&mut self, at: usize) -> Result<bool, ofi::Error> {
+        let peer = &mut self.peers[at];
+        let Some(addr) = peer.addr else { return Ok(false) };
+        if let Some(&(number, is_whole)) = peer.verdicts.front() {
+            let message = Message::Verdict { token: peer.token, number, whole: is_whole.into() };
+            let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
+            peer.verdicts.pop_front();
+            peer.flights.insert(op, None);
+            return Ok(true);
+        }
+        let Some(&job) = peer.jobs.front() else { return Ok(false) };
+        match job.what {
+            What::Grain { start, end, invalid } => self.step_grain(at, addr, job, (start, end, invalid)),
+            What::Samples { count } => self.step_samples(at, addr, job, count),
+        }
+    }
+
+    fn step_grain(
+        &mut self,
+        at: usize,
+        addr: FiAddr,
+        job: Job,
+        (start, end, invalid): (u16, u16, bool),
+    ) -> Result<bool, ofi::Error> {
+        let index = job.index;
+        let Source::Grains(reader) = &self.source else { return Ok(false) };
+        let Ok(grain) = reader.read_slices(index, 0, Wait::Not) else {
+            // The source's writer was faster.
+            self.peers[at].jobs.pop_front();
+            self.lose(at, index);
+            return Ok(true);
+        };
+        let source = Memory { addr: grain.as_ptr().cast_mut(), len: grain.len() };
+        let peer = &mut self.peers[at];
+        let Some(&payload) = peer.grants.get(&index) else {
+            // What is under way is of lower indices, or of this one.
+            let floor = peer.sent.values().map(|sent| sent.index).min();
+            return self.ask(at, addr, index, floor.unwrap_or(index).min(index));
+        };
+        let spans = shape::slices(&self.geometry, start, end);
+        let bytes: u64 = spans.iter().map(|span| span.len).sum();
+        let number = peer.number;
+        let is_judged = !invalid && !spans.is_empty();
+        let posted = if !is_judged {
+            self.link.send(addr, &Message::Invalid { token: peer.token, number, index })?
+        } else {
+            let commit = Commit::Grain { number: number as u8, index: index as u16, end };
+            // SAFETY: the slot is mapped as long as the reader, which outlives the link; its writer may change it, which `holds` tells.
+            unsafe { self.link.write(addr, source, payload, &spans, commit.encode())? }
+        };
+        let Some(op) = posted else { return Ok(false) };
+        peer.number += 1;
+        peer.jobs.pop_front();
+        peer.flights.insert(op, Some(number));
+        peer.sent.insert(number, Sent { index, count: 0, bytes, left: 1, is_posted: true, is_judged });
+        let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
+        if end >= slices || invalid {
+            // The target closes the slot when it is complete. Lower ones are given up.
+            peer.grants.retain(|granted, _| *granted > index);
+        }
+        Ok(true)
+    }
+
+    fn step_samples(&mut self, at: usize, addr: FiAddr, job: Job, count: u64) -> Result<bool, ofi::Error> {
+        let Source::Samples(reader) = &self.source else { return Ok(false) };
+        let index = job.index;
+        let Ok(samples) = reader.read(index, count, Wait::Not) else {
+            // A batch of which a part was posted must be ended: with what is there, and told as torn.
+            if job.posted == 0 {
+                self.peers[at].jobs.pop_front();
+                self.lose(at, index);
+                return Ok(true);
+            }
+            self.part(at);
+            return Ok(false);
+        };
+        let stride = samples.stride();
+        let base = reader.base();
+        let source = Memory { addr: base.cast_mut(), len: stride * reader.channels() as usize };
+        let rings = Rings { length: stride as u64 / reader.word(), word: reader.word() };
+        let (channels, start) = (reader.channels(), index - count);
+        let peer = &mut self.peers[at];
+        let (remote, length) = peer.rings;
+        if length / 2 < count {
+            self.peers[at].jobs.pop_front();
+            self.lose(at, index);
+            return Ok(true);
+        }
+        if peer.position != Some(start) || index > peer.until {
+            if !peer.sent.is_empty() {
+                return Ok(false); // room comes with what is under way, and a new position is taken after it
+            }
+            if peer.position != Some(start) {
+                (peer.position, peer.until) = (Some(start), 0);
+            }
+            return self.ask(at, addr, start, start);
+        }
+        let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
+        let parts: Vec<&[Span]> = spans.chunks(PIECES).collect();
+        let Some(part) = parts.get(job.posted) else { return Ok(false) };
+        let number = job.number.unwrap_or(peer.number);
+        let commit = Commit::Samples {
+            number: number as u8,
+            parts: (parts.len() - 1) as u8,
+            index: index as u32,
+            count: count as u16,
+        };
+        // SAFETY: the rings are mapped as long as the reader, which outlives the link; their writer may change them, which `holds` tells.
+        let Some(op) = (unsafe { self.link.write(addr, source, remote, part, commit.encode())? }) else {
+            return Ok(false);
+        };
+        let is_last = job.posted + 1 == parts.len();
+        let sent = Sent { index, count, bytes: 0, left: 0, is_posted: false, is_judged: true };
+        let sent = peer.sent.entry(number).or_insert(sent);
+        sent.bytes += part.iter().map(|span| span.len).sum::<u64>();
+        (sent.left, sent.is_posted) = (sent.left + 1, is_last);
+        peer.flights.insert(op, Some(number));
+        if job.posted == 0 {
+            peer.number += 1;
+        }
+        if is_last {
+            peer.jobs.pop_front();
+            peer.position = Some(index);
+        } else if let Some(job) = peer.jobs.front_mut() {
+            (job.posted, job.number) = (job.posted + 1, Some(number));
+        }
+        Ok(true)
+    }
+
+    /// Asks a target for room. A target that does not answer is lost.
+    fn ask(&mut self, at: usize, addr: FiAddr, index: u64, floor: u64) -> Result<bool, ofi::Error> {
+        let now = Instant::now();
+        let peer = &mut self.peers[at];
+        let is_quiet = peer.sent.is_empty();
+        match peer.asked {
+            Some((since, _)) if is_quiet && now - since > PATIENCE => {
+                self.part(at);
+                return Ok(false);
+            }
+            Some((_, last)) if now - last < ASK_EVERY => return Ok(false),
+            _ => {}
+        }
+        if let Some(op) = self.link.send(addr, &Message::Open { token: peer.token, index, floor })? {
+            peer.asked = Some((peer.asked.map_or(now, |(since, _)| since), now));
+            peer.flights.insert(op, None);
+        }
+        Ok(false)
+    }
+}

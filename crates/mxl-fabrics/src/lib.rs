@@ -1,0 +1,43 @@
+//! Media flows between hosts: an [`Initiator`] reads a flow and writes it into the rings of [`Target`]s, by remote writes over
+//! any provider of `ofi`.
+//!
+//! A target makes the flow and publishes what arrives by itself: a reader of its flow sees a slice when it is there. It says
+//! where it is by a [`TargetInfo`], whose JSON the C++ SDK's tools can carry. An initiator has a queue for each of its
+//! targets: a call that hands it a grain never waits and is never refused for want of room, and one target's failure is no
+//! other's. Either side may be restarted under the same address; the other finds it again.
+//!
+//! # What goes over the wire
+//!
+//! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else are
+//! short messages ([`message::Message`]). Headers of grains are never written by a peer: what it says of a grain is checked
+//! and then published by the target itself.
+//!
+//! # Invariants
+//!
+//! I1. A slot is written by a peer only between the target's opening it for one index (`GRANT`) and the target's learning
+//!     that the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is under way). So the
+//!     rules of `mxl::protocol` hold for readers of the target's flow.
+//! I2. A new initiator gets new keys, and the old ones end before: nothing of the old one's arrives later.
+//! I3. Commits are published in the order of their numbers, each when all of its parts are there: providers may
+//!     deliver writes in any order.
+//! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last write was
+//!     complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
+//!
+//! The wire is that of this library, not of the C++ SDK: both ends are ours. Whoever can send to a target's endpoint and knows the
+//! numbers in its info may write its flow; `udp` has keys for networks that are not trusted (`docs/threat-model.md`).
+
+pub mod demo;
+mod error;
+mod info;
+mod initiator;
+mod link;
+pub mod message;
+mod provider;
+mod shape;
+mod target;
+
+pub use error::{Error, Result};
+pub use info::{RegionInfo, TargetInfo};
+pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
+pub use provider::Provider;
+pub use target::{Received, Target, TargetStats};

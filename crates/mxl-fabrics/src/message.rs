@@ -1,0 +1,356 @@
+//! What is said beside payloads: short messages, and the CQ data of remote writes. Little-endian.
+//!
+//! Everything here may come from anybody. A message that is none is `None`, and is counted.
+
+/// Bytes of the longest message.
+pub const LONGEST: usize = 512;
+/// The protocol of this library. Another is refused.
+pub const VERSION: u16 = 1;
+/// Bytes of the longest address of an endpoint.
+pub const LONGEST_ADDRESS: usize = 256;
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// An initiator wants to write.
+    Hello {
+        /// [`VERSION`].
+        version: u16,
+        /// Which target it takes the other for.
+        target: u64,
+        /// Names this attempt; the answer has it too.
+        nonce: u64,
+        /// What its flow is.
+        geometry: [u64; 8],
+        /// The format of its endpoint's address, and the address.
+        format: u32,
+        /// See `format`.
+        address: Vec<u8>,
+    },
+    /// The target takes it.
+    Welcome {
+        /// Of the `Hello`.
+        nonce: u64,
+        /// Stands in all later messages of both.
+        token: u64,
+        /// Samples only: where the rings are.
+        rings: Remote,
+        /// Samples only: samples of a channel's ring.
+        length: u64,
+    },
+    /// The target does not take it, or not any more.
+    Refused {
+        /// Of the `Hello`.
+        nonce: u64,
+        /// Why.
+        why: Why,
+    },
+    /// The initiator asks to write an index, and has no write under way below `floor`.
+    Open {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Grain, or the first sample.
+        index: u64,
+        /// What lies below is done or given up.
+        floor: u64,
+    },
+    /// The target's slot is open for a grain.
+    Grant {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Which.
+        index: u64,
+        /// Where its payload goes.
+        payload: Remote,
+    },
+    /// Samples up to an index may be written.
+    Room {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Windows end there, at most.
+        until: u64,
+    },
+    /// A grain's payload means nothing.
+    Invalid {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Which number this commit has.
+        number: u64,
+        /// Which grain.
+        index: u64,
+    },
+    /// All writes of a commit are complete, and this is what they are worth: until then nothing is published.
+    Verdict {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Of the commit.
+        number: u64,
+        /// 1; 0 if the source's writer overwrote it while it was sent.
+        whole: u64,
+    },
+    /// The initiator goes.
+    Bye {
+        /// Of the `Welcome`.
+        token: u64,
+    },
+}
+
+/// Memory of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// Of the first byte.
+    pub addr: u64,
+    /// Protects it.
+    pub key: u64,
+}
+
+/// Why a target does not take an initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// It is of another version.
+    Version,
+    /// Another target has this address now.
+    Target,
+    /// Its flow is another.
+    Geometry,
+    /// Another initiator came after it.
+    Replaced,
+    /// The target lacks something: see its log.
+    Broken,
+}
+
+impl Why {
+    const ALL: [Self; 5] = [Self::Version, Self::Target, Self::Geometry, Self::Replaced, Self::Broken];
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Version => "the target speaks another version",
+            Self::Target => "another target has this address",
+            Self::Geometry => "the target's flow is of another format, size or rate",
+            Self::Replaced => "another initiator writes to the target",
+            Self::Broken => "the target could not open its flow's ring: see its log",
+        })
+    }
+}
+
+/// The bytes that are left of a message.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn remote(&mut self) -> Option<Remote> {
+        Some(Remote { addr: self.u64()?, key: self.u64()? })
+    }
+}
+
+impl Message {
+    /// The bytes of a message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(64);
+        let mut put = |kind: u8, numbers: &[u64]| {
+            bytes.push(kind);
+            numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        };
+        match self {
+            Self::Hello { version, target, nonce, geometry, format, address } => {
+                put(1, &[*target, *nonce]);
+                bytes.extend(version.to_le_bytes());
+                geometry.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+                bytes.extend(format.to_le_bytes());
+                bytes.extend(address);
+            }
+            Self::Welcome { nonce, token, rings, length } => {
+                put(2, &[*nonce, *token, rings.addr, rings.key, *length])
+            }
+            Self::Refused { nonce, why } => {
+                put(3, &[*nonce]);
+                bytes.push(Why::ALL.iter().position(|other| other == why).unwrap_or(0) as u8);
+            }
+            Self::Open { token, index, floor } => put(4, &[*token, *index, *floor]),
+            Self::Grant { token, index, payload } => put(5, &[*token, *index, payload.addr, payload.key]),
+            Self::Room { token, until } => put(6, &[*token, *until]),
+            Self::Invalid { token, number, index } => put(7, &[*token, *number, *index]),
+            Self::Bye { token } => put(8, &[*token]),
+            Self::Verdict { token, number, whole } => put(9, &[*token, *number, *whole]),
+        }
+        bytes
+    }
+
+    /// A message, if the bytes are one and nothing else.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut rest = Bytes(bytes);
+        let [kind] = rest.take()?;
+        let message = match kind {
+            1 => {
+                let (target, nonce) = (rest.u64()?, rest.u64()?);
+                let version = u16::from_le_bytes(rest.take()?);
+                let mut geometry = [0; 8];
+                for number in &mut geometry {
+                    *number = rest.u64()?;
+                }
+                let format = u32::from_le_bytes(rest.take()?);
+                let address = std::mem::take(&mut rest.0).to_vec();
+                if address.is_empty() || address.len() > LONGEST_ADDRESS {
+                    return None;
+                }
+                Self::Hello { version, target, nonce, geometry, format, address }
+            }
+            2 => Self::Welcome {
+                nonce: rest.u64()?,
+                token: rest.u64()?,
+                rings: rest.remote()?,
+                length: rest.u64()?,
+            },
+            3 => {
+                let (nonce, [why]) = (rest.u64()?, rest.take()?);
+                Self::Refused { nonce, why: *Why::ALL.get(usize::from(why))? }
+            }
+            4 => Self::Open { token: rest.u64()?, index: rest.u64()?, floor: rest.u64()? },
+            5 => Self::Grant { token: rest.u64()?, index: rest.u64()?, payload: rest.remote()? },
+            6 => Self::Room { token: rest.u64()?, until: rest.u64()? },
+            7 => Self::Invalid { token: rest.u64()?, number: rest.u64()?, index: rest.u64()? },
+            8 => Self::Bye { token: rest.u64()? },
+            9 => Self::Verdict { token: rest.u64()?, number: rest.u64()?, whole: rest.u64()? },
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(message)
+    }
+}
+
+/// The CQ data of a remote write: what it completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Slices of a grain are there, up to `end`. The lower half is that of the C++ SDK: slot, end.
+    Grain {
+        /// The lowest eight bits of the commit's number.
+        number: u8,
+        /// The lowest sixteen bits of the index: a granted index is known by them.
+        index: u16,
+        /// How many slices are valid now.
+        end: u16,
+    },
+    /// A part of a batch of samples is there.
+    Samples {
+        /// The lowest eight bits of the commit's number.
+        number: u8,
+        /// Writes of the whole batch, less one.
+        parts: u8,
+        /// The lowest 32 bits of the index.
+        index: u32,
+        /// Samples, 65,535 at most.
+        count: u16,
+    },
+}
+
+impl Commit {
+    /// As it stands in the CQ data; each end knows which of the two its flow has.
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Grain { number, index, end } => {
+                u64::from(index) | u64::from(end) << 16 | u64::from(number) << 32
+            }
+            Self::Samples { number, parts, index, count } => {
+                u64::from(index) | u64::from(count) << 32 | u64::from(parts) << 48 | u64::from(number) << 56
+            }
+        }
+    }
+
+    /// Of a flow of grains. `None` for bits that mean nothing.
+    pub fn of_grain(data: u64) -> Option<Self> {
+        let [a, b, c, d, number, 0, 0, 0] = data.to_le_bytes() else { return None };
+        Some(Self::Grain { number, index: u16::from_le_bytes([a, b]), end: u16::from_le_bytes([c, d]) })
+    }
+
+    /// Of a flow of samples.
+    pub fn of_samples(data: u64) -> Self {
+        let [a, b, c, d, e, f, parts, number] = data.to_le_bytes();
+        let (index, count) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
+        Self::Samples { number, parts, index, count }
+    }
+}
+
+/// The number near `near` whose lowest `bits` bits are `low`.
+pub fn widen(near: u64, low: u64, bits: u32) -> u64 {
+    let span = 1_u64 << bits;
+    let ahead = low.wrapping_sub(near) & (span - 1);
+    if ahead < span / 2 { near.wrapping_add(ahead) } else { near.wrapping_add(ahead).wrapping_sub(span) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all() -> Vec<Message> {
+        let remote = Remote { addr: 0x7f00_0000_1000, key: u64::MAX };
+        let mut all = vec![
+            Message::Hello {
+                version: 1,
+                target: 2,
+                nonce: 3,
+                geometry: [4; 8],
+                format: 2,
+                address: vec![5; 16],
+            },
+            Message::Welcome { nonce: 1, token: 2, rings: remote, length: 19_456 },
+            Message::Open { token: 1, index: 2, floor: 3 },
+            Message::Grant { token: 1, index: 2, payload: remote },
+            Message::Room { token: 1, until: 2 },
+            Message::Invalid { token: 1, number: 2, index: 3 },
+            Message::Bye { token: 1 },
+            Message::Verdict { token: 1, number: 2, whole: 1 },
+        ];
+        all.extend(Why::ALL.map(|why| Message::Refused { nonce: 1, why }));
+        all
+    }
+
+    #[test]
+    fn messages_survive_and_cut_ones_are_refused() {
+        for message in all() {
+            let bytes = message.encode();
+            assert!(bytes.len() <= LONGEST);
+            assert_eq!(Message::parse(&bytes), Some(message.clone()));
+            let shortest =
+                if matches!(message, Message::Hello { .. }) { bytes.len() - 16 } else { bytes.len() - 1 };
+            for len in 0..=shortest {
+                assert_eq!(Message::parse(&bytes[..len]), None, "{message:?} cut to {len}");
+            }
+        }
+        assert_eq!(Message::parse(&[10; 40]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_encodes_to_the_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            if let Some(message) = Message::parse(&bytes) {
+                prop_assert_eq!(message.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn commits_survive(number: u8, parts: u8, index: u32, count: u16) {
+            let samples = Commit::Samples { number, parts, index, count };
+            prop_assert_eq!(Commit::of_samples(samples.encode()), samples);
+            let grain = Commit::Grain { number, index: index as u16, end: count };
+            prop_assert_eq!(Commit::of_grain(grain.encode()), Some(grain));
+        }
+
+        #[test]
+        fn numbers_are_known_by_their_lowest_bits(near: u64, by in -127_i64..=127) {
+            let number = near.wrapping_add_signed(by);
+            prop_assert_eq!(widen(near, number & 0xff, 8), number);
+        }
+    }
+}

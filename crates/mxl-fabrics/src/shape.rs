@@ -1,0 +1,153 @@
+//! What the flows at both ends must agree on.
+
+use mxl::{Geometry, Rational};
+
+/// Pieces of one remote write, at either end.
+pub const PIECES: usize = 8;
+/// Writes of one batch of samples, at most: what the CQ data has room for.
+pub const PARTS: usize = 256;
+
+/// A part of a transfer: where it lies in the source, and in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Offset in the source's memory.
+    pub from: u64,
+    /// Offset in the target's.
+    pub to: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Where slices `start..end` lie in a payload: planes lie one after the other, each with all slices.
+pub fn slices(geometry: &Geometry, start: u16, end: u16) -> Vec<Span> {
+    let Geometry::Grains { slices, slice_sizes, .. } = *geometry else { return Vec::new() };
+    let (start, end) = (u64::from(start.min(slices)), u64::from(end.min(slices)));
+    let mut base = 0;
+    let mut spans = Vec::new();
+    for size in slice_sizes.into_iter().map(u64::from).filter(|size| *size > 0) {
+        let at = base + start * size;
+        if end > start {
+            spans.push(Span { from: at, to: at, len: (end - start) * size });
+        }
+        base += u64::from(slices) * size;
+    }
+    // Planes that lie side by side are one piece.
+    spans.dedup_by(|next, last| {
+        let is_next = last.from + last.len == next.from;
+        last.len += if is_next { next.len } else { 0 };
+        is_next
+    });
+    spans
+}
+
+/// A ring of samples for each channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Samples of a channel's ring.
+    pub length: u64,
+    /// Bytes of a sample.
+    pub word: u64,
+}
+
+/// Where the `count` samples before `index` lie in both rings, channel after channel.
+pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rings) -> Vec<Span> {
+    let windows =
+        (mxl::ring::window(index, count, source.length), mxl::ring::window(index, count, target.length));
+    let (Some(from), Some(to)) = windows else { return Vec::new() };
+    let mut spans = Vec::new();
+    for channel in 0..u64::from(channels) {
+        let mut done = 0;
+        while done < count {
+            // Up to where either ring ends.
+            let at = |window: mxl::ring::Window, length: u64| {
+                if done < window.first {
+                    (window.start + done + channel * length, window.first - done)
+                } else {
+                    (done - window.first + channel * length, count - done)
+                }
+            };
+            let ((from, left), (to, room)) = (at(from, source.length), at(to, target.length));
+            let len = left.min(room);
+            spans.push(Span { from: from * source.word, to: to * target.word, len: len * source.word });
+            done += len;
+        }
+    }
+    spans
+}
+
+/// Bytes of samples that a batch may have, so that its parts can be counted.
+pub fn fits(spans: usize) -> bool {
+    spans.div_ceil(PIECES) <= PARTS
+}
+
+/// A geometry as numbers, for messages: equal if and only if the flows fit each other.
+pub fn numbers(geometry: &Geometry) -> [u64; 8] {
+    let rate = |rate: Rational| [rate.numerator as u64, rate.denominator as u64];
+    match *geometry {
+        Geometry::Grains { rate: of, payload, slices, slice_sizes: [a, b, c, d] } => {
+            let ([numerator, denominator], pair) =
+                (rate(of), |a: u32, b: u32| u64::from(a) << 32 | u64::from(b));
+            [1, numerator, denominator, payload.into(), slices.into(), pair(a, b), pair(c, d), 0]
+        }
+        Geometry::Samples { rate: of, channels, word } => {
+            let [numerator, denominator] = rate(of);
+            [2, numerator, denominator, channels.into(), word.into(), 0, 0, 0]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn v210a() -> Geometry {
+        Geometry::Grains {
+            rate: Rational::new(50, 1),
+            payload: 3200,
+            slices: 20,
+            slice_sizes: [128, 32, 0, 0],
+        }
+    }
+
+    #[test]
+    fn all_slices_are_one_piece_and_some_are_one_for_each_plane() {
+        assert_eq!(slices(&v210a(), 0, 20), [Span { from: 0, to: 0, len: 3200 }]);
+        assert_eq!(
+            slices(&v210a(), 5, 7),
+            [Span { from: 640, to: 640, len: 256 }, Span { from: 2560 + 160, to: 2560 + 160, len: 64 }]
+        );
+        assert_eq!(slices(&v210a(), 7, 7), []);
+        assert_eq!(slices(&v210a(), 19, 99).iter().map(|span| span.len).sum::<u64>(), 160);
+    }
+
+    #[test]
+    fn geometries_differ_by_any_number() {
+        let other = Geometry::Samples { rate: Rational::new(48000, 1), channels: 2, word: 4 };
+        assert_ne!(numbers(&v210a()), numbers(&other));
+    }
+
+    proptest! {
+        #[test]
+        fn samples_go_where_both_rings_have_them(
+            channels in 1_u32..4, index in 0_u64..500, count in 0_u64..40, source in 40_u64..100, target in 40_u64..100,
+        ) {
+            let word = 4;
+            let (from, to) = (Rings { length: source, word }, Rings { length: target, word });
+            let spans = samples(channels, index, count, from, to);
+            let mut pairs = Vec::new();
+            for span in &spans {
+                prop_assert!(span.len > 0 && span.len % word == 0);
+                pairs.extend((0..span.len / word).map(|at| (span.from / word + at, span.to / word + at)));
+            }
+            let slot = |sample: i64, length: u64| sample.rem_euclid(length as i64) as u64;
+            let mut wanted = Vec::new();
+            for channel in 0..u64::from(channels) {
+                for sample in index as i64 - count as i64..index as i64 {
+                    wanted.push((channel * source + slot(sample, source), channel * target + slot(sample, target)));
+                }
+            }
+            prop_assert_eq!(pairs, wanted);
+        }
+    }
+}

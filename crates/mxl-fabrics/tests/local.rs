@@ -1,0 +1,283 @@
+//! An initiator and its targets in one process.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Folder, LONG, both, camera, microphone};
+use mxl::{BatchHints, GrainInfo, Wait};
+use mxl_fabrics::{Error, Initiator, PeerState, Provider, Received, Target, TargetInfo, Transfer};
+
+const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+const ANY: (Option<&str>, Option<&str>) = (None, None);
+
+fn payload(index: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (index * 31 + at * 7) as u8).collect()
+}
+
+#[test]
+fn grains_arrive_and_are_published() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        let text = target.info().to_json();
+        initiator.add(&TargetInfo::parse(&text).unwrap()).unwrap();
+        assert!(matches!(initiator.add(target.info()), Err(Error::Exists(_))));
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        both(&mut initiator, &mut target, |initiator, _| {
+            initiator.target(target_id(&text)).unwrap().0 == PeerState::Connected
+        });
+        for index in 1000..1040 {
+            let mut grain = writer.open(index).unwrap();
+            let bytes = payload(index, grain.len());
+            grain.write(0, &bytes).unwrap();
+            grain.commit().unwrap();
+            initiator.send(index).unwrap();
+            let mut seen = Vec::new();
+            both(&mut initiator, &mut target, |_, received| {
+                seen.extend(received);
+                seen.iter().any(|event| matches!(event, Received::Grain { .. }))
+            });
+            let slices = reader.read_slices(index, 0, Wait::Not).unwrap().info().total_slices;
+            assert!(
+                seen.contains(&Received::Grain { index, slices, invalid: false }),
+                "{provider}: {seen:?}"
+            );
+            assert!(!seen.iter().any(|event| matches!(event, Received::Lost { .. })), "{provider}: {seen:?}");
+            assert_eq!(
+                reader.read(index, Wait::Not).unwrap().to_vec().unwrap(),
+                bytes,
+                "{provider}: {index}"
+            );
+        }
+        assert_eq!(target.stats().nonsense, 0, "{provider}");
+        assert_eq!(target.stats().published, 40);
+        both(&mut initiator, &mut target, |initiator, _| {
+            initiator.target(target_id(&text)).unwrap().1.done == 40
+        });
+    }
+}
+
+fn target_id(text: &str) -> u64 {
+    TargetInfo::parse(text).unwrap().id
+}
+
+/// Many at once: nothing is refused, and order holds.
+#[test]
+fn grains_are_queued_behind_their_slots() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        both(&mut initiator, &mut target, |_, received| received == Some(Received::Connected));
+        let first = 5000;
+        let count = writer.grains() - 2;
+        for index in first..first + count {
+            let mut grain = writer.open(index).unwrap();
+            let bytes = payload(index, grain.len());
+            grain.write(0, &bytes).unwrap();
+            grain.commit().unwrap();
+        }
+        both(&mut initiator, &mut target, |initiator, _| initiator.event().is_some());
+        (first..first + count).for_each(|index| initiator.send(index).unwrap());
+        let mut seen = Vec::new();
+        both(&mut initiator, &mut target, |_, received| {
+            if let Some(Received::Grain { index, .. }) = received {
+                seen.push(index);
+            }
+            seen.len() as u64 == count
+        });
+        assert_eq!(seen, (first..first + count).collect::<Vec<_>>(), "{provider}");
+    }
+}
+
+#[test]
+fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        both(&mut initiator, &mut target, |initiator, _| initiator.event().is_some());
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        let mut grain = writer.open(77).unwrap();
+        let (bytes, total) = (payload(77, grain.len()), grain.info().total_slices);
+        grain.write(0, &bytes).unwrap();
+        for end in [total / 4, total / 2, total] {
+            grain.commit_slices(end).unwrap();
+            let start = if end == total { total / 2 } else { end - total / 4 };
+            initiator.send_slices(77, start, end).unwrap();
+            both(&mut initiator, &mut target, |_, received| {
+                received == Some(Received::Grain { index: 77, slices: end, invalid: false })
+            });
+            let there = reader.read_slices(77, end, Wait::Not).unwrap();
+            assert_eq!(there.info().valid_slices, end, "{provider}");
+            assert_eq!(reader.read(77, Wait::Not).is_ok(), end == total, "{provider}");
+        }
+        assert_eq!(reader.read(77, Wait::Not).unwrap().to_vec().unwrap(), bytes, "{provider}");
+        drop(grain);
+        writer.open(78).unwrap().commit_invalid().unwrap();
+        initiator.send(78).unwrap();
+        both(&mut initiator, &mut target, |_, received| {
+            received == Some(Received::Grain { index: 78, slices: total, invalid: true })
+        });
+        assert!(reader.read(78, Wait::Not).unwrap().info().is_invalid());
+        // And a jump: what was left out is told.
+        writer.open(90).unwrap().commit().unwrap();
+        initiator.send(90).unwrap();
+        both(&mut initiator, &mut target, |_, received| {
+            received == Some(Received::Lost { first: 79, count: 11 })
+        });
+    }
+}
+
+#[test]
+fn samples_of_any_number_of_channels_go_into_the_rings() {
+    for provider in PROVIDERS {
+        for channels in [1, 3, 64] {
+            let (near, far) = (Folder::new(), Folder::new());
+            // Another length of the rings at the far end.
+            std::fs::write(
+                far.path().join("options.json"),
+                r#"{"urn:x-mxl:option:history_duration/v1.0": 130000000}"#,
+            )
+            .unwrap();
+            let definition = microphone(channels);
+            let mut writer =
+                near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
+            let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+            let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+            initiator.add(target.info()).unwrap();
+            both(&mut initiator, &mut target, |initiator, _| initiator.event().is_some());
+            let reader = far.domain().read_samples(definition.id).unwrap();
+            assert_ne!(reader.max_read(), writer.max_write());
+            let value = |channel: u32, sample: u64| (sample % 4096 + u64::from(channel) * 5000) as f32;
+            let first = 1_000_003;
+            for batch in 1..=100 {
+                let (index, count) = (first + batch * 480, 480_u64);
+                let mut open = writer.open(index, count).unwrap();
+                for channel in 0..channels {
+                    let samples: Vec<f32> = (index - count..index).map(|at| value(channel, at)).collect();
+                    open.write_channel(channel, &samples).unwrap();
+                }
+                open.commit().unwrap();
+                initiator.send_samples(index, count).unwrap();
+                both(&mut initiator, &mut target, |_, received| {
+                    assert!(!matches!(received, Some(Received::Lost { .. })), "{provider}: {received:?}");
+                    received == Some(Received::Samples { index, count })
+                });
+                let samples = reader.read(index, count, Wait::Not).unwrap();
+                let mut there = vec![0_f32; count as usize];
+                for channel in 0..channels {
+                    samples.read_channel(channel, &mut there).unwrap();
+                    let is_right =
+                        there.iter().zip(index - count..).all(|(&sample, at)| sample == value(channel, at));
+                    assert!(is_right, "{provider}: batch {batch} of channel {channel}");
+                }
+            }
+            assert_eq!(target.stats().nonsense, 0, "{provider}");
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
+    for provider in PROVIDERS {
+        let (near, far, other) = (Folder::new(), Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        // Found again: a fixed place and the same id.
+        let service = (30_000 + std::process::id() % 20_000).to_string();
+        let name = format!("fi_shm://mxl-again-{service}");
+        let place = if provider == Provider::Shm {
+            (Some(&*name), None)
+        } else {
+            (Some("127.0.0.1"), Some(&*service))
+        };
+        let open = |id| Target::open(&far.domain(), &definition, provider, place, id);
+        let mut first = open(None).unwrap_or_else(|error| panic!("{provider}: {error}"));
+        let mut second = Target::open(&other.domain(), &definition, provider, ANY, None).unwrap();
+        let (id, healthy) = (first.info().id, second.info().id);
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(first.info()).unwrap();
+        initiator.add(second.info()).unwrap();
+        let connected = |initiator: &Initiator, id| initiator.target(id).unwrap().0 == PeerState::Connected;
+        let begin = Instant::now();
+        while !(connected(&initiator, id) && connected(&initiator, healthy)) {
+            initiator.poll().unwrap();
+            first.poll().unwrap();
+            second.poll().unwrap();
+            assert!(begin.elapsed() < LONG, "{provider}: no connections");
+        }
+        drop(first);
+        let mut index = 2000;
+        let mut got = 0;
+        // The healthy one gets all of them; the other one is noticed.
+        let begin = Instant::now();
+        while connected(&initiator, id) || got < 5 {
+            writer.open(index).unwrap().commit().unwrap();
+            initiator.send(index).unwrap();
+            index += 1;
+            both(&mut initiator, &mut second, |_, received| matches!(received, Some(Received::Grain { .. })));
+            got += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(begin.elapsed() < LONG, "{provider}: the target that is gone was not noticed");
+        }
+        assert_eq!(second.stats().lost, 0, "{provider}");
+        let mut again = open(Some(id)).unwrap();
+        both(&mut initiator, &mut again, |initiator, _| connected(initiator, id));
+        writer.open(index).unwrap().commit().unwrap();
+        initiator.send(index).unwrap();
+        both(&mut initiator, &mut again, |_, received| matches!(received, Some(Received::Grain { .. })));
+        assert!(initiator.target(id).unwrap().1.connected == 2, "{provider}");
+    }
+}
+
+#[test]
+fn strangers_are_refused_and_the_newest_initiator_writes() {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let mut target = Target::open(&far.domain(), &definition, Provider::Shm, ANY, None).unwrap();
+    let info = target.info().clone();
+    // Another flow, another target's id.
+    let sound = microphone(2);
+    let _sound = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
+    let mut wrong = Initiator::open(&near.domain(), sound.id, Provider::Shm, ANY).unwrap();
+    wrong.add(&info).unwrap();
+    both(&mut wrong, &mut target, |wrong, _| {
+        matches!(wrong.target(info.id).unwrap().0, PeerState::Refused(_))
+    });
+    let other = TargetInfo { id: info.id ^ 1, ..info.clone() };
+    let mut lost = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+    lost.add(&other).unwrap();
+    both(&mut lost, &mut target, |lost, _| matches!(lost.target(other.id).unwrap().0, PeerState::Refused(_)));
+    assert!(lost.add(&TargetInfo { version: Some(9), ..info.clone() }).is_err());
+    assert!(lost.add(&TargetInfo { version: None, ..info.clone() }).is_err());
+
+    let mut old = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+    old.add(&info).unwrap();
+    both(&mut old, &mut target, |old, _| old.target(info.id).unwrap().0 == PeerState::Connected);
+    let mut new = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+    new.add(&info).unwrap();
+    both(&mut new, &mut target, |new, _| new.target(info.id).unwrap().0 == PeerState::Connected);
+    both(&mut old, &mut target, |old, _| matches!(old.target(info.id).unwrap().0, PeerState::Refused(_)));
+    writer.open(9).unwrap().commit().unwrap();
+    old.send(9).unwrap();
+    assert!(std::iter::from_fn(|| old.event()).any(|event| matches!(event, Transfer::Lost { index: 9, .. })));
+    new.send(9).unwrap();
+    both(&mut new, &mut target, |_, received| matches!(received, Some(Received::Grain { index: 9, .. })));
+    // A grain that is not there is the caller's error.
+    assert!(matches!(new.send(10), Err(Error::Flow(mxl::Error::TooEarly { .. }))));
+    assert!(matches!(new.send_samples(10, 1), Err(Error::Argument(_))));
+    assert!(matches!(new.send_slices(9, 5, 4), Err(Error::Argument(_))));
+    let _: GrainInfo = far.domain().read_grains(definition.id).unwrap().read(9, Wait::Not).unwrap().info();
+}

@@ -1,0 +1,137 @@
+//! Two processes, either of which is killed and comes back.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, LONG, camera};
+use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn demo(arguments: &[&str], domain: &Folder) -> Running {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
+    program.arg("-d").arg(domain.path()).args(arguments).stdout(Stdio::null());
+    Running(program.spawn().unwrap())
+}
+
+/// What every byte of a grain is.
+fn byte_of(index: u64) -> u8 {
+    (index * 37 + 11) as u8
+}
+
+/// Writes grains until the far reader has `count` that are right, and answers the next index.
+fn until_arrived(
+    writer: &GrainWriter,
+    mut index: u64,
+    reader: impl Fn() -> Option<GrainReader>,
+    count: u32,
+) -> u64 {
+    let begin = Instant::now();
+    let mut open = None;
+    let (mut right, mut last) = (0, 0);
+    while right < count {
+        assert!(begin.elapsed() < LONG, "{right} of {count} arrived");
+        let mut grain = writer.open(index).unwrap();
+        let bytes = vec![byte_of(index); grain.len()];
+        grain.write(0, &bytes).unwrap();
+        grain.commit().unwrap();
+        index += 1;
+        std::thread::sleep(Duration::from_millis(5));
+        let there: &Option<GrainReader> = &open;
+        if there.as_ref().is_none_or(|there| !there.is_current()) {
+            open = reader();
+        }
+        let Some(there) = &open else { continue };
+        let head = there.head();
+        if head == last {
+            continue;
+        }
+        let Ok(grain) = there.read(head, Wait::Not) else { continue };
+        // On a busy machine the source may be overwritten while it is sent: then the far end says so.
+        if let Ok(bytes) = grain.to_vec()
+            && !grain.info().is_invalid()
+        {
+            assert!(bytes.iter().all(|&byte| byte == byte_of(head)), "grain {head} is torn");
+            (right, last) = (right + 1, head);
+        }
+    }
+    index
+}
+
+fn definition_in(folder: &Folder, definition: &FlowDefinition) -> String {
+    let path = folder.path().join("flow.json");
+    std::fs::write(&path, definition.to_json()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn wait_for(path: &Path) {
+    let begin = Instant::now();
+    while std::fs::read(path).map_or(0, |text| text.len()) == 0 {
+        assert!(begin.elapsed() < LONG, "no target info");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn either_end_comes_back(provider: &str, node: &str, service: Option<&str>) {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let id = definition.id.to_string();
+    let file = definition_in(&far, &definition);
+    let info = far.path().join("info.json");
+    let at = format!("@{}", info.to_str().unwrap());
+    let mut target =
+        vec!["-p", provider, "-f", &file, "-t", info.to_str().unwrap(), "-n", node, "--target-id", "4711"];
+    target.extend(service.map(|service| ["-s", service]).into_iter().flatten());
+    let initiator = ["-i", "-p", provider, "-f", &id, "-t", &at];
+
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let reader = || far.domain().read_grains(definition.id).ok();
+    let receiving = demo(&target, &far);
+    wait_for(&info);
+    let sending = demo(&initiator, &near);
+    let index = until_arrived(&writer, 1000, reader, 20);
+
+    sending.kill();
+    let sending = demo(&initiator, &near);
+    let index = until_arrived(&writer, index + 50, reader, 20);
+
+    receiving.kill();
+    // Its flow stays: the next target goes on in it.
+    let receiving = demo(&target, &far);
+    let index = until_arrived(&writer, index, reader, 20);
+
+    receiving.kill();
+    sending.kill();
+    let _receiving = demo(&target, &far);
+    let _sending = demo(&initiator, &near);
+    until_arrived(&writer, index, reader, 20);
+}
+
+#[test]
+fn either_end_comes_back_over_shared_memory() {
+    either_end_comes_back("shm", &format!("fi_shm://mxl-killed-{}", std::process::id()), None);
+}
+
+#[test]
+fn either_end_comes_back_over_udp() {
+    let service = (20_000 + std::process::id() % 10_000).to_string();
+    either_end_comes_back("udp", "127.0.0.1", Some(&service));
+}
