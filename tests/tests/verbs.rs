@@ -5,6 +5,8 @@ use testkit::Kit;
 
 #[path = "../verbs/datagram.rs"]
 mod datagram;
+#[path = "../verbs/hostile.rs"]
+mod hostile;
 #[path = "../verbs/loss.rs"]
 mod loss;
 #[path = "../verbs/native.rs"]

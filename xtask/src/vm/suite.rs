@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{machine, prepare};
 use crate::StepResult;
+use crate::capi;
 use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output};
 
 /// The longest that one of these may take, the boot included.
@@ -40,6 +41,7 @@ const PROGRAMS: [Program; 2] = [
             "datagram::a_blocked",
             "datagram::addresses",
             "loss::",
+            "hostile::",
             "verbs::matching::",
             "verbs::order::",
             "verbs::receive::",
@@ -59,6 +61,11 @@ const PROGRAMS: [Program; 2] = [
 /// Runs all of it.
 pub fn run(report: &mut Report) {
     report.add("soft-RoCE's devices", || inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()]));
+    let name = "C libfabric's verbs beside ours, on soft-RoCE";
+    report.add(name, || {
+        let folder = capi::link_with(false, Some("verbs"))?;
+        inside(name, &["sh".into(), "tests/verbs/interop.sh".into(), folder.to_string_lossy().into_owned()])
+    });
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
         report.add(&name, || {

@@ -1,0 +1,46 @@
+#!/bin/sh
+# In the machine of `cargo xtask vm`: C libfabric's verbs provider and ours, through the same program, both ways round.
+# interop.sh FOLDER: where our libfabric.so.1 is.
+set -u
+ours="env LD_LIBRARY_PATH=$1"
+c=""
+# C takes the first GID unless it is told: a link-local one, which leads from one device to itself only by chance.
+export FI_VERBS_GID_IDX=1
+
+command -v fi_pingpong >/dev/null || {
+    echo "NOT RUN: C libfabric beside ours, on verbs: fi_pingpong is not installed (apt-get install libfabric-bin)"
+    exit 77
+}
+fi_info -p verbs -t FI_EP_DGRAM >/dev/null 2>&1 || {
+    echo "NOT RUN: C libfabric beside ours, on verbs: this libfabric has no provider verbs"
+    exit 77
+}
+
+failed=0
+# pair TYPE SIZE SERVER-NAME SERVER CLIENT-NAME CLIENT: data is checked at both ends.
+pair() {
+    timeout 60 $4 fi_pingpong -p verbs -e "$1" -c -I 20 -S "$2" >/tmp/server.out 2>&1 &
+    server=$!
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.5
+        # Until the server listens, the client cannot connect.
+        timeout 60 $6 fi_pingpong -p verbs -e "$1" -c -I 20 -S "$2" 10.77.0.1 >/tmp/client.out 2>&1
+        client=$?
+        grep -q "Connection refused" /tmp/client.out || break
+    done
+    wait $server
+    status=$?
+    echo "$1, $2 bytes: server $3 ended with $status, client $5 with $client"
+    if [ $status -ne 0 ] || [ $client -ne 0 ]; then
+        failed=1
+        tail -n 5 /tmp/server.out /tmp/client.out
+    fi
+}
+
+for size in 64 512 1024; do
+    pair dgram $size C "$c" ours "$ours"
+    pair dgram $size ours "$ours" C "$c"
+done
+pair rdm 64 ours "$ours" ours "$ours"
+pair rdm 1048576 ours "$ours" ours "$ours"
+exit $failed
