@@ -50,7 +50,6 @@ const PROGRAMS: [Program; 2] = [
             "verbs::rma::",
             "verbs::regions::",
             "verbs::six::",
-            "verbs::wait_objects::",
             "verbs::progress::",
             "verbs::counters::",
             "verbs::completion::",
