@@ -20,6 +20,23 @@ pub const MOST: usize = 4096;
 #[repr(align(16))]
 struct Scratch([u8; MOST]);
 
+/// Types that C's endpoints do not offer. One that gets such an operation crashes (libfabric's main branch, 2026-11-22).
+fn is_ours_alone(datatype: Datatype) -> bool {
+    use Datatype::{Int128, LongDouble, LongDoubleComplex, Uint128};
+    matches!(datatype, Int128 | Uint128 | LongDouble | LongDoubleComplex)
+}
+
+#[cold]
+fn beyond_c(size: usize) -> ofi_api::Error {
+    ofi_api::Error::wanted(
+        Errno::EOPNOTSUPP,
+        "the type of an atomic operation",
+        "one that the peer's library executes",
+        format!("a type of {size} bytes, and a peer of another library"),
+        "use types of up to 8 bytes with such peers",
+    )
+}
+
 impl Lane {
     /// Changes the peer's memory.
     pub fn atomic<H: Host<Efa>>(
@@ -32,6 +49,17 @@ impl Lane {
         let executor = &out.executor;
         let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
         let (len, name) = (out.len, u32::from(executor.to_wire()));
+        if Datatype::from_c(name >> 5 & 0x1F).is_none_or(is_ours_alone) {
+            match self.is_own() {
+                Some(true) => {}
+                Some(false) => return Err(beyond_c(executor.size())),
+                // Its answer to this says.
+                None => {
+                    self.ask(common, out.peer);
+                    return Err(ofi_api::Error::AGAIN);
+                }
+            }
+        }
         let operands = if executor.takes_operands() { len } else { 0 };
         let comparands = if executor.compares() { len } else { 0 };
         let op = match executor.fetches() {
