@@ -62,6 +62,18 @@ pub fn built(release: bool) -> PathBuf {
     base.join(if release { "release" } else { "debug" })
 }
 
+/// Builds one of our programs that knows the provider of this feature: where it is.
+///
+/// # Errors
+/// What cargo answers.
+pub fn tool(name: &str, feature: &str) -> Result<PathBuf, String> {
+    run(cargo(&["build", "--quiet", "--package", "ofi-tools"]).args(["--features", feature, "--bin", name]))?;
+    Ok(built(false).join(name))
+}
+
+/// Arguments of `fi_write_demo` where time says nothing: each step of its ladder once, with few pages. Every byte is compared.
+pub const WRITE_DEMO: [&str; 3] = ["--ladder", "--page-size=64K", "--pages=4"];
+
 /// Makes a link, over one that is there.
 pub fn symlink(to: &str, at: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(at);

@@ -82,6 +82,7 @@ fn test(report: &mut Report) {
         run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
     });
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
+    report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     report.add_retried("fi_pingpong over our efa and C's, each at either end", || meets_c(&emulator, &dir));
     let newer = trixie::stock();
     report.add("two processes, with the libraries of Debian trixie", || match &newer {
@@ -123,22 +124,18 @@ fn with_newer(stock: &Stock) -> StepResult {
 
 /// Our provider with itself: our program, on the system's libibverbs and libefa.
 fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
-    run(&mut cargo(&[
-        "build",
-        "--quiet",
-        "--package",
-        "ofi-tools",
-        "--features",
-        "efa",
-        "--bin",
-        "fi_pingpong",
-    ]))?;
-    let program = capi::built(false).join("fi_pingpong");
+    let program = capi::tool("fi_pingpong", "efa")?;
     pingpong_pair("efa", &|| {
         let mut side = Command::new(&program);
         on(&mut side, emulator, dir);
         side
     })
+}
+
+/// Remote writes of random pages, every byte compared, each step of the ladder.
+fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
+    let mut demo = Command::new(capi::tool("fi_write_demo", "efa")?);
+    run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
 }
 
 /// Our provider and that of the system's libfabric, under the same program. C's of before 2.0 sends long messages in a way that asks more of its

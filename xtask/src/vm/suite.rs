@@ -65,6 +65,12 @@ pub fn run(report: &mut Report) {
         let folder = capi::link_with(false, Some("verbs"))?;
         inside(name, &["sh".into(), "tests/verbs/interop.sh".into(), folder.to_string_lossy().into_owned()])
     });
+    let name = "fi_write_demo over verbs, on soft-RoCE";
+    report.add(name, || {
+        let demo = capi::tool("fi_write_demo", "verbs")?.to_string_lossy().into_owned();
+        let arguments = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Into::into);
+        inside(name, &std::iter::once(demo).chain(arguments).collect::<Vec<_>>())
+    });
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
         report.add(&name, || {
