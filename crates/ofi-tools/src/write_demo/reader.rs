@@ -110,7 +110,7 @@ fn bar(options: &Options) -> ProgressBar {
 /// Makes the requests of all desks, at the same time.
 fn ask_all(options: &Options, mut desks: Vec<Desk<'_>>, bar: &ProgressBar) -> Result<Seen> {
     let mut seen = Seen::default();
-    let mut idle = Idle::default();
+    let mut idle = Idle::watchful();
     loop {
         let (mut busy, mut open) = (false, false);
         for desk in &mut desks {

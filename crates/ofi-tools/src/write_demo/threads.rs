@@ -45,16 +45,27 @@ pub fn share_out<T: Send>(
     })
 }
 
-/// What a thread does that finds nothing to do: it yields, and naps after a while.
-#[derive(Debug, Default)]
+/// What a thread does that finds nothing to do: it yields, and naps after a while if it may.
+#[derive(Debug)]
 pub struct Idle {
     since: Option<Instant>,
+    may_nap: bool,
 }
 
 impl Idle {
     /// Yields before it naps: longer than a round trip, shorter than anybody minds.
     const EAGER: Duration = Duration::from_millis(20);
     const NAP: Duration = Duration::from_micros(200);
+
+    /// For a thread that may have nothing to do for hours.
+    pub fn napping() -> Self {
+        Self { since: None, may_nap: true }
+    }
+
+    /// For a thread whose peers write into its memory: that is no completion, and many providers need its polls for it.
+    pub fn watchful() -> Self {
+        Self { since: None, may_nap: false }
+    }
 
     /// Called after each turn. Answers for how long nothing has happened.
     pub fn after(&mut self, busy: bool) -> Duration {
@@ -63,9 +74,9 @@ impl Idle {
             return Duration::ZERO;
         }
         let idle = self.since.get_or_insert_with(Instant::now).elapsed();
-        match idle < Self::EAGER {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(Self::NAP),
+        match self.may_nap && idle >= Self::EAGER {
+            true => std::thread::sleep(Self::NAP),
+            false => std::thread::yield_now(),
         }
         idle
     }

@@ -65,7 +65,7 @@ fn serve(nodes: Vec<Node>, writing: &Writing, count: &AtomicU64) -> Result<Figur
     let stations = nodes.into_iter().map(|node| Station::new(node, writing));
     let mut stations = stations.collect::<Result<Vec<_>>>()?;
     let mut figures = Figures::default();
-    let mut idle = Idle::default();
+    let mut idle = Idle::napping();
     while !stations.iter().all(Station::has_finished) {
         let mut busy = false;
         for station in &mut stations {
