@@ -127,14 +127,7 @@ impl Lane {
         if !common.serves(kind, access) {
             return Err(Errno::EACCES);
         }
-        let mut total = 0usize;
-        for piece in remote {
-            let checked =
-                common.domain.regions.check_as(who, piece.key, piece.addr, piece.len as u64, access);
-            checked.map_err(|violation| violation.errno())?;
-            total = total.checked_add(piece.len).ok_or(Errno::EINVAL)?;
-        }
-        Ok(total)
+        common.domain.regions.check_all_as(who, remote, access)
     }
 
     /// Executes a write of the peer, or begins to.

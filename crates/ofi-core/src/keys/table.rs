@@ -170,6 +170,23 @@ impl<T> RegionTable<T> {
             .map_err(|violation| self.refuse(addr, len, access, violation))
     }
 
+    /// Checks a peer's access to several pieces: their length in all, if each of them is allowed.
+    ///
+    /// # Errors
+    /// What the peer is told. The reason is counted.
+    pub fn check_all_as(
+        &self,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        remote.iter().try_fold(0_usize, |total, piece| {
+            let checked = self.check_as(who, piece.key, piece.addr, piece.len as u64, access);
+            checked.map_err(|violation| violation.errno())?;
+            total.checked_add(piece.len).ok_or(Errno::EINVAL)
+        })
+    }
+
     /// Checks a peer's access like [`RegionTable::check`], and runs it on the memory that it means before
     /// this returns, without a grant: half the cost, for copies of a few kilobytes. Closing the region waits
     /// for it, and so do registrations that happen to share its lock, so `run` must be short, and it must not
