@@ -3,6 +3,7 @@
 //! C marks a string that is not known with NULL; here it is empty.
 
 use crate::c_enum::c_enum;
+use crate::{Errno, Error};
 
 c_enum! {
     /// Which bus a device is on.
@@ -97,6 +98,36 @@ impl std::fmt::Display for PciAttr {
     }
 }
 
+impl std::str::FromStr for PciAttr {
+    type Err = Error;
+
+    /// Reads what `Display` writes.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for another form, and for a device above 1f or a function above 7.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let hex = |text: &str, digits: usize, limit: u16| {
+            let all = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            all.then(|| u16::from_str_radix(text, 16).ok()).flatten().filter(|&value| value <= limit)
+        };
+        let parse = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            Some(Self {
+                domain_id: hex(domain, 4, u16::MAX)?,
+                bus_id: hex(bus, 2, 0xFF)? as u8,
+                device_id: hex(device, 2, 0x1F)? as u8,
+                function_id: hex(function, 1, 7)? as u8,
+            })
+        };
+        let advice = "give it as sysfs does";
+        parse().ok_or_else(|| {
+            Error::wanted(Errno::EINVAL, "a PCI address", "one such as 0000:3b:00.1", text, advice)
+        })
+    }
+}
+
 /// How a [`Nic`] is connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkAttr {
@@ -110,4 +141,27 @@ pub struct LinkAttr {
     pub state: LinkState,
     /// The kind of network, such as `Ethernet` or `InfiniBand`.
     pub network_type: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_address_is_read_as_it_is_written() {
+        let address = PciAttr { domain_id: 0x10, bus_id: 0x3b, device_id: 0x1f, function_id: 1 };
+        assert_eq!(address.to_string().parse(), Ok(address));
+        for bad in [
+            "",
+            "rxe0",
+            "0000:3b:00",
+            "0000:3b:20.1",
+            "0000:3b:00.8",
+            "0:3b:00.1",
+            "0000:3b:00.1 ",
+            "+000:3b:00.1",
+        ] {
+            assert!(bad.parse::<PciAttr>().is_err(), "{bad:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ofi_api::{
     AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, MsgOrder, Nic,
-    Offers, OpFlags, PciAttr, Protocol, Provider, Refusal, Request, Result, Version,
+    Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
@@ -99,7 +99,7 @@ fn nic(own: &Own) -> Nic {
     }
     let link = std::fs::read_link(format!("{path}/device")).unwrap_or_default();
     let last = link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    nic.bus_attr = pci(&last).map_or(BusAttr::Unknown, BusAttr::Pci);
+    nic.bus_attr = last.parse().map_or(BusAttr::Unknown, BusAttr::Pci);
     if let Ok(port) = context.port(own.port) {
         nic.link_attr = LinkAttr {
             address: own.ip.to_string(),
@@ -110,15 +110,6 @@ fn nic(own: &Own) -> Nic {
         };
     }
     nic
-}
-
-/// `0000:3b:00.1`, as sysfs has it.
-fn pci(text: &str) -> Option<PciAttr> {
-    let mut parts = text.split([':', '.']);
-    let mut next = || u16::from_str_radix(parts.next()?, 16).ok();
-    let (domain_id, bus, device, function) = (next()?, next()?, next()?, next()?);
-    let byte = |value: u16| u8::try_from(value).ok();
-    Some(PciAttr { domain_id, bus_id: byte(bus)?, device_id: byte(device)?, function_id: byte(function)? })
 }
 
 // SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported when its memory
@@ -246,17 +237,5 @@ impl VerbsProvider {
             offers.refusals.clear();
         }
         Ok(offers)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_of_a_device_is_read() {
-        let found = pci("0000:3b:00.1").unwrap();
-        assert_eq!((found.domain_id, found.bus_id, found.device_id, found.function_id), (0, 0x3b, 0, 1));
-        assert_eq!((pci("rxe0"), pci("")), (None, None));
     }
 }

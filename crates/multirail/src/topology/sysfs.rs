@@ -45,30 +45,8 @@ impl FromStr for PciAddress {
 
     /// `0000:3b:00.1`, as sysfs has it.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse = || {
-            let (domain, rest) = text.split_once(':')?;
-            let (bus, rest) = rest.split_once(':')?;
-            let (device, function) = rest.split_once('.')?;
-            let hex = |text: &str, digits: usize, limit: u16| {
-                let all = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-                all.then(|| u16::from_str_radix(text, 16).ok()).flatten().filter(|&value| value <= limit)
-            };
-            Some(Self {
-                domain: hex(domain, 4, u16::MAX)?,
-                bus: hex(bus, 2, 0xFF)? as u8,
-                device: hex(device, 2, 0x1F)? as u8,
-                function: hex(function, 1, 7)? as u8,
-            })
-        };
-        parse().ok_or_else(|| {
-            ofi::Error::wanted(
-                ofi::Errno::EINVAL,
-                "a PCI address",
-                "one such as 0000:3b:00.1",
-                text.to_string(),
-                "see /sys/bus/pci/devices",
-            )
-        })
+        let PciAttr { domain_id, bus_id, device_id, function_id } = text.parse()?;
+        Ok(Self { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
     }
 }
 

@@ -8,7 +8,7 @@ use ibv::{
     Access, AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode,
     MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
-use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, PciAttr, Result};
+use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, Result};
 
 use super::{Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To};
 
@@ -87,7 +87,7 @@ impl Device for System {
         }
         let link = std::fs::read_link(format!("{path}/device")).unwrap_or_default();
         let last = link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        nic.bus_attr = pci(&last).map_or(BusAttr::Unknown, BusAttr::Pci);
+        nic.bus_attr = last.parse().map_or(BusAttr::Unknown, BusAttr::Pci);
         if let Ok(port) = context.port(1) {
             nic.link_attr = LinkAttr {
                 address: std::net::Ipv6Addr::from(self.gid).to_string(),
@@ -133,15 +133,6 @@ impl Device for System {
         })?;
         Ok(Box::new(Queue { qp, cq, channel, pd: Arc::clone(&self.pd), qpn, qkey, handles: Vec::new() }))
     }
-}
-
-/// `0000:3b:00.1`, as sysfs has it.
-fn pci(text: &str) -> Option<PciAttr> {
-    let mut parts = text.split([':', '.']);
-    let mut next = || u16::from_str_radix(parts.next()?, 16).ok();
-    let (domain_id, bus, device, function) = (next()?, next()?, next()?, next()?);
-    let byte = |value: u16| u8::try_from(value).ok();
-    Some(PciAttr { domain_id, bus_id: byte(bus)?, device_id: byte(device)?, function_id: byte(function)? })
 }
 
 struct Registered(MemoryRegion);
@@ -238,17 +229,5 @@ fn status(entry: &EfaCompletion, done: bool) -> Status {
         10 => Status::NotReady,
         13 | 15 => Status::Unresponsive,
         other => Status::Failed(other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_of_a_device_is_read() {
-        let found = pci("0000:3b:00.1").unwrap();
-        assert_eq!((found.domain_id, found.bus_id, found.device_id, found.function_id), (0, 0x3b, 0, 1));
-        assert_eq!((pci("efa_0"), pci("")), (None, None));
     }
 }
