@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::failure::{self, Failure, Result};
 use crate::output;
+use crate::pingpong::sizes;
 use figures::{Figures, Row};
 use meeting::{Meeting, Request};
 
@@ -72,13 +73,8 @@ enum Direction {
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| (1..=1 << 30).contains(bytes)).ok_or_else(|| "1 byte to 1024M".to_string())
+    let size = sizes::one(text)? as u64;
+    (size > 0).then_some(size).ok_or_else(|| "wanted at least a byte".to_string())
 }
 
 /// The program.

@@ -24,7 +24,7 @@ mod progress;
 mod pump;
 mod remote;
 mod sides;
-mod sizes;
+pub(crate) mod sizes;
 #[allow(unsafe_code)]
 pub(crate) mod sys;
 mod table;

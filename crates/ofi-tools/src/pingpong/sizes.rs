@@ -56,7 +56,11 @@ pub fn one_or_all(text: &str) -> Result<Choice, String> {
     one(text).map(|size| Choice::These(vec![size]))
 }
 
-fn one(text: &str) -> Result<usize, String> {
+/// Reads `64` or `4K`.
+///
+/// # Errors
+/// As [`list`].
+pub fn one(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches("ib").trim_end_matches('i');

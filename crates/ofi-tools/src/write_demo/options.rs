@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, ValueEnum};
 
 use super::message::Arrival;
+use crate::pingpong::sizes;
 
 /// Writes random pages into another process's memory, and checks them there.
 ///
@@ -145,12 +146,7 @@ fn pages() -> clap::builder::RangedU64ValueParser<u64> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 1 << 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 1 << 20),
-        _ => (text, 1),
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    let fits = |bytes: &u64| (8..=1 << 30).contains(bytes) && bytes.is_multiple_of(8);
-    bytes.filter(fits).ok_or_else(|| "8 bytes to 1024M, a multiple of 8".to_string())
+    let size = sizes::one(text)? as u64;
+    let fits = size > 0 && size.is_multiple_of(8);
+    fits.then_some(size).ok_or_else(|| format!("wanted a multiple of 8, found {size}"))
 }
