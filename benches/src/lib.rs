@@ -1,12 +1,12 @@
 //! Measurements beside the peers: this stack, libfabric and UCX on one machine, in one run.
 //!
-//! A run goes through the lines of [`targets`]. For each line it takes pairs of short runs, ours and the
+//! A run goes through [`lines`]. For each line it takes pairs of short runs, ours and the
 //! peer's ([`pairs`]), each pair between bare cache-line bounces ([`bounce`]), since a virtual machine's cores
 //! move about the host and a figure means nothing without the distance they had at that moment. Pairs whose
 //! bounces differ are dropped. [`table`] prints medians and verdicts.
 //!
 //! In the order in which a run meets them:
-//! - [`targets`]: what is measured against what, and the bound; the numbers of the issue that asked for them.
+//! - [`lines`]: what is measured against what, and the bound; the numbers of the issue that asked for them. [`targets`]: what a line is.
 //! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, reads their output.
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
@@ -25,6 +25,7 @@ pub mod error;
 pub mod eventfd;
 pub mod figures;
 pub mod instructions;
+pub mod lines;
 pub mod link;
 pub mod machine;
 pub mod markdown;

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 #[cfg(target_arch = "x86_64")]
 use ofi_benches::counts;
 use ofi_benches::{
-    Error, Result, bare, bounce, instructions, machine::Machine, ours::Role, pairs::Policy, peers::packages,
-    report, report::Report, rows, table, targets, veth, worker,
+    Error, Result, bare, bounce, instructions, lines, machine::Machine, ours::Role, pairs::Policy,
+    peers::packages, report, report::Report, rows, table, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -196,7 +196,7 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         longest_bounce_ns: options.longest_bounce,
     };
     let chosen = |key: &str| options.only.is_empty() || options.only.iter().any(|part| key.contains(part));
-    let lines: Vec<_> = targets::LINES.iter().filter(|line| chosen(line.key)).collect();
+    let lines: Vec<_> = lines::LINES.iter().filter(|line| chosen(line.key)).collect();
     let mut report = Report { machine: Machine::read(), cores, rows: Vec::with_capacity(lines.len()) };
     for (at, line) in lines.iter().enumerate() {
         eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);

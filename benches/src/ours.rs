@@ -32,6 +32,8 @@ pub struct Job {
     pub iterations: u64,
     /// Messages in flight, and receives posted ahead.
     pub window: usize,
+    /// Buffers that the window's messages use by turns.
+    pub buffers: usize,
     /// Whose memory the payload lies in.
     pub memory: Memory,
     /// Threading level that the domain is opened with.
@@ -48,6 +50,7 @@ impl Job {
             size,
             iterations,
             window: 64,
+            buffers: 1,
             memory: Memory::Application,
             threading: Threading::Domain,
             provider: Provider::Shm,
@@ -184,11 +187,6 @@ pub enum Role {
     Server,
     /// Asks, sends, or initiates; holds the clock.
     Client,
-}
-
-/// Whether [`run`] can do `job`.
-pub fn supports(_job: &Job) -> bool {
-    true
 }
 
 /// Does `job` as `role`; the client's figures are the result of the pair, the server's are not looked at.

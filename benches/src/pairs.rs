@@ -29,7 +29,7 @@ pub struct Policy {
 /// One pair, whether it counts or not.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pair {
-    /// Ours, if it can be measured yet.
+    /// Ours, once it has run.
     pub ours: Option<Figures>,
     /// Theirs, if there is somebody to compare with.
     pub theirs: Option<Figures>,
@@ -67,15 +67,12 @@ pub type Run<'a> = &'a mut dyn FnMut() -> Result<Figures>;
 /// better moment.
 pub fn take<'a>(
     policy: &Policy,
-    mut ours: Option<Run<'a>>,
+    ours: Run<'a>,
     mut theirs: Option<Run<'a>>,
     bounce: &mut dyn FnMut() -> Result<f64>,
     before_each: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
-    if ours.is_none() && theirs.is_none() {
-        return Ok(pairs);
-    }
     let mut kept = 0;
     while kept < policy.wanted && pairs.len() < policy.attempts {
         before_each()?;
@@ -88,8 +85,10 @@ pub fn take<'a>(
         };
         for turn in [0, 1] {
             let is_ours = (turn + pairs.len()) % 2 == 0;
-            let (side, slot) =
-                if is_ours { (&mut ours, &mut pair.ours) } else { (&mut theirs, &mut pair.theirs) };
+            let (side, slot) = match &mut theirs {
+                _ if is_ours => (Some(&mut *ours), &mut pair.ours),
+                theirs => (theirs.as_deref_mut(), &mut pair.theirs),
+            };
             if let Some(run) = side {
                 let (figures, delayed_share) = watched(run)?;
                 *slot = Some(figures);
@@ -147,13 +146,10 @@ mod tests {
     #[test]
     fn pairs_whose_bounce_moved_are_run_again() {
         let mut bounces = [50.0, 50.0, 90.0, 90.0, 90.0, 91.0, 91.0, 92.0, 93.0].into_iter();
-        let pairs = take(
-            &POLICY,
-            Some(&mut figures),
-            Some(&mut figures),
-            &mut || Ok(bounces.next().unwrap()),
-            &mut || Ok(()),
-        );
+        let pairs =
+            take(&POLICY, &mut figures, Some(&mut figures), &mut || Ok(bounces.next().unwrap()), &mut || {
+                Ok(())
+            });
         let pairs = pairs.unwrap();
         assert_eq!(fates(&pairs), [Fate::Moved, Fate::Kept, Fate::Kept]);
         assert_eq!(bounces.next(), None);
@@ -168,7 +164,7 @@ mod tests {
             Ok(far)
         };
         let policy = Policy { longest_bounce_ns: Some(50.0), tolerance: 1e9, ..POLICY };
-        let pairs = take(&policy, Some(&mut figures), None, &mut bounce, &mut || Ok(())).unwrap();
+        let pairs = take(&policy, &mut figures, None, &mut bounce, &mut || Ok(())).unwrap();
         assert_eq!(fates(&pairs), [Fate::Moved; 5]);
     }
 
@@ -182,7 +178,7 @@ mod tests {
                 figures()
             }
         };
-        take(&POLICY, Some(&mut side('o')), Some(&mut side('t')), &mut || Ok(1.0), &mut || Ok(())).unwrap();
+        take(&POLICY, &mut side('o'), Some(&mut side('t')), &mut || Ok(1.0), &mut || Ok(())).unwrap();
         assert_eq!(order.into_inner(), "otto");
     }
 }

@@ -8,11 +8,9 @@ use crate::{
     Figures, Result, bounce,
     figures::{Quantity, median, range},
     machine::Machine,
-    ours,
     pairs::{self, Fate, Pair, Policy},
     quiet,
     targets::{Bound, Line},
-    worker,
 };
 
 /// Fewer pairs than this decide nothing.
@@ -76,8 +74,6 @@ pub enum Verdict {
     Shown,
     /// Too few pairs count.
     Unsteady,
-    /// Our side has no such measurement yet.
-    NotReady,
     /// It could not be run, and why.
     Error(String),
 }
@@ -98,13 +94,11 @@ pub fn measure(line: &Line, policy: &Policy, cores: [usize; 2]) -> Row {
 }
 
 fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Vec<Pair>> {
-    let mut ours = || worker::run(&line.ours, cores);
-    let ours: Option<pairs::Run<'_>> = if ours::supports(&line.ours) { Some(&mut ours) } else { None };
-    let against = line.against.filter(|against| against.is_ready());
-    let mut theirs = against.map(|against| move || against.run(cores));
+    let mut ours = || line.ours.run(cores);
+    let mut theirs = line.against.map(|against| move || against.run(cores));
     let theirs = theirs.as_mut().map(|run| run as pairs::Run<'_>);
     let mut before_each = || wait_for_a_good_moment(policy, cores);
-    pairs::take(policy, ours, theirs, &mut || bounce::measure(cores), &mut before_each)
+    pairs::take(policy, &mut ours, theirs, &mut || bounce::measure(cores), &mut before_each)
 }
 
 /// Waits until the cores are idle and, if that was asked for, near each other; not longer than the patience.
@@ -154,9 +148,6 @@ fn row(line: &Line, pairs: Vec<Pair>) -> Row {
 }
 
 fn verdict(line: &Line, row: &Row) -> Verdict {
-    if !ours::supports(&line.ours) {
-        return Verdict::NotReady;
-    }
     match row.ours {
         Some(ours) if row.count(Fate::Kept) >= ENOUGH => {
             match line.bound.judge(ours, row.theirs, row.ratio) {

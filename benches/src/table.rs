@@ -86,7 +86,6 @@ fn cells(row: &Row) -> [String; 9] {
             Verdict::Fail => "FAIL".into(),
             Verdict::Shown => "-".into(),
             Verdict::Unsteady => "unsteady".into(),
-            Verdict::NotReady => "not ready".into(),
             Verdict::Error(why) => format!("error: {why}"),
         },
     ]

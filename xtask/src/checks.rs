@@ -100,9 +100,11 @@ fn benches(command: &str, write: bool) -> StepResult {
     run(&mut benches)
 }
 
-/// The measurements beside the peers.
+/// The measurements beside the peers, with our `libfabric.so.1` for the lines that run libfabric's own programs on it.
 pub fn bench(args: &[String]) -> StepResult {
-    run(cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--"]).args(args))
+    let library = capi::link(true)?;
+    let mut benches = cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--"]);
+    run(benches.args(args).env("OFI_BENCH_LIBRARY", library))
 }
 
 /// One test of several processes, as long or as often as `variable` says.

@@ -134,14 +134,15 @@ fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Res
 
 fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let window = job.window;
-    // One buffer for the whole window, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest do: with a buffer for each
-    // message, ours would run from memory and theirs from the cache.
-    let arena = node.memory(job, job.size)?;
+    // One buffer for the whole window is the rule, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest have it: with a buffer for
+    // each message, ours would run from memory and theirs from the cache.
+    let arena = node.memory(job, job.buffers * job.size.next_multiple_of(64))?;
+    let buffer = |message: u64| slot(&arena, job.size, (message % job.buffers as u64) as usize);
     let total = job.iterations + job.iterations / 20 + 10;
     let mut entries = [CqTaggedEntry::EMPTY; 64];
     if !client {
         for index in 0..window {
-            node.receive(slot(&arena, job.size, 0), None, index)?;
+            node.receive(buffer(index as u64), None, index)?;
         }
     }
     node.meet(link)?;
@@ -152,7 +153,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
     if client {
         while finished < total {
             while started < total && started - finished < window as u64 {
-                node.send(slot(&arena, job.size, 0), None)?;
+                node.send(buffer(started), None)?;
                 started += 1;
             }
             let count = node.poll(&node.tx, &mut entries)? as u64;
@@ -171,7 +172,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
             let count = node.poll(&node.rx, &mut entries)?;
             for entry in &entries[..count] {
                 let index = entry.op_context.0;
-                node.receive(slot(&arena, job.size, 0), None, index)?;
+                node.receive(buffer(index as u64), None, index)?;
             }
             finished += count as u64;
             if count == 0 {
@@ -200,10 +201,11 @@ pub(super) fn check(since: &mut Instant) -> Result<()> {
 }
 
 fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Result<Figures> {
-    let arena = node.memory(job, job.size)?;
-    let piece = [Piece::new(arena.base, job.size)];
+    let stride = job.size.next_multiple_of(64);
+    let arena = node.memory(job, job.buffers * stride)?;
+    let whole = [Piece::new(arena.base, arena.len)];
     // SAFETY: the arena lives as long as the process, which holds no reference to it.
-    let attr = unsafe { MrAttr::new(&piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
+    let attr = unsafe { MrAttr::new(&whole, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
     let region = node.domain.register(&attr).map_err(stack)?;
     let (key, base): (u64, u64) = link.exchange(&(region.key(), region.base()))?;
     let mut entries = [CqTaggedEntry::EMPTY; 64];
@@ -215,17 +217,21 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
         node.wait_one(&node.rx)?;
         return Ok(Figures::from_rate(job.size, 1.0));
     }
-    let remote = [RemotePiece { addr: base, len: job.size, key }];
-    // SAFETY: as in `Node::send`.
-    let buf = unsafe { Lent::new(&piece, &[]) };
-    let op = RmaOp {
-        buf,
-        remote: &remote,
-        peer: node.peer,
-        context: Context(1),
-        data: 0,
-        flags: OpFlags::empty(),
-        call: Call::Plain,
+    let post = |access: u64| {
+        let buffer = (access % job.buffers as u64) as usize;
+        let remote = [RemotePiece { addr: base + (buffer * stride) as u64, len: job.size, key }];
+        let piece = [slot(&arena, job.size, buffer)];
+        let op = RmaOp {
+            // SAFETY: as in `Node::send`.
+            buf: unsafe { Lent::new(&piece, &[]) },
+            remote: &remote,
+            peer: node.peer,
+            context: Context(1),
+            data: 0,
+            flags: OpFlags::empty(),
+            call: Call::Plain,
+        };
+        if write { node.endpoint.write(&op) } else { node.endpoint.read(&op) }
     };
     let total = job.iterations + job.iterations / 20 + 10;
     let warm = total - job.iterations;
@@ -234,8 +240,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     let (mut started, mut finished) = (0u64, 0u64);
     while finished < total {
         while started < total && started - finished < job.window as u64 {
-            let posted = if write { node.endpoint.write(&op) } else { node.endpoint.read(&op) };
-            match posted {
+            match post(started) {
                 Ok(()) => started += 1,
                 Err(error) if error.is_again() => break,
                 Err(error) => return Err(stack(error)),

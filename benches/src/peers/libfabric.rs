@@ -1,6 +1,13 @@
 //! libfabric's own benchmarks over its `shm`, `tcp` and `udp;ofi_rxd` providers.
 
-use std::{env, path::PathBuf, process::Command, sync::OnceLock, time::Duration};
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::Duration,
+};
 
 use super::{Benchmark, Peer, PeerRun, Wire, fresh_port, iterations, ucx, unreadable};
 use crate::{
@@ -10,6 +17,10 @@ use crate::{
 
 /// Environment variable: the prefix of a libfabric with its fabtests, to be used instead of the packages.
 pub const PREFIX: &str = "OFI_BENCH_LIBFABRIC_PREFIX";
+
+/// Environment variable: the folder with our `libfabric.so.1`, for the lines that run libfabric's own programs on it. `cargo xtask bench`
+/// links it and says where it is.
+pub const OURS: &str = "OFI_BENCH_LIBRARY";
 
 /// libfabric 2.6 over UCX 1.13 on the same machine (`shared/reference/peers.md`): messages a second, 64 B.
 const RATE_OVER_UCX: f64 = 8.5 / 9.1;
@@ -66,20 +77,63 @@ fn count(run: &PeerRun) -> u64 {
     }
 }
 
-/// Runs the benchmark once.
+/// Runs the benchmark once, on libfabric.
 pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     match plan(run) {
-        Plan::Fabtests(prefix) => fabtests(run, prefix, cores),
-        Plan::PingPong => ping_pong(run, cores),
+        Plan::Fabtests(prefix) => fabtests(run, &prefix, &Library::theirs(run, Some(&prefix)), cores),
+        Plan::PingPong => ping_pong(run, &Library::theirs(run, None), cores),
         Plan::FromUcx(factor) => {
             // UCX's tcp has one-sided operations by messages, so its messages stand for both.
             let benchmark = if run.wire == Wire::Shm { run.benchmark } else { Benchmark::Stream };
             Ok(ucx::run(&PeerRun { peer: Peer::Ucx, benchmark, ..*run }, cores)?.scaled(factor))
         }
-        Plan::Nothing => Err(Error::Missing {
-            program: "a libfabric benchmark for RMA".into(),
-            reason: format!("the packages have none; set {PREFIX} to a libfabric built with fabtests"),
-        }),
+        Plan::Nothing => Err(no_program()),
+    }
+}
+
+/// Runs libfabric's own program once, on our library: over `shm`, or over the sockets of `udp`.
+///
+/// # Errors
+/// When there is no program for it, when nobody said where our library is, or when the program fails.
+pub fn run_on_ours(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
+    let library = Library::ours(run)?;
+    match plan(run) {
+        Plan::Fabtests(prefix) => fabtests(run, &prefix, &library, cores),
+        Plan::PingPong => ping_pong(run, &library, cores),
+        Plan::FromUcx(_) | Plan::Nothing => Err(no_program()),
+    }
+}
+
+fn no_program() -> Error {
+    Error::Missing {
+        program: "a libfabric benchmark".into(),
+        reason: format!("the packages have none for this; set {PREFIX} to a libfabric built with fabtests"),
+    }
+}
+
+/// The library that a program runs on.
+struct Library {
+    /// As `-p` takes it.
+    provider: &'static str,
+    environment: Vec<(&'static str, OsString)>,
+}
+
+impl Library {
+    /// What the prefix has, or the system.
+    fn theirs(run: &PeerRun, prefix: Option<&Path>) -> Self {
+        let folder = prefix.map(|prefix| ("LD_LIBRARY_PATH", prefix.join("lib").into()));
+        Self { provider: provider(run.wire, prefix.is_some()), environment: folder.into_iter().collect() }
+    }
+
+    /// Ours. Both processes are on one host, so `udp` is told to use its sockets.
+    fn ours(run: &PeerRun) -> Result<Self> {
+        let folder = env::var_os(OURS).ok_or_else(|| Error::Missing {
+            program: "our libfabric.so.1".into(),
+            reason: format!("{OURS} is not set; `cargo xtask bench` sets it"),
+        })?;
+        let provider = if run.wire == Wire::Shm { "shm" } else { "udp" };
+        let sockets = ("FI_UDP_SHARED_MEMORY", OsString::from("0"));
+        Ok(Self { provider, environment: vec![("LD_LIBRARY_PATH", folder), sockets] })
     }
 }
 
@@ -115,7 +169,7 @@ fn plan(run: &PeerRun) -> Plan {
 
 /// The benchmarks of fabtests. `-E` exchanges addresses over a socket, without which two processes that know
 /// nothing of each other cannot use `shm`.
-fn fabtests(run: &PeerRun, prefix: PathBuf, cores: [usize; 2]) -> Result<Figures> {
+fn fabtests(run: &PeerRun, prefix: &Path, library: &Library, cores: [usize; 2]) -> Result<Figures> {
     let (program, operation) = match run.benchmark {
         Benchmark::Latency => ("fi_rdm_pingpong", None),
         Benchmark::TaggedLatency => ("fi_rdm_tagged_pingpong", None),
@@ -125,8 +179,8 @@ fn fabtests(run: &PeerRun, prefix: PathBuf, cores: [usize; 2]) -> Result<Figures
     };
     let port = fresh_port();
     let mut server = Command::new(prefix.join("bin").join(program));
-    server.env("LD_LIBRARY_PATH", prefix.join("lib"));
-    server.args(["-p", provider(run.wire, true), "-m"]).arg(format!("-E={port}"));
+    server.envs(library.environment.iter().cloned());
+    server.args(["-p", library.provider, "-m"]).arg(format!("-E={port}"));
     server.args(["-S", &run.size.to_string(), "-I", &count(run).to_string()]);
     if run.benchmark == Benchmark::Stream {
         server.args(["-W", "64"]);
@@ -148,13 +202,14 @@ fn parse_fabtests(run: &PeerRun, output: &str) -> Option<Figures> {
 }
 
 /// The packaged ping-pong, which has two columns with few digits and one with enough: MB/sec, of 10^6 bytes.
-fn ping_pong(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
+fn ping_pong(run: &PeerRun, library: &Library, cores: [usize; 2]) -> Result<Figures> {
     const PROGRAM: &str = "fi_pingpong";
     let port = fresh_port().to_string();
     let mode = if run.benchmark == Benchmark::TaggedLatency { "tagged" } else { "msg" };
     let command = |port_flag: &str| {
         let mut command = Command::new(PROGRAM);
-        command.args(["-p", provider(run.wire, false), "-e", "rdm", "-m", mode, port_flag, &port]);
+        command.envs(library.environment.iter().cloned());
+        command.args(["-p", library.provider, "-e", "rdm", "-m", mode, port_flag, &port]);
         command.args(["-S", &run.size.to_string(), "-I", &count(run).to_string()]);
         command
     };
