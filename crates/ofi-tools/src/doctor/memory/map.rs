@@ -1,0 +1,37 @@
+//! Mappings that exist for a moment, to see whether they can.
+#![allow(unsafe_code)] // mmap and munmap; nothing accesses what they map
+
+use std::io;
+use std::ptr::null_mut;
+
+/// The size of a huge page where the system does not say: x86-64's, and AArch64's with 4 KiB pages.
+const HUGE: usize = 2 << 20;
+
+/// Maps a huge page that the administrator has reserved.
+///
+/// # Errors
+/// What the system answers.
+pub fn try_huge() -> io::Result<()> {
+    map(HUGE, libc::MAP_HUGETLB)
+}
+
+/// Maps and locks `len` bytes.
+///
+/// # Errors
+/// What the system answers: `EAGAIN` beyond the limit.
+pub fn try_locked(len: usize) -> io::Result<()> {
+    map(len, libc::MAP_LOCKED)
+}
+
+fn map(len: usize, flag: libc::c_int) -> io::Result<()> {
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flag);
+    // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
+    let base = unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: exactly the range that was mapped above, which nobody else knows.
+    unsafe { libc::munmap(base, len) };
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! `ofi doctor`: what this host lacks for speed, and what to change.
+//!
+//! A check tries the thing where that is possible (it locks memory, reads another process's memory, sends segmented datagrams),
+//! since limits, sandboxes and namespaces forbid what files under `/proc` allow. Checks stand in the order of their effect.
+
+mod check;
+mod devices;
+mod files;
+mod memory;
+mod network;
+mod processor;
+mod system;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+pub use check::{Check, State};
+pub use memory::ReadMemory;
+
+use crate::failure::Result;
+use crate::output;
+use files::Files;
+
+/// Exit code when something on this host could be faster.
+pub const LACKING: u8 = 2;
+
+/// The command line.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 nothing to change, 2 something is lacking, others as errors of the system."
+)]
+pub struct Options {
+    /// Print everything that was found, for programs
+    #[arg(long)]
+    json: bool,
+    /// Look for the files of /sys, /proc and /dev below this directory; what can be tried is tried on this host
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// Runs all checks and prints them.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let checks = all(&Files::below(&options.root));
+    let lacking = checks.iter().filter(|check| check.state == State::Lacking).count();
+    if options.json {
+        output::print_json(&json!({ "checks": checks, "lacking": lacking }))?;
+    } else {
+        output::print(&text::report(&checks))?;
+    }
+    Ok(if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::from(LACKING) })
+}
+
+/// Every check, the one with the largest effect first.
+fn all(files: &Files) -> Vec<Check> {
+    vec![
+        devices::infiniband(files),
+        processor::cores(),
+        memory::single_copies(files),
+        network::buffers(files),
+        network::segments(),
+        processor::governor(files),
+        system::membarrier(),
+        memory::huge_pages(files),
+        memory::locked(),
+        system::open_files(),
+        system::io_uring(),
+    ]
+}

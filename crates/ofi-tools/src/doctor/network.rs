@@ -1,0 +1,74 @@
+//! Sockets of provider `udp`.
+
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use nix::sys::socket::{self, ControlMessage, MsgFlags, SockaddrIn, sockopt};
+
+use super::check::Check;
+use super::files::Files;
+
+/// What `udp` asks for unless `FI_UDP_SOCKET_BUFFER` says otherwise, in bytes.
+const BUFFER: usize = 8 << 20;
+
+/// What the kernel grants a socket that asks for as much as `udp` does.
+pub fn buffers(files: &Files) -> Check {
+    const NAME: &str = "socket-buffers";
+    const EFFECT: &str =
+        "peers of udp may have half of a receiver's buffer under way; a small one is a slow endpoint";
+    let granted = match granted() {
+        Ok(granted) => granted,
+        Err(error) => return Check::unknown(NAME, EFFECT, format!("no UDP socket: {error}")),
+    };
+    // The kernel counts its own overhead: it doubles what is asked for.
+    if granted >= 2 * BUFFER {
+        return Check::good(NAME, EFFECT, format!("{} KiB of {} KiB granted", granted / 2048, BUFFER >> 10));
+    }
+    let most = files.number("/proc/sys/net/core/rmem_max");
+    let most = most.map_or(String::new(), |most| format!(" (net.core.rmem_max = {most})"));
+    let found = format!("{} KiB of {} KiB granted{most}", granted / 2048, BUFFER >> 10);
+    let change = format!(
+        "sysctl -w net.core.rmem_max={0} net.core.wmem_max={0}, or CAP_NET_ADMIN for the program",
+        2 * BUFFER
+    );
+    Check::lacking(NAME, EFFECT, found, change)
+}
+
+fn granted() -> io::Result<usize> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    if socket::setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+        socket::setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    }
+    Ok(socket::getsockopt(&socket, sockopt::RcvBuf)?)
+}
+
+/// Whether the kernel cuts and joins rows of datagrams: sends a row of two over loopback, and takes it in one call.
+pub fn segments() -> Check {
+    const NAME: &str = "udp-segments";
+    const EFFECT: &str =
+        "rows of short packets go to the kernel and come from it in one call (UDP_SEGMENT, UDP_GRO)";
+    const CHANGE: &str = "Linux 5.0 or newer; until then raise the interface's MTU";
+    match row() {
+        Ok(2) => Check::good(NAME, EFFECT, "a row of two datagrams was cut and joined"),
+        Ok(_) => Check::lacking(NAME, EFFECT, "a row is cut, but not joined by the receiver", CHANGE),
+        Err(error) => Check::lacking(NAME, EFFECT, format!("a row of two datagrams: {error}"), CHANGE),
+    }
+}
+
+/// How many segments of a row of two came in the first receive.
+fn row() -> io::Result<usize> {
+    const SEGMENT: usize = 512;
+    let (from, to) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
+    to.set_read_timeout(Some(Duration::from_secs(2)))?;
+    socket::setsockopt(&to, sockopt::UdpGroSegment, &true)?;
+    let port = to.local_addr()?.port();
+    let address = SockaddrIn::new(127, 0, 0, 1, port);
+    let payload = [7; 2 * SEGMENT];
+    let cut = [ControlMessage::UdpGsoSegments(&(SEGMENT as u16))];
+    let none = MsgFlags::empty();
+    socket::sendmsg(from.as_raw_fd(), &[IoSlice::new(&payload)], &cut, none, Some(&address))?;
+    let mut buffer = [0; 4 * SEGMENT];
+    Ok(to.recv(&mut buffer)? / SEGMENT)
+}
