@@ -16,6 +16,7 @@ pub mod cq;
 pub mod domain;
 pub mod endpoint;
 pub mod eq;
+pub mod export;
 pub mod fork;
 mod growth;
 pub mod keys;

@@ -7,6 +7,7 @@ use ofi_api::{Result, Statistic};
 
 use crate::cntr::Cntr;
 use crate::cq::Source;
+use crate::export::{self, About};
 
 #[derive(Default)]
 struct Members {
@@ -19,6 +20,9 @@ struct Members {
 pub trait Counted: Send + Sync {
     /// At this moment.
     fn counts(&self) -> Vec<Statistic>;
+
+    /// What it is called.
+    fn about(&self) -> About;
 }
 
 /// Enabled endpoints, counters that are moved on by all of them, and what counts.
@@ -32,6 +36,7 @@ impl Roster {
 
     /// Something that counts was opened.
     pub fn count(&self, opened: &Arc<dyn Counted>) {
+        export::opened(opened);
         let mut members = self.members();
         // Looked through when it would grow, and so seldom.
         if members.counted.len() == members.counted.capacity() {

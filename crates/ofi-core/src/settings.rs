@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{AnySetting, CORE, Setting};
+use crate::export::EXPORT;
 
 /// Free bytes below which a multi-receive buffer is released, until `FI_OPT_MIN_MULTI_RECV` says otherwise. As in the
 /// providers of C libfabric that have one.
@@ -47,7 +48,7 @@ static GIVE_WAY: Setting<bool> = Setting::new(
 
 /// To be registered by whoever lists settings.
 pub static SETTINGS: &[&dyn AnySetting] =
-    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY];
+    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY, &EXPORT];
 
 /// The byte budget of an endpoint's matcher.
 pub fn unexpected_bytes() -> usize {

@@ -19,6 +19,12 @@ fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// This process's effective user.
+pub fn effective_user() -> u32 {
+    // SAFETY: takes no pointers.
+    unsafe { libc::geteuid() }
+}
+
 /// A non-blocking eventfd.
 ///
 /// # Errors

@@ -17,5 +17,7 @@ mod failure;
 pub mod info;
 mod output;
 pub mod pingpong;
+pub mod stats;
+pub mod top;
 pub mod topo;
 pub mod write_demo;

@@ -6,6 +6,7 @@ use super::receive::RxSide;
 use super::transmit::TxSide;
 use super::{EpCore, State};
 use crate::cm;
+use crate::export::About;
 use crate::roster::Counted;
 use crate::transport::{Lanes, Transport};
 
@@ -108,6 +109,18 @@ impl<T: Transport> Counted for EpCore<T> {
             all.append(&mut side.rx.statistics());
         }
         all
+    }
+
+    fn about(&self) -> About {
+        let guard = self.state.lock();
+        let name =
+            guard.ends.connection.as_ref().and_then(|connection| connection.name()).or(guard.name.as_ref());
+        About {
+            provider: self.info.fabric_attr.prov_name.clone(),
+            domain: self.info.domain_attr.name.clone(),
+            kind: format!("{:?}", self.info.ep_attr.ep_type).to_uppercase(),
+            address: name.map(ToString::to_string).unwrap_or_default(),
+        }
     }
 }
 

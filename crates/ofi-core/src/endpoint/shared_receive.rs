@@ -14,12 +14,14 @@ mod senders;
 #[cfg(test)]
 mod tests;
 
+mod counted;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
     Call, Caps, CompletionFlags, Context, CqErrorEntry, Errno, Error, FiAddr, Fid, Lent, OpFlags, ReceiveOp,
-    Result, RxAttr, Statistic, TagMatch, Watcher,
+    Result, RxAttr, TagMatch, Watcher,
 };
 
 use self::senders::Senders;
@@ -38,7 +40,6 @@ use crate::domain::DomainCore;
 use crate::fork::Born;
 use crate::lock::Lock;
 use crate::matching::{self, Config, Source, Want};
-use crate::roster::Counted;
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Lanes, Peer, Route, Transport};
 
@@ -357,23 +358,6 @@ impl<T: Transport> SharedRx<T> {
                 lanes.settle_receives(&mut state.ends);
             }
         }
-    }
-}
-
-impl<T: Transport> Counted for SharedRx<T> {
-    fn counts(&self) -> Vec<Statistic> {
-        let guard = self.state.lock();
-        let matcher = &guard.queue.matcher;
-        let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
-        vec![
-            stat("rx_posted", matcher.posted_len(), "receives that wait"),
-            stat(
-                "rx_unexpected_now",
-                matcher.unexpected_len(),
-                "messages that came before their receive, and wait",
-            ),
-            stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes that they hold"),
-        ]
     }
 }
 

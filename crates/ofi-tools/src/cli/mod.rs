@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::doctor;
-use crate::failure;
+use crate::{doctor, failure, stats, top};
 
 /// Looks after hosts and programs that use this library.
 #[derive(Debug, Parser)]
@@ -19,6 +18,10 @@ pub struct Options {
 enum Command {
     /// Says what this host lacks for speed, and what to change, in order of effect
     Doctor(doctor::Options),
+    /// Prints what the endpoints of this host's processes have counted
+    Stats(stats::Options),
+    /// Shows the endpoints of this host's processes and their rates, live
+    Top(top::Options),
     /// Reads a word of another process's memory: how `ofi doctor` tries single copies
     #[command(hide = true)]
     ReadMemory(doctor::ReadMemory),
@@ -31,11 +34,11 @@ pub fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => return failure::usage(&error),
     };
-    match options.command {
-        Command::Doctor(options) => match doctor::run(&options) {
-            Ok(code) => code,
-            failed => failure::end("ofi", failed.map(|_| ())),
-        },
-        Command::ReadMemory(options) => failure::end("ofi", options.run()),
-    }
+    let ended = match options.command {
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Stats(options) => stats::run(&options),
+        Command::Top(options) => top::run(&options),
+        Command::ReadMemory(options) => options.run().map(|()| ExitCode::SUCCESS),
+    };
+    ended.unwrap_or_else(|failure| failure::end("ofi", Err(failure)))
 }

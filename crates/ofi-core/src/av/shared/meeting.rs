@@ -48,7 +48,7 @@ fn socket_name(name: &str) -> String {
     let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
-    format!("ofi-av/{}/{hash:032x}", sys::user())
+    format!("ofi-av/{}/{hash:032x}", sys::effective_user())
 }
 
 fn nobody(name: &str) -> Error {
@@ -85,7 +85,7 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
         }
         match sys::connect(&socket) {
             Ok(Some(to)) => {
-                if sys::peer_user(&to) != Some(sys::user()) {
+                if sys::peer_user(&to) != Some(sys::effective_user()) {
                     return Err(Error::with(
                         Errno::EACCES,
                         "another user has the name of this address vector",
@@ -174,7 +174,7 @@ fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
         }
         // Others may have been faster.
         while let Some(asking) = sys::accept(held.listener.as_fd()) {
-            if sys::peer_user(&asking) == Some(sys::user()) {
+            if sys::peer_user(&asking) == Some(sys::effective_user()) {
                 sys::send_two(&asking, [held.listener.as_fd(), held.memory.as_fd()]);
             }
         }

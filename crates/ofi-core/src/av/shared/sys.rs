@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use ofi_api::{Errno, Error, Result};
 
+pub use crate::sys::effective_user;
 use crate::sys::os_error;
 
 fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
@@ -17,12 +18,6 @@ fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
 
 fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// This process's effective user.
-pub fn user() -> u32 {
-    // SAFETY: takes no pointers.
-    unsafe { libc::geteuid() }
 }
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;

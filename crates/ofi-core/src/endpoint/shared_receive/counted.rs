@@ -1,0 +1,35 @@
+//! What a shared receive context counts.
+
+use ofi_api::Statistic;
+
+use super::SharedRx;
+use crate::export::About;
+use crate::roster::Counted;
+use crate::transport::Transport;
+
+impl<T: Transport> Counted for SharedRx<T> {
+    fn counts(&self) -> Vec<Statistic> {
+        let guard = self.state.lock();
+        let matcher = &guard.queue.matcher;
+        let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
+        vec![
+            stat("rx_posted", matcher.posted_len(), "receives that wait"),
+            stat(
+                "rx_unexpected_now",
+                matcher.unexpected_len(),
+                "messages that came before their receive, and wait",
+            ),
+            stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes that they hold"),
+        ]
+    }
+
+    fn about(&self) -> About {
+        let info = &self.domain.info;
+        About {
+            provider: info.fabric_attr.prov_name.clone(),
+            domain: info.domain_attr.name.clone(),
+            kind: "SRX".into(),
+            address: String::new(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Statistics for other programs of the same user: `ofi top`, `ofi stats`.
+//!
+//! Off unless `FI_EXPORT_STATISTICS` is set: then the first endpoint or shared receive context that opens starts one thread, which
+//! answers at a socket in a directory that only this user may enter ([`socket`]). A reader gets one text ([`snapshot`]), and the
+//! connection ends.
+//!
+//! To read counters takes the lock of their endpoint, which an application's thread would have to itself otherwise. So they are
+//! read when a reader asks, and at most once in [`FRESH`]: readers in between get the same text. A reader that does not take its
+//! text within [`PATIENCE`] is left alone.
+
+mod snapshot;
+mod socket;
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use crate::config::{CORE, Setting};
+use crate::fork::Born;
+use crate::roster::Counted;
+
+pub use snapshot::About;
+pub use socket::directory;
+
+/// `FI_EXPORT_STATISTICS`.
+pub(crate) static EXPORT: Setting<bool> = Setting::new(
+    CORE,
+    "export_statistics",
+    false,
+    "Let programs of the same user read the statistics of this process's endpoints (ofi top, ofi stats)",
+);
+
+/// How long a text is good for.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long one reader may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is exported, and the process that exports it.
+struct Exported {
+    born: Born,
+    members: Vec<Weak<dyn Counted>>,
+}
+
+static EXPORTED: Mutex<Option<Exported>> = Mutex::new(None);
+
+/// The list. `None` if it cannot be had soon: after fork(2) the thread that had it may not exist.
+fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
+    for _ in 0..100 {
+        match EXPORTED.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
+}
+
+/// Something that counts was opened: exports it, if the setting says so.
+pub(crate) fn opened(counted: &Arc<dyn Counted>) {
+    if !EXPORT.get() {
+        return;
+    }
+    let Some(mut exported) = exported() else {
+        return warn!(target: "ofi::core::core", "statistics of an endpoint are not exported: the list of them is locked");
+    };
+    let members = match &mut *exported {
+        Some(exported) if exported.born.is_here() => &mut exported.members,
+        // The first of this process.
+        _ => {
+            if let Err(error) = start() {
+                return warn!(target: "ofi::core::core", "statistics are not exported: {error}");
+            }
+            &mut exported.insert(Exported { born: Born::here(), members: Vec::new() }).members
+        }
+    };
+    // Looked through when it would grow, and so seldom.
+    if members.len() == members.capacity() {
+        members.retain(|known| known.strong_count() > 0);
+    }
+    members.push(Arc::downgrade(counted));
+}
+
+/// Starts the thread that answers.
+fn start() -> io::Result<()> {
+    let listener = socket::listen(&socket::directory()?)?;
+    let builder = std::thread::Builder::new().name("ofi-statistics".into()).stack_size(256 << 10);
+    builder.spawn(move || serve(&listener)).map(|_| ())
+}
+
+/// Answers readers, one after the other, for the life of the process.
+fn serve(listener: &UnixListener) {
+    let mut last: Option<(Instant, String)> = None;
+    loop {
+        let Ok((reader, _)) = listener.accept() else {
+            // No descriptors, or no memory: for a while.
+            std::thread::sleep(FRESH);
+            continue;
+        };
+        let text = match last.take() {
+            Some((at, text)) if at.elapsed() < FRESH => (at, text),
+            _ => (Instant::now(), snapshot::text(&members())),
+        };
+        // A reader that goes away is no failure of ours.
+        let _ = socket::send(&reader, text.1.as_bytes(), PATIENCE);
+        hang_up(&reader);
+        last = Some(text);
+    }
+}
+
+fn hang_up(reader: &UnixStream) {
+    let _ = reader.shutdown(std::net::Shutdown::Both);
+}
+
+/// What is open at the moment.
+fn members() -> Vec<Arc<dyn Counted>> {
+    let Some(exported) = exported() else { return Vec::new() };
+    exported.iter().flat_map(|exported| &exported.members).filter_map(Weak::upgrade).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! The text that a reader gets.
+//!
+//! Lines of fields with tabs between. Each field that a program or a peer chose is escaped as in Rust source, so that it holds neither
+//! tabs nor ends of lines:
+//!
+//! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
+//! - `endpoint`, provider, domain, kind, address: opens the section of one
+//! - a statistic's name, its value, what it counts
+//! - `end`: the last line. Without it the text was cut.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use ofi_api::Statistic;
+
+use crate::roster::Counted;
+
+/// What an endpoint, or a shared receive context, is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The provider's name.
+    pub provider: String,
+    /// The domain's name.
+    pub domain: String,
+    /// What it is: `RDM`, `MSG`, `DGRAM`, `SRX`.
+    pub kind: String,
+    /// Its address as text; empty without one.
+    pub address: String,
+}
+
+/// The text about `members`, in the order in which they were opened.
+pub fn text(members: &[Arc<dyn Counted>]) -> String {
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "ofi-statistics\t1\t{}\t{}",
+        std::process::id(),
+        program.trim_end_matches('\n').escape_default()
+    );
+    for member in members {
+        // Counters first: whoever is closed meanwhile has none.
+        let (counts, about) = (Statistic::add_up(member.counts()), member.about());
+        let [provider, domain, kind, address] = [about.provider, about.domain, about.kind, about.address]
+            .map(|field| field.escape_default().to_string());
+        let _ = writeln!(text, "endpoint\t{provider}\t{domain}\t{kind}\t{address}");
+        for one in counts {
+            let _ = writeln!(text, "{}\t{}\t{}", one.name, one.value, one.help);
+        }
+    }
+    text.push_str("end\n");
+    text
+}

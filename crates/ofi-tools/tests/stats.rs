@@ -1,0 +1,149 @@
+//! `ofi stats` and `ofi top` of a process that exports its statistics, of one that does not, and of one that was killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ofi::{Hints, Node};
+use serde_json::Value;
+
+/// Set in the process that has endpoints.
+const CHILD: &str = "OFI_TEST_STATISTICS_CHILD";
+
+/// Not a test by itself: the process that has endpoints, until its standard input ends.
+#[test]
+fn child() {
+    let Ok(provider) = std::env::var(CHILD) else { return };
+    let hints = Hints::new().provider(&provider);
+    let (a, b): (Node, Node) = (Node::open(&hints).unwrap(), Node::open(&hints).unwrap());
+    let to = a.insert(&b.name().unwrap()).unwrap();
+    println!("\nready");
+    std::io::stdout().flush().unwrap();
+    let ended = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
+    let end = Instant::now() + Duration::from_secs(60);
+    while !ended.is_finished() && Instant::now() < end {
+        b.recv(vec![0; 64]).unwrap();
+        a.send(vec![7; 64], to).unwrap();
+        for node in [&a, &b] {
+            node.wait(Duration::from_secs(10)).unwrap().expect("in time").ok().unwrap();
+        }
+    }
+}
+
+struct Running {
+    child: Child,
+    runtime: PathBuf,
+}
+
+impl Running {
+    fn start(name: &str, provider: &str, export: &str) -> Self {
+        let runtime = std::env::temp_dir().join(format!("ofi-stats-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&runtime);
+        std::fs::create_dir_all(&runtime).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child", "--nocapture"]).env(CHILD, provider);
+        command.env("FI_EXPORT_STATISTICS", export).env("XDG_RUNTIME_DIR", &runtime);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the child starts");
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"), "the child is ready");
+        Self { child, runtime }
+    }
+
+    fn ofi(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ofi"));
+        command.args(arguments).env("XDG_RUNTIME_DIR", &self.runtime).output().expect("ofi runs")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.runtime.join(format!("ofi/{}.sock", self.child.id()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.runtime);
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn endpoints_are_shown_in_every_form() {
+    for provider in ["shm", "udp"] {
+        let running = Running::start(provider, provider, "1");
+        let report = json(&running.ofi(&["stats", "--json"]));
+        let process = &report["processes"][0];
+        assert_eq!(process["pid"], running.child.id());
+        let endpoints = process["endpoints"].as_array().unwrap();
+        assert_eq!(endpoints.len(), 2, "{process}");
+        assert_eq!((&endpoints[0]["provider"], &endpoints[0]["kind"]), (&provider.into(), &"RDM".into()));
+        assert!(endpoints[0]["address"].as_str().unwrap().contains("://"), "{process}");
+
+        let prometheus = String::from_utf8(running.ofi(&["stats", "--prometheus"]).stdout).unwrap();
+        assert!(prometheus.contains("# TYPE ofi_tx_messages untyped\nofi_tx_messages{pid="), "{prometheus}");
+        assert!(String::from_utf8(running.ofi(&["stats"]).stdout).unwrap().contains("messages sent"));
+
+        let rows = json(&running.ofi(&["top", "--once", "--json"]));
+        let rows = rows["endpoints"].as_array().unwrap().clone();
+        assert!(
+            rows[0]["tx_messages"].as_f64().unwrap() > 0.0 && rows[0]["tx_bytes"].as_f64().unwrap() > 0.0
+        );
+        assert!(rows[1]["rx_messages"].as_f64().unwrap() > 0.0, "{rows:?}");
+        let text = String::from_utf8(running.ofi(&["top", "--once"]).stdout).unwrap();
+        assert!(text.lines().count() == 3 && text.contains("resent/s"), "{text}");
+
+        assert_eq!(running.ofi(&["stats", "--pid", "1"]).status.code(), Some(61), "of no such process");
+        let piped = running.ofi(&["top"]);
+        assert_eq!(piped.status.code(), Some(1), "no terminal");
+    }
+}
+
+#[test]
+fn nothing_is_exported_unless_asked_for() {
+    let running = Running::start("off", "shm", "0");
+    assert!(!running.runtime.join("ofi").exists());
+    let output = running.ofi(&["stats"]);
+    assert_eq!(output.status.code(), Some(61));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("FI_EXPORT_STATISTICS=1"));
+}
+
+#[test]
+fn the_socket_is_private_and_readers_that_stall_or_leave_disturb_nobody() {
+    let running = Running::start("readers", "shm", "1");
+    let mode = std::fs::metadata(running.runtime.join("ofi")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let connect = || UnixStream::connect(running.socket()).expect("it listens");
+    let idle: Vec<UnixStream> = (0..8).map(|_| connect()).collect();
+    for _ in 0..32 {
+        drop(connect());
+    }
+    let mut talker = connect();
+    let _ = talker.write_all(b"GET / HTTP/1.1\r\n\r\n");
+    let before = json(&running.ofi(&["top", "--once", "--json"]));
+    assert!(before["endpoints"][0]["tx_messages"].as_f64().unwrap() > 0.0, "{before}");
+    drop(idle);
+}
+
+#[test]
+fn a_killed_process_is_gone_and_its_socket_is_swept_by_the_next() {
+    let mut running = Running::start("killed", "shm", "1");
+    let socket = running.socket();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    assert!(socket.exists(), "kill -9 leaves it behind");
+    assert_eq!(running.ofi(&["stats"]).status.code(), Some(61));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child"]).env(CHILD, "shm").env("FI_EXPORT_STATISTICS", "1");
+    let status =
+        command.env("XDG_RUNTIME_DIR", &running.runtime).stdin(Stdio::null()).stdout(Stdio::null()).status();
+    assert!(status.unwrap().success());
+    assert!(!socket.exists());
+}
