@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::step::{Report, Row, output, root};
-use crate::{checks, nightly};
+use crate::{checks, nightly, nixl};
 
 /// How much of each.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -23,14 +23,18 @@ pub struct Amount {
     /// Seconds for each fuzz target.
     #[arg(long, default_value_t = 600)]
     fuzz: u32,
+    /// Runs of NIXL for each size of blocks, through shared memory and through sockets.
+    #[arg(long, default_value_t = 200)]
+    nixl: usize,
 }
 
 /// Runs all of it, prints the table, and writes it to `docs/nightly.md`.
 pub fn run(report: &mut Report, amount: Amount) {
-    let Amount { seeds, hours, kills, soak, fuzz } = amount;
+    let Amount { seeds, hours, kills, soak, fuzz, nixl } = amount;
     checks::simulate(report, seeds, hours);
     report.add(&format!("{kills} kills"), || checks::kills(kills));
     report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));
+    nixl::test(report, Some(nixl));
     nightly::fuzz(report, fuzz, None);
     let text = document(&amount, report.rows());
     print!("{text}");
@@ -48,10 +52,10 @@ fn document(amount: &Amount, rows: &[Row]) -> String {
     };
     let (tree, date) =
         (said("git", &["rev-parse", "--short", "HEAD"]), said("date", &["-u", "+%Y-%m-%d %H:%M"]));
-    let Amount { seeds, hours, kills, soak, fuzz } = amount;
+    let Amount { seeds, hours, kills, soak, fuzz, nixl } = amount;
     let mut text = format!(
         "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
-         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --soak {soak} --fuzz {fuzz}`.\n\n\
+         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --soak {soak} --fuzz {fuzz} --nixl {nixl}`.\n\n\
          | step | outcome | seconds |\n|---|---|---|\n"
     );
     for Row { name, outcome, seconds } in rows {
@@ -66,10 +70,10 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_step() {
-        let amount = Amount { seeds: 5, hours: 1, kills: 2, soak: 3, fuzz: 4 };
+        let amount = Amount { seeds: 5, hours: 1, kills: 2, soak: 3, fuzz: 4, nixl: 6 };
         let rows = [Row { name: "2 kills".into(), outcome: "passed".into(), seconds: 1.4 }];
         let text = document(&amount, &rows);
-        assert!(text.contains("--seeds 5 --hours 1 --kills 2 --soak 3 --fuzz 4"), "{text}");
+        assert!(text.contains("--seeds 5 --hours 1 --kills 2 --soak 3 --fuzz 4 --nixl 6"), "{text}");
         assert!(text.ends_with("|---|---|---|\n| 2 kills | passed | 1 |\n"), "{text}");
     }
 }

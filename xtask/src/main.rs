@@ -123,7 +123,11 @@ enum Command {
         nixl: bool,
     },
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on libplugin_OFI.so.
-    Nixl,
+    Nixl {
+        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB, so often each.
+        #[arg(long)]
+        runs: Option<usize>,
+    },
     /// What takes longer than CI may: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Amount),
     /// Compiles for aarch64.
@@ -163,7 +167,7 @@ fn main() -> ExitCode {
                 report.add("install libplugin_OFI.so", || nixl_plugin::install(&prefix));
             }
         }
-        Command::Nixl => nixl::test(&mut report),
+        Command::Nixl { runs } => nixl::test(&mut report, runs),
         Command::Nightly(amount) => long::run(&mut report, amount),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
