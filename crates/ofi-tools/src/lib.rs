@@ -1,4 +1,4 @@
-//! `fi_info` and `fi_pingpong`: what this host offers, and how fast it is.
+//! The programs: what this host offers and lacks, how fast it is, and what its endpoints do.
 //!
 //! Options, output and exit codes follow libfabric's programs of the same names, so that scripts written for those
 //! work; what is added has a long option (`--json`, `--explain`, `--rma`). The programs in `src/bin` only call
@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod cli;
+pub mod copy;
 pub mod doctor;
 pub mod dump;
 mod failure;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, failure, stats, top};
+use crate::{copy, doctor, failure, stats, top};
 
 /// Looks after hosts and programs that use this library.
 #[derive(Debug, Parser)]
@@ -18,6 +18,8 @@ pub struct Options {
 enum Command {
     /// Says what this host lacks for speed, and what to change, in order of effect
     Doctor(doctor::Options),
+    /// Copies a file from another host: many streams, goes on after a cut, checks the content
+    Cp(copy::Options),
     /// Prints what the endpoints of this host's processes have counted
     Stats(stats::Options),
     /// Shows the endpoints of this host's processes and their rates, live
@@ -35,6 +37,7 @@ pub fn main() -> ExitCode {
         Err(error) => return failure::usage(&error),
     };
     let ended = match options.command {
+        Command::Cp(options) => copy::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Stats(options) => stats::run(&options),
         Command::Top(options) => top::run(&options),

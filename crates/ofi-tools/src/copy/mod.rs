@@ -1,0 +1,90 @@
+//! `ofi cp`: copies a file from another host, over any provider.
+//!
+//! `ofi cp serve DIR` hands out the regular files below a directory; `ofi cp get ADDRESS FILE` fetches one by several connections at once.
+//! A file travels in blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written beside the destination with a journal
+//! ([`partial`]), so that a copy that was cut goes on where it was, in the same process or in a later one.
+
+mod get;
+mod link;
+mod partial;
+mod root;
+mod serve;
+mod wire;
+
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use ofi::raw::{Address, Hints};
+
+use crate::failure::{Failure, Result};
+
+/// The command line.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Hand out the files below a directory
+    Serve(serve::Options),
+    /// Fetch a file; run again after a cut, it goes on where it was
+    Get(get::Options),
+}
+
+/// Which provider, and who may talk.
+#[derive(Debug, clap::Args)]
+struct Net {
+    /// Provider
+    #[arg(short, long, value_name = "PROV", default_value = "udp")]
+    provider: String,
+    /// File with a secret (16 bytes at least) that both ends have: it encrypts, and keeps others out
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+impl Net {
+    fn hints(&self) -> Result<Hints> {
+        let hints = Hints::new().provider(&self.provider);
+        let Some(path) = &self.key else { return Ok(hints) };
+        Ok(hints.auth_key(read_key(path)?))
+    }
+}
+
+fn read_key(path: &Path) -> Result<Vec<u8>> {
+    let key =
+        std::fs::read(path).map_err(|error| Failure::system(format!("reading {}", path.display()), error))?;
+    let key = key.trim_ascii();
+    if key.len() < 16 {
+        let (path, len) = (path.display(), key.len());
+        return Err(Failure::Usage(format!("{path}: a key has 16 bytes at least, this one {len}")));
+    }
+    // Whatever its length, as long as the provider wants it.
+    Ok(blake3::hash(key).as_bytes().to_vec())
+}
+
+/// An address as users write it: `host:port`, or the provider's own form (`fi_sockaddr_in://…`, `fi_shm://…`).
+fn address(text: &str) -> Result<Address> {
+    if text.contains("://") {
+        return text.parse().map_err(Failure::stack("the address"));
+    }
+    let found =
+        text.to_socket_addrs().map_err(|error| Failure::system(format!("the address {text:?}"), error))?;
+    let first = found.into_iter().next();
+    first.map(Address::from).ok_or_else(|| Failure::Usage(format!("{text:?} has no address")))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Why the copy did not end well.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    match &options.command {
+        Command::Serve(options) => serve::run(options)?,
+        Command::Get(options) => get::run(options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,211 @@
+//! A file that has arrived in part: `FILE.ofi-part`, and `FILE.ofi-journal` with a line on which file it is and a record for each block
+//! that was written: its number and its hash.
+//!
+//! Whoever goes on checks every block of the journal against its hash, so that neither a cut nor a crash of the system can leave a
+//! block that was never written. A record that was cut is not one.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::{Deserialize, Serialize};
+
+use super::wire::{BLOCK, FileId};
+use crate::failure::{Failure, Result};
+
+/// Bytes of a record.
+const RECORD: usize = 8 + 32;
+
+/// The journal's first line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Header {
+    ofi_cp: u32,
+    block: usize,
+    name: String,
+    file: FileId,
+}
+
+/// A file that has arrived in part.
+pub struct Partial {
+    data: File,
+    journal: Mutex<File>,
+    destination: PathBuf,
+}
+
+/// `path` with more behind its name.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(more);
+    name.into()
+}
+
+fn failed(path: &Path, error: io::Error) -> Failure {
+    Failure::system(path.display(), error)
+}
+
+/// Opens or makes a file, and no link.
+fn open(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| failed(path, error))
+}
+
+impl Partial {
+    /// Begins to write `destination`, or goes on: answers the blocks that are missing, too. `name` is what the server calls it.
+    ///
+    /// # Errors
+    /// When another process writes it, or the system refuses.
+    pub fn open(destination: &Path, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
+        let (data_path, journal_path) =
+            (beside(destination, ".ofi-part"), beside(destination, ".ofi-journal"));
+        let data = open(&data_path)?;
+        match data.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::Usage(format!("{}: another copy writes it", destination.display())));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(&data_path, error)),
+        }
+        let mut journal = open(&journal_path)?;
+        let header = Header { ofi_cp: 1, block: BLOCK, name: name.into(), file: file.clone() };
+        let done = arrived(&mut journal, &header, &data).map_err(|error| failed(&journal_path, error))?;
+        let missing = match done {
+            Some(done) => (0..file.blocks()).filter(|block| done.binary_search(block).is_err()).collect(),
+            // Another file, or none yet.
+            None => {
+                let begun = begin(&mut journal, &header).and_then(|()| data.set_len(0));
+                begun.map_err(|error| failed(&journal_path, error))?;
+                (0..file.blocks()).collect()
+            }
+        };
+        data.set_len(file.len).map_err(|error| failed(&data_path, error))?;
+        Ok((Self { data, journal: Mutex::new(journal), destination: destination.into() }, missing))
+    }
+
+    /// Writes a block, then its record.
+    ///
+    /// # Errors
+    /// What the system answers: a full disk.
+    pub fn write(&self, number: u64, hash: &[u8; 32], payload: &[u8]) -> Result<()> {
+        let failed = |error| failed(&self.destination, error);
+        self.data.write_all_at(payload, number * BLOCK as u64).map_err(failed)?;
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&number.to_le_bytes());
+        record[8..].copy_from_slice(hash);
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.write_all(&record).map_err(failed)
+    }
+
+    /// All blocks are there: puts the file in place. `replace`: over another.
+    ///
+    /// # Errors
+    /// What the system answers; `EEXIST` if there is a file of that name by now.
+    pub fn finish(self, replace: bool) -> Result<()> {
+        let part = beside(&self.destination, ".ofi-part");
+        self.data.sync_all().map_err(|error| failed(&part, error))?;
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        let renamed = renameat_with(CWD, &part, CWD, &self.destination, flags);
+        renamed.map_err(|error| failed(&self.destination, error.into()))?;
+        // It says nothing any more; a later copy would begin anew.
+        let _ = std::fs::remove_file(beside(&self.destination, ".ofi-journal"));
+        Ok(())
+    }
+}
+
+/// A journal with nothing but its header.
+fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
+    use std::io::Seek;
+    journal.set_len(0)?;
+    journal.rewind()?;
+    let mut line = serde_json::to_vec(header)?;
+    line.push(b'\n');
+    journal.write_all(&line)
+}
+
+/// The blocks that are there, sorted; `None` if the journal is another file's. Leaves the journal where the next record goes.
+fn arrived(journal: &mut File, header: &Header, data: &File) -> io::Result<Option<Vec<u64>>> {
+    use std::io::{Seek, SeekFrom};
+    let most = (header.file.blocks() + 1).saturating_mul(2 * RECORD as u64) + (64 << 10);
+    let mut bytes = Vec::new();
+    Read::by_ref(journal).take(most).read_to_end(&mut bytes)?;
+    let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+    if serde_json::from_slice::<Header>(&bytes[..end]).ok().as_ref() != Some(header) {
+        return Ok(None);
+    }
+    let records = bytes[end + 1..].chunks_exact(RECORD);
+    let whole = end + 1 + records.len() * RECORD;
+    let mut done = Vec::new();
+    let mut block = vec![0; BLOCK];
+    for record in records {
+        let mut number = [0; 8];
+        number.copy_from_slice(&record[..8]);
+        let number = u64::from_le_bytes(number);
+        let payload = &mut block[..header.file.block_len(number)];
+        if number >= header.file.blocks() || data.read_exact_at(payload, number * BLOCK as u64).is_err() {
+            continue;
+        }
+        if blake3::hash(payload).as_bytes()[..] == record[8..] {
+            done.push(number);
+        }
+    }
+    journal.set_len(whole as u64)?;
+    journal.seek(SeekFrom::End(0))?;
+    done.sort_unstable();
+    done.dedup();
+    Ok(Some(done))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_goes_on_where_it_was_and_only_with_what_is_really_there() {
+        let folder = std::env::temp_dir().join(format!("ofi-cp-partial-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let destination = folder.join("file");
+        let content: Vec<u8> = (0..2 * BLOCK + 5).map(|place| (place / 7) as u8).collect();
+        let id = FileId { len: content.len() as u64, version: "a".into() };
+        let write = |partial: &Partial, number: u64| {
+            let at = number as usize * BLOCK;
+            let payload = &content[at..at + id.block_len(number)];
+            partial.write(number, blake3::hash(payload).as_bytes(), payload).unwrap();
+        };
+        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        assert_eq!(missing, [0, 1, 2]);
+        assert!(Partial::open(&destination, "file", &id).is_err(), "one at a time");
+        write(&partial, 2);
+        write(&partial, 0);
+        drop(partial);
+
+        // A record that was cut, and a block that is not what its record says.
+        let journal = beside(&destination, ".ofi-journal");
+        OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1; 17]).unwrap();
+        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        assert_eq!(missing, [1]);
+        partial.data.write_all_at(b"damage", 3).unwrap();
+        drop(partial);
+        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        assert_eq!(missing, [0, 1]);
+        write(&partial, 0);
+        write(&partial, 1);
+        partial.finish(false).unwrap();
+        assert!(fs::read(&destination).unwrap() == content && !journal.exists());
+
+        // Another version begins anew, and a file that is there stays unless it may be replaced.
+        let (partial, _) = Partial::open(&destination, "file", &id).unwrap();
+        write(&partial, 0);
+        drop(partial);
+        let other = FileId { version: "b".into(), ..id.clone() };
+        let (partial, missing) = Partial::open(&destination, "file", &other).unwrap();
+        assert_eq!(missing.len(), 3);
+        assert!(partial.finish(false).is_err());
+        assert!(fs::read(&destination).unwrap() == content);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+//! `ofi cp serve`: a thread for each connection, and what bounds them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ofi::{Incoming, Listener};
+
+use super::Net;
+use super::link::Link;
+use super::root::{Root, Served};
+use super::wire::{Answer, GREETING, LONGEST, Request, WINDOW};
+use crate::failure::{Failure, Result};
+use crate::output;
+
+/// The command line.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The directory
+    dir: PathBuf,
+    /// Where to listen, as HOST:PORT; without it where the provider likes
+    #[arg(short, long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Connections at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    connections: u32,
+    #[command(flatten)]
+    net: Net,
+}
+
+/// How long a client may ask for nothing.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long a client may take to connect, or to take what it asked for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When the directory cannot be opened, or the address not be listened at.
+pub fn run(options: &Options) -> Result<()> {
+    let doing = |error| Failure::system(format!("opening {}", options.dir.display()), error);
+    let root = Arc::new(Root::open(&options.dir).map_err(doing)?);
+    let hints = options.net.hints()?;
+    let listener = match &options.listen {
+        None => Listener::open(&hints),
+        Some(place) => {
+            let Some((host, port)) = place.rsplit_once(':') else {
+                return Err(Failure::Usage(format!("--listen: wanted HOST:PORT, found {place:?}")));
+            };
+            Listener::open_at(&hints, host.trim_matches(['[', ']']), port)
+        }
+    }
+    .map_err(Failure::stack("listening"))?;
+    let name = listener.name().map_err(Failure::stack("listening"))?;
+    output::print(&format!("listening at {name}\n"))?;
+    if options.net.key.is_none() {
+        output::tell("ofi: whoever reaches this address may read these files; --key FILE keeps others out");
+    }
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let incoming = listener.wait(None).map_err(Failure::stack("listening"))?;
+        let Some(incoming) = incoming else { continue };
+        if incoming.data() != GREETING {
+            // A client that is gone needs no answer.
+            let _ = incoming.reject(b"this is ofi-cp 1");
+            continue;
+        }
+        if open.fetch_add(1, Ordering::Relaxed) >= options.connections as usize {
+            open.fetch_sub(1, Ordering::Relaxed);
+            let _ = incoming.reject(b"too many connections");
+            continue;
+        }
+        let (root, held) = (Arc::clone(&root), Held(Arc::clone(&open)));
+        let thread = std::thread::Builder::new().name("ofi-cp".into());
+        let started = thread.spawn(move || {
+            let _held = held;
+            if let Err(failure) = serve(incoming, &root) {
+                output::tell(&format!("ofi: a client: {failure}"));
+            }
+        });
+        if let Err(error) = started {
+            output::tell(&format!("ofi: a client was turned away: {error}"));
+        }
+    }
+}
+
+/// One of the connections that may be open.
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers one client until it goes.
+fn serve(incoming: Incoming, root: &Root) -> Result<()> {
+    let accepted = incoming.accept(GREETING, PATIENCE);
+    let mut link = Link::new(accepted.map_err(|refused| Failure::Peer(refused.to_string()))?);
+    for _ in 0..2 * WINDOW {
+        link.receive(vec![0; LONGEST], PATIENCE)?;
+    }
+    let mut file = None;
+    loop {
+        let (buffer, len) = match link.next("waiting for a request", IDLE) {
+            Ok(next) => next,
+            // That is how a client ends, too.
+            Err(Failure::Peer(_)) => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        let mut message = link.spare();
+        message.clear();
+        let answered = match serde_json::from_slice(&buffer[..len.min(buffer.len())]) {
+            Ok(request) => answer(request, root, &mut file, &mut message),
+            Err(error) => Err(format!("a request: {error}")),
+        };
+        if let Err(why) = answered {
+            message = json(&Answer::Refused(why));
+        }
+        link.receive(buffer, PATIENCE)?;
+        // A client that asks and takes nothing holds this many buffers, for as long as the patience lasts.
+        link.send(message, WINDOW, PATIENCE)?;
+    }
+}
+
+/// Makes the answer to a request.
+fn answer(
+    request: Request,
+    root: &Root,
+    file: &mut Option<Served>,
+    message: &mut Vec<u8>,
+) -> std::result::Result<(), String> {
+    match request {
+        Request::Open(name) => {
+            let opened = file.insert(root.file(&name)?);
+            *message = json(&Answer::Opened(opened.id().clone()));
+            Ok(())
+        }
+        Request::Read(number) => file.as_ref().ok_or("no file is open")?.block(number, message),
+    }
+}
+
+fn json(answer: &Answer) -> Vec<u8> {
+    // Numbers and text: they can be written. A reason may quote a name, whose length a request bounds.
+    serde_json::to_vec(answer).unwrap_or_default()
+}

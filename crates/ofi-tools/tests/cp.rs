@@ -1,0 +1,267 @@
+//! `ofi cp` in two processes: copies, cuts at either end, keys, and clients that are not ours.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ofi::{Connection, Hints};
+
+const OFI: &str = env!("CARGO_BIN_EXE_ofi");
+const MIB: usize = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("ofi-cp-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("served/sub")).unwrap();
+        fs::create_dir_all(folder.join("got")).unwrap();
+        Self(folder)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    /// A file to copy: no two blocks are the same.
+    fn fill(&self, path: &str, len: usize) -> Vec<u8> {
+        let mut content = vec![0; len];
+        let mut state = 88_172_645_463_325_252_u64;
+        for part in content.chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
+        }
+        fs::write(self.at(path), &content).unwrap();
+        content
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ofi(arguments: &[&str]) -> Command {
+    let mut command = Command::new(OFI);
+    // The sockets and not the memory that udp has within a host.
+    command.env_remove("FI_PROVIDER").env("FI_UDP_SHARED_MEMORY", "0").arg("cp").args(arguments);
+    command
+}
+
+/// A server, and the address that it prints.
+fn serve(folder: &Folder, arguments: &[&str]) -> (Running, String) {
+    let mut command = ofi(&["serve", folder.at("served").to_str().unwrap()]);
+    let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("the server starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening at ").unwrap_or_else(|| panic!("{line:?}")).to_string();
+    (Running(child), address)
+}
+
+fn local(folder: &Folder) -> (Running, String) {
+    serve(folder, &["--listen", "127.0.0.1:0"])
+}
+
+fn get(folder: &Folder, address: &str, file: &str, arguments: &[&str]) -> Output {
+    let destination = folder.at("got");
+    let mut command = ofi(&["get", address, file, destination.to_str().unwrap()]);
+    command.args(arguments).output().expect("the client runs")
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !there() {
+        assert!(Instant::now() < end, "{what} in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn len(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
+#[test]
+fn files_of_every_length_arrive_whole_over_both_providers() {
+    for (provider, arguments) in [("udp", &["--listen", "127.0.0.1:0"][..]), ("shm", &["-p", "shm"])] {
+        let folder = Folder::new(provider);
+        let (_server, address) = serve(&folder, arguments);
+        for (place, size) in [0, 1, MIB - 1, MIB, 5 * MIB + 17].into_iter().enumerate() {
+            let content = folder.fill(&format!("served/sub/{place}"), size);
+            let output = get(&folder, &address, &format!("sub/{place}"), &["-p", provider]);
+            assert!(output.status.success(), "{provider} {size}: {}", errors(&output));
+            assert!(fs::read(folder.at(&format!("got/{place}"))).unwrap() == content, "{provider} {size}");
+        }
+        let again = get(&folder, &address, "sub/1", &["-p", provider]);
+        assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
+        assert!(get(&folder, &address, "sub/1", &["-p", provider, "--force"]).status.success());
+        assert_eq!(fs::read_dir(folder.at("got")).unwrap().count(), 5, "nothing is left beside the files");
+    }
+}
+
+#[test]
+fn a_killed_client_goes_on_where_it_was() {
+    let folder = Folder::new("client");
+    let content = folder.fill("served/large", 160 * MIB);
+    let (_server, address) = local(&folder);
+    let mut command = ofi(&["get", &address, "large", folder.at("got").to_str().unwrap(), "-n", "2"]);
+    let mut client = Running(command.spawn().unwrap());
+    let journal = folder.at("got/large.ofi-journal");
+    wait_for("some blocks", || len(&journal) > 600);
+    client.kill();
+    assert!(!folder.at("got/large").exists(), "not whole");
+    let output = get(&folder, &address, "large", &[]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(errors(&output).contains("ofi: goes on: "), "{}", errors(&output));
+    assert!(fs::read(folder.at("got/large")).unwrap() == content);
+    assert!(!journal.exists());
+}
+
+#[test]
+fn a_killed_server_comes_back_and_the_same_client_goes_on() {
+    let folder = Folder::new("server");
+    let content = folder.fill("served/large", 160 * MIB);
+    let (mut server, address) = local(&folder);
+    let mut command = ofi(&["get", &address, "large", folder.at("got").to_str().unwrap(), "-n", "2"]);
+    let mut client = Running(command.spawn().unwrap());
+    wait_for("some blocks", || len(&folder.at("got/large.ofi-journal")) > 600);
+    server.kill();
+    assert!(client.0.try_wait().unwrap().is_none(), "the client waits");
+    let place = address.rsplit("//").next().unwrap();
+    let (_server, again) = serve(&folder, &["--listen", place]);
+    assert_eq!(again, address);
+    let end = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = client.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < end, "the client ends");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success());
+    assert!(fs::read(folder.at("got/large")).unwrap() == content);
+}
+
+#[test]
+fn nothing_outside_the_directory_is_handed_out_and_the_client_says_why() {
+    let folder = Folder::new("paths");
+    fs::write(folder.at("secret"), "secret").unwrap();
+    symlink("../secret", folder.at("served/link")).unwrap();
+    let (_server, address) = local(&folder);
+    for file in ["../secret", "link", "/etc/passwd", "sub/../../secret", "sub", "nothing"] {
+        let target = folder.at("got/target");
+        let output = ofi(&["get", &address, file, target.to_str().unwrap()]).output().unwrap();
+        assert!(
+            !output.status.success() && errors(&output).contains("the server: "),
+            "{file}: {}",
+            errors(&output)
+        );
+        assert!(!target.exists());
+    }
+    assert_eq!(fs::read_dir(folder.at("got")).unwrap().count(), 0);
+}
+
+#[test]
+fn clients_that_talk_nonsense_are_answered_or_dropped_and_others_are_served() {
+    let folder = Folder::new("hostile");
+    let content = folder.fill("served/file", 3 * MIB);
+    let (_server, address) = local(&folder);
+    let hints = Hints::new().provider("udp");
+    let to = address.parse().unwrap();
+    assert!(Connection::open(&hints, &to, b"another protocol", LIMIT).is_err());
+    let connect = || Connection::open(&hints, &to, b"ofi-cp 1", LIMIT).expect("it accepts");
+    let requests: [&[u8]; 6] = [
+        b"",
+        b"\xff\xfe\xb1",
+        b"{\"read\":0}",
+        b"{\"open\":\"../secret\"}",
+        b"{\"read\":18446744073709551615}",
+        b"{\"open\":{\"open\":[[[[[[[[[[",
+    ];
+    for request in requests {
+        let connection = connect();
+        connection.recv(vec![0; 16 << 10]).unwrap();
+        connection.send(request.to_vec(), connection.peer()).unwrap();
+        for _ in 0..2 {
+            let done = connection.wait(LIMIT).unwrap().expect("an answer");
+            assert!(done.result.is_ok(), "{done:?}");
+            if done.flags.contains(ofi::CompletionFlags::RECV) {
+                assert!(done.bytes().starts_with(b"{\"refused\""), "{request:?}: {done:?}");
+            }
+        }
+    }
+    // Too long for any request; and one that asks and takes nothing.
+    let connection = connect();
+    connection.send(vec![b'x'; MIB], connection.peer()).unwrap();
+    let greedy = connect();
+    greedy.send(b"{\"open\":\"file\"}".to_vec(), greedy.peer()).unwrap();
+    for _ in 0..6 {
+        greedy.send(b"{\"read\":0}".to_vec(), greedy.peer()).unwrap();
+    }
+    let output = get(&folder, &address, "file", &[]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(fs::read(folder.at("got/file")).unwrap() == content);
+}
+
+#[test]
+fn a_key_lets_those_in_who_have_it() {
+    let folder = Folder::new("key");
+    let content = folder.fill("served/file", 2 * MIB);
+    for (name, key) in [("key", "0123456789abcdef\n"), ("other", "another key of 16"), ("short", "short")] {
+        fs::write(folder.at(name), key).unwrap();
+    }
+    let path = |name: &str| folder.at(name).to_str().unwrap().to_string();
+    let (_server, address) = serve(&folder, &["--listen", "127.0.0.1:0", "--key", &path("key")]);
+    for arguments in [&["--key", &path("other"), "--patience", "1"][..], &["--patience", "1"]] {
+        let output = get(&folder, &address, "file", arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+    }
+    assert!(errors(&get(&folder, &address, "file", &["--key", &path("short")])).contains("16 bytes"));
+    let output = get(&folder, &address, "file", &["--key", &path("key")]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(fs::read(folder.at("got/file")).unwrap() == content);
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_is_not_mixed() {
+    let folder = Folder::new("changes");
+    folder.fill("served/large", 160 * MIB);
+    let (_server, address) = local(&folder);
+    let mut command = ofi(&["get", &address, "large", folder.at("got").to_str().unwrap(), "-n", "2"]);
+    let mut client = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    wait_for("some blocks", || len(&folder.at("got/large.ofi-journal")) > 600);
+    let content = folder.fill("served/large", 3 * MIB);
+    assert!(!client.0.wait().unwrap().success(), "it changed");
+    assert!(!folder.at("got/large").exists());
+    let output = get(&folder, &address, "large", &[]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(fs::read(folder.at("got/large")).unwrap() == content);
+}
