@@ -6,6 +6,9 @@ use ofi::raw::{EpType, Hints};
 use testkit::Kit;
 use testkit::srd::{Handle, Plan, SimulatedDevice};
 
+#[path = "../efa/native.rs"]
+mod native;
+
 /// Reliable datagram endpoints.
 struct EfaPair;
 

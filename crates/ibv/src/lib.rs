@@ -12,6 +12,7 @@
 pub mod abi;
 pub mod abi_ex;
 mod ah;
+pub mod cache;
 mod cm;
 mod cq;
 mod cq_ex;
@@ -24,6 +25,7 @@ mod pd;
 mod qp;
 mod srd;
 mod srq;
+pub mod transfer;
 mod ud;
 
 pub use ah::{AddressHandle, Way};

@@ -45,9 +45,14 @@ impl<T: Transport> Mr<T> {
     /// See [`ofi_api::Domain::register`].
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &MrAttr<'_>) -> Result<Arc<Self>> {
         let chosen = domain.info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
-        let key = if chosen { KeyChoice::Random } else { KeyChoice::Requested };
         let auth = auth_of(domain, attr)?;
-        let data: RegionData = Box::new(T::register(&domain.part.transport, attr)?);
+        let data = T::register(&domain.part.transport, attr)?;
+        let key = match T::key(&data) {
+            _ if !chosen => KeyChoice::Requested,
+            Some(key) => KeyChoice::Device(key),
+            None => KeyChoice::Random,
+        };
+        let data: RegionData = Box::new(data);
         let mut registration = Registration::new(attr, key, data);
         registration.auth = auth;
         registration.only = attr.peer.map(T::normalize).transpose()?;

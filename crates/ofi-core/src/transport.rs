@@ -109,6 +109,12 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
+    /// The key by which devices of peers name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`); `None`: any key will do. No
+    /// other open registration of the domain has it.
+    fn key(_region: &Self::Region) -> Option<u64> {
+        None
+    }
+
     /// Stops peers' use of a registration that goes past its owner: one whose key is already gone
     /// ([`ofi_api::MemoryRegion::close`]), or one that counts its accesses from now on ([`crate::keys::Region::is_counted`]).
     ///

@@ -6,12 +6,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ofi::raw::{Errno, Error, Nic, Result};
 use ofi_core::sys;
-use transport_efa::srd::{Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To};
+use transport_efa::srd::{
+    Access, Completion, Device, From, Gid, Limits, QueuePair, Region, Remote, Segment, Status, To,
+};
 
 /// How a fabric behaves.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +27,13 @@ pub struct Plan {
     pub not_ready: u64,
     /// Receives that a queue pair takes.
     pub receives: usize,
+    /// Whether the device reads and writes peers' memory.
+    pub rdma: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { seed: 1, mtu: 8760, not_ready: 0, receives: 4096 }
+        Self { seed: 1, mtu: 8760, not_ready: 0, receives: 4096, rdma: true }
     }
 }
 
@@ -37,8 +42,18 @@ struct Flight {
     from: u16,
     id: u64,
     to: To,
-    bytes: Vec<u8>,
+    what: What,
 }
+
+/// What it does there.
+enum What {
+    Send(Vec<u8>),
+    Read { into: Segment, at: Remote },
+    Write { bytes: Vec<u8>, at: Remote, data: Option<u32> },
+}
+
+// SAFETY: the segment is of memory that the queue pair's owner lends it until the request has ended, whichever thread moves it.
+unsafe impl Send for What {}
 
 struct Queue {
     qkey: u32,
@@ -48,6 +63,7 @@ struct Queue {
     handles: Vec<Gid>,
     armed: bool,
     event: OwnedFd,
+    stopped: bool,
 }
 
 // SAFETY: the segments are of memory that the queue pair's owner lends it until it is dropped, whichever thread polls.
@@ -67,6 +83,26 @@ struct Inner {
     queues: HashMap<u16, Queue>,
     flying: Vec<Flight>,
     last_qpn: u16,
+    /// Registrations by their keys: first byte, length, and what peers may do.
+    registered: HashMap<u32, (u64, usize, Access)>,
+    last_key: u32,
+}
+
+impl Inner {
+    /// Whether a peer may do that there.
+    fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
+        let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
+        let right = match access {
+            Access::Local => false,
+            Access::RemoteRead => !write,
+            Access::RemoteWrite => write,
+            Access::RemoteReadWrite => true,
+        };
+        let offset = at.addr.checked_sub(addr);
+        right
+            && offset
+                .is_some_and(|offset| offset.checked_add(len as u64).is_some_and(|end| end <= size as u64))
+    }
 }
 
 impl Inner {
@@ -87,14 +123,24 @@ pub struct SimulatedDevice {
     inner: Mutex<Inner>,
     /// Something is under way.
     work: Condvar,
+    /// Whether memory that peers may not access is refused when it is registered.
+    refuses: AtomicBool,
 }
 
 impl SimulatedDevice {
     /// One with a thread that moves what is under way, as long as the process lives.
     pub fn new(name: &str, plan: Plan) -> Arc<Self> {
-        let inner = Inner { draws: plan.seed, queues: HashMap::new(), flying: Vec::new(), last_qpn: 0 };
+        let inner = Inner {
+            draws: plan.seed,
+            queues: HashMap::new(),
+            flying: Vec::new(),
+            last_qpn: 0,
+            registered: HashMap::new(),
+            last_key: 0,
+        };
         let (name, inner) = (name.to_string(), Mutex::new(inner));
-        let device = Arc::new(Self { name, plan, inner, work: Condvar::new() });
+        let device =
+            Arc::new(Self { name, plan, inner, work: Condvar::new(), refuses: AtomicBool::new(false) });
         let mover = Arc::clone(&device);
         std::thread::spawn(move || {
             loop {
@@ -108,6 +154,11 @@ impl SimulatedDevice {
             }
         });
         device
+    }
+
+    /// Whether memory is refused from now on that is registered for this end's requests alone.
+    pub fn refuse_local(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -130,34 +181,86 @@ impl SimulatedDevice {
 
     fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
         let gid = self.gid();
-        let Some(queue) = inner.queues.get_mut(&flight.to.qpn).filter(|queue| queue.qkey == flight.to.qkey)
-        else {
-            return Status::NoDestination;
+        // A sender that is gone reads nothing any more.
+        if inner.queues.get(&flight.from).is_none_or(|queue| queue.stopped) {
+            return Status::Flushed;
+        }
+        let (bytes, wanted) = match &flight.what {
+            What::Send(bytes) => (bytes, None),
+            What::Write { bytes, at, .. } => (bytes, Some((*at, bytes.len(), true))),
+            What::Read { into, at } => (&Vec::new(), Some((*at, into.len, false))),
         };
-        if unready {
-            return Status::NotReady;
+        let is_there = |queue: &Queue| queue.qkey == flight.to.qkey && !queue.stopped;
+        if !inner.queues.get(&flight.to.qpn).is_some_and(is_there) {
+            return Status::NoDestination;
         }
-        let Some((id, into)) = queue.receives.pop_front() else { return Status::NotReady };
-        let len = flight.bytes.len();
-        if len > into.len {
-            queue.receives.push_front((id, into));
-            return Status::Failed(11);
+        if let Some((at, len, write)) = wanted
+            && !inner.allows(at, len, write)
+        {
+            return Status::BadAddress;
         }
-        // SAFETY: the segment is the queue's until its completion is taken, and was just found long enough.
-        unsafe { ofi_core::copy::bytes(flight.bytes.as_ptr(), into.addr, len) };
+        let Some(queue) = inner.queues.get_mut(&flight.to.qpn) else { return Status::NoDestination };
         let handle = queue.handles.iter().position(|known| *known == gid);
         let from = From { handle: handle.map(|at| at as u16), gid: Some(gid), qpn: flight.from };
-        queue.push(Completion::Received { id, len, from });
+        let len = bytes.len();
+        match flight.what {
+            What::Read { into, at } => {
+                // SAFETY: registered memory of this process, of which `len` bytes are there; the segment is lent until the read has ended.
+                unsafe {
+                    ofi_core::copy::bytes(
+                        std::ptr::with_exposed_provenance(at.addr as usize),
+                        into.addr,
+                        into.len,
+                    )
+                };
+            }
+            What::Write { at, data, .. } => {
+                // SAFETY: registered memory of this process, of which `len` bytes are there.
+                unsafe {
+                    let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
+                    ofi_core::copy::bytes(bytes.as_ptr(), to, len);
+                };
+                if let Some(data) = data {
+                    queue.push(Completion::Written { id: None, len, data, from });
+                }
+            }
+            What::Send(_) => {
+                if unready {
+                    return Status::NotReady;
+                }
+                let Some((id, into)) = queue.receives.pop_front() else { return Status::NotReady };
+                if len > into.len {
+                    queue.receives.push_front((id, into));
+                    return Status::Failed(11);
+                }
+                // SAFETY: the segment is the queue's until its completion is taken, and was just found long enough.
+                unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, len) };
+                queue.push(Completion::Received { id, len, from });
+            }
+        }
         Status::Done
     }
 }
 
-/// Registrations say nothing here.
-struct Anything;
+/// A registration.
+struct Registered {
+    device: Arc<SimulatedDevice>,
+    key: u32,
+}
 
-impl Region for Anything {
+impl Region for Registered {
     fn lkey(&self) -> u32 {
-        1
+        self.key
+    }
+
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.device.lock().registered.remove(&self.key);
     }
 }
 
@@ -191,15 +294,29 @@ impl Device for Handle {
     }
 
     fn limits(&self) -> Limits {
-        Limits { mtu: self.0.plan.mtu, sends: 512, receives: self.0.plan.receives }
+        let (read, rdma) = (self.0.plan.rdma, if self.0.plan.rdma { 1 << 30 } else { 0 });
+        let (mtu, receives) = (self.0.plan.mtu, self.0.plan.receives);
+        Limits { mtu, sends: 512, receives, rdma, read, write: read, unsolicited: read }
     }
 
     fn nic(&self) -> Nic {
         Nic::default()
     }
 
-    unsafe fn register(&self, _addr: *mut u8, _len: usize) -> Result<Box<dyn Region>> {
-        Ok(Box::new(Anything))
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
+        if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
+            return Err(Error::new(Errno::ENOMEM));
+        }
+        let mut inner = self.0.lock();
+        // Numbers are used again late, as on a device, and have 24 bits.
+        loop {
+            inner.last_key = (inner.last_key + 1) & 0xFF_FFFF;
+            let key = inner.last_key;
+            if key != 0 && !inner.registered.contains_key(&key) {
+                inner.registered.insert(key, (addr.expose_provenance() as u64, len, access));
+                return Ok(Box::new(Registered { device: Arc::clone(&self.0), key }));
+            }
+        }
     }
 
     fn open(&self, _sends: usize, _receives: usize) -> Result<Box<dyn QueuePair>> {
@@ -223,6 +340,7 @@ impl Device for Handle {
             handles: Vec::new(),
             armed: false,
             event,
+            stopped: false,
         };
         inner.queues.insert(qpn, queue);
         Ok(Box::new(Simulated { device: Arc::clone(&self.0), qpn, qkey, event: fd }))
@@ -233,6 +351,12 @@ impl Simulated {
     fn with<R>(&self, act: impl FnOnce(&mut Queue) -> R) -> Result<R> {
         let mut inner = self.device.lock();
         inner.queues.get_mut(&self.qpn).map(act).ok_or_else(|| Error::new(Errno::EIO))
+    }
+
+    fn post(&self, id: u64, to: To, what: What) -> Result<()> {
+        self.device.lock().flying.push(Flight { from: self.qpn, id, to, what });
+        self.device.work.notify_one();
+        Ok(())
     }
 }
 
@@ -261,9 +385,21 @@ impl QueuePair for Simulated {
         }
         // SAFETY: the caller lends it for reading.
         let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
-        self.device.lock().flying.push(Flight { from: self.qpn, id, to, bytes });
-        self.device.work.notify_one();
-        Ok(())
+        self.post(id, to, What::Send(bytes))
+    }
+
+    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {
+        self.post(id, of, What::Read { into, at })
+    }
+
+    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()> {
+        // SAFETY: the caller lends it for reading.
+        let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
+        self.post(id, to, What::Write { bytes, at, data })
+    }
+
+    fn stop(&mut self) {
+        let _ = self.with(|queue| queue.stopped = true);
     }
 
     unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {

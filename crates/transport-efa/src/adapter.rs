@@ -2,17 +2,20 @@
 
 use std::collections::VecDeque;
 
+use ibv::transfer::Step;
 use ofi_api::{Errno, Result};
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
 use crate::memory::Pages;
 use crate::settings;
-use crate::srd::{Completion, Device, From, QueuePair, Region, Segment, Status, To};
+use crate::srd::{Access, Completion, Device, From, QueuePair, Region, Segment, Status, To};
 use crate::wire::RawAddress;
 
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
+/// Requests for peers' memory under way at a time, over which packets keep their room.
+const REQUESTS: usize = 256;
 
 /// What ends with a packet's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,24 @@ pub struct Packet {
     pub mark: Mark,
 }
 
+/// A request to read or write a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub peer: Peer,
+    /// What it is a part of.
+    pub transfer: SlotId,
+    pub step: Step,
+    /// What the peer is told with it.
+    pub data: Option<u32>,
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug)]
+enum Posted {
+    Packet(Packet),
+    Request(Request),
+}
+
 /// Registered slots of one packet each.
 struct Slab {
     region: Box<dyn Region>,
@@ -45,7 +66,7 @@ impl Slab {
     fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size)?;
         // SAFETY: the pages go after the registration, and only raw pointers lead to them.
-        let region = unsafe { device.register(pages.base(), slots * size)? };
+        let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
         Ok(Self { region, pages, size })
     }
 
@@ -64,6 +85,10 @@ pub enum Ended {
     Received { slot: u32, len: usize, from: From },
     /// A packet of this end has ended.
     Sent { packet: Packet, status: Status },
+    /// A request of this end for a peer's memory has.
+    Accessed { request: Request, status: Status },
+    /// A peer has written here, with data; the slot of the receive that this took.
+    Written { slot: Option<u32>, len: usize, data: u32, from: From },
     /// Nothing that is known.
     Nothing,
 }
@@ -71,7 +96,9 @@ pub enum Ended {
 /// See the module. The queue pair goes before the memory that it uses.
 pub struct Adapter {
     qp: Box<dyn QueuePair>,
-    posted: Slots<Packet>,
+    posted: Slots<Posted>,
+    /// Requests for peers' memory that have room.
+    room: usize,
     pub address: RawAddress,
     /// Bytes of the longest packet.
     pub mtu: usize,
@@ -89,11 +116,13 @@ impl Adapter {
         let sends = settings::TX_SIZE.get().min(limits.sends);
         let sending = Slab::new(device, sends, limits.mtu)?;
         let receiving = Slab::new(device, receives, limits.mtu)?;
-        let qp = device.open(sends, receives)?;
+        let room = limits.sends.saturating_sub(sends).min(REQUESTS);
+        let qp = device.open(sends + room, receives)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let mut adapter = Self {
             qp,
             posted: Slots::default(),
+            room,
             address,
             mtu: limits.mtu,
             ready: VecDeque::new(),
@@ -141,7 +170,7 @@ impl Adapter {
     /// # Errors
     /// What the device answers; the slot stays the caller's.
     pub fn send(&mut self, to: To, packet: Packet) -> Result<(), Errno> {
-        let id = self.posted.insert(packet);
+        let id = self.posted.insert(Posted::Packet(packet));
         let segment = self.sending.segment(packet.slot, packet.len);
         // SAFETY: the slot is the device's until the send has ended.
         unsafe { self.qp.send(id.to_wire(), to, segment) }.map_err(|error| {
@@ -149,6 +178,63 @@ impl Adapter {
             tracing::warn!(target: "ofi::efa::ep_data", %error, "a send cannot be posted");
             error.errno()
         })
+    }
+
+    /// The memory of a slot for short accesses.
+    pub fn lend(&self, slot: u32, len: usize) -> Segment {
+        self.sending.segment(slot, len)
+    }
+
+    /// Whether a request for a peer's memory has room.
+    pub fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
+    /// Posts one.
+    ///
+    /// # Errors
+    /// What the device answers.
+    ///
+    /// # Safety
+    /// Its memory is registered, and lent until the request has ended.
+    pub unsafe fn access(&mut self, to: To, request: Request) -> Result<(), Errno> {
+        let id = self.posted.insert(Posted::Request(request));
+        let Step { write, local, remote } = request.step;
+        let local = Segment { addr: local.addr, len: local.len as usize, lkey: local.lkey };
+        let posted = if write {
+            // SAFETY: the caller's promise.
+            unsafe { self.qp.write(id.to_wire(), to, local, remote, request.data) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.qp.read(id.to_wire(), to, local, remote) }
+        };
+        if let Err(error) = posted {
+            self.posted.remove(id);
+            tracing::warn!(target: "ofi::efa::ep_data", %error, "an access cannot be posted");
+            return Err(error.errno());
+        }
+        self.room -= 1;
+        Ok(())
+    }
+
+    /// Has everything that is under way come back. Nothing more is sent or received.
+    pub fn stop(&mut self) {
+        self.qp.stop();
+    }
+
+    /// The next request for a peer's memory that has ended, in front of everything else.
+    pub fn next_accessed(&mut self) -> Option<(Request, Status)> {
+        let is_request = |completion: &Completion| match completion {
+            Completion::Sent { id, .. } => {
+                matches!(self.posted.get(SlotId::from_wire(*id)), Some(Posted::Request(_)))
+            }
+            _ => false,
+        };
+        let at = self.ready.iter().position(is_request)?;
+        let Some(Completion::Sent { id, status }) = self.ready.remove(at) else { return None };
+        let Some(Posted::Request(request)) = self.posted.remove(SlotId::from_wire(id)) else { return None };
+        self.room += 1;
+        Some((request, status))
     }
 
     /// A packet that has come, of which the device writes no more.
@@ -176,9 +262,16 @@ impl Adapter {
                 Ended::Received { slot: (id & !RECEIVE) as u32, len, from }
             }
             Completion::Sent { id, status } => match self.posted.remove(SlotId::from_wire(id)) {
-                Some(packet) => Ended::Sent { packet, status },
+                Some(Posted::Packet(packet)) => Ended::Sent { packet, status },
+                Some(Posted::Request(request)) => {
+                    self.room += 1;
+                    Ended::Accessed { request, status }
+                }
                 None => Ended::Nothing,
             },
+            Completion::Written { id, len, data, from } => {
+                Ended::Written { slot: id.map(|id| (id & !RECEIVE) as u32), len, data, from }
+            }
             Completion::Returned { .. } => Ended::Nothing,
         })
     }

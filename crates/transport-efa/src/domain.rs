@@ -2,14 +2,23 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Errno, Error, Info, Result};
+use ibv::cache::{Cache, Limits};
+use ofi_api::{Errno, Error, Info, MrMode, Result};
 
-use crate::srd::{self, Device};
+use crate::region::{Local, Withdrawn};
+use crate::settings;
+use crate::srd::{self, Access, Device};
 
 /// See the module.
 pub struct Domain {
     /// Whose queue pairs its endpoints have.
     pub device: Arc<dyn Device>,
+    /// Whether peers' devices find registrations by their keys: the device chooses keys, and addresses are what they are here.
+    pub keys: bool,
+    /// Registrations of local memory.
+    pub cache: Arc<Cache<Box<dyn srd::Region>>>,
+    /// See there.
+    pub withdrawn: Arc<Withdrawn>,
 }
 
 impl Domain {
@@ -31,7 +40,28 @@ impl Domain {
                 "use an info that getinfo answered",
             )
         })?;
-        Ok(Self { device })
+        let mode = info.domain_attr.mr_mode.expanded();
+        let (limits, plain) = (device.limits(), !mode.contains(MrMode::ENDPOINT));
+        let can = limits.read && settings::USE_DEVICE_RDMA.get();
+        let keys = can && plain && mode.contains(MrMode::PROV_KEY | MrMode::VIRT_ADDR);
+        let limits =
+            Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
+        Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn: Arc::default() })
+    }
+
+    /// A registration from which requests of this end read, or to which they write, `len` bytes from `addr` on.
+    ///
+    /// # Errors
+    /// What the device answers.
+    ///
+    /// # Safety
+    /// The memory is lent until the requests have ended, which give the registration back.
+    pub unsafe fn local(&self, addr: *mut u8, len: usize) -> Result<Local> {
+        self.cache.get(addr.addr(), len, |start, len| {
+            let start = addr.with_addr(start);
+            // SAFETY: the caller's promise; of a whole range, that of whoever registered it, until it is removed.
+            unsafe { self.device.register(start, len, Access::Local) }
+        })
     }
 }
 

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, Result};
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::SlotId;
+use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
+use rustc_hash::FxHashMap;
 
 use crate::Efa;
 use crate::adapter::{Adapter, Mark, Packet};
 use crate::ids::Ids;
+use crate::native::{Native, Rdma, Transfer};
 use crate::payload::Payload;
-use crate::srd::{Status, To};
+use crate::srd::{Region, Status, To};
 use crate::transfer::{Answering, Incoming};
 use crate::window::Window;
 use crate::wire::{Control, Features, Handshake, Header, Message, Origin, RawAddress};
@@ -23,6 +25,10 @@ pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
     pub adapter: Adapter,
+    /// What the device does with peers' memory.
+    pub rdma: Rdma,
+    /// What it moves now: after the adapter, whose end stops it.
+    pub transfers: Slots<Transfer>,
     /// What peers name by numbers of 32 bits.
     pub ids: Ids<Entry>,
     /// Lanes with something to do.
@@ -40,6 +46,29 @@ impl Common {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);
         }
+    }
+
+    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find it by their keys;
+    /// an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
+    pub fn features(&self) -> Features {
+        let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
+        let keys = found && self.serves(Caps::RMA, all);
+        let is_read = self.rdma.read && (keys || !self.caps.intersects(Caps::RMA));
+        let bits = [
+            (Features::DELIVERY_COMPLETE, true),
+            (Features::CONNID, true),
+            (Features::PEER_ERROR, true),
+            (Features::OWN, true),
+            (Features::OWN_KEYS, keys),
+            (Features::RDMA_READ, is_read),
+            (Features::RUNT, is_read),
+            (Features::READ_NACK, is_read),
+            (Features::RDMA_WRITE, keys && self.rdma.write),
+            (Features::UNSOLICITED_WRITE_RECV, self.rdma.unsolicited),
+        ];
+        let bits: Vec<usize> = bits.iter().filter(|(_, on)| *on).map(|(bit, _)| *bit).collect();
+        Features::of(&bits)
     }
 
     /// Whether the endpoint was opened for being accessed so.
@@ -91,6 +120,12 @@ pub struct Counts {
     pub strangers: u64,
     pub stale: u64,
     pub refused: u64,
+    pub native_reads: u64,
+    pub native_writes: u64,
+    pub native_refused: u64,
+    pub lent: u64,
+    pub fetched: u64,
+    pub nacks: u64,
 }
 
 /// What this transport keeps of an operation that has not ended.
@@ -129,6 +164,20 @@ pub enum Work {
         /// Its number at the peer, once that is known.
         peer_id: Option<u32>,
     },
+    /// The peer reads its bytes.
+    Lent(Box<Lent>),
+    /// The device reads or writes the peer's memory.
+    Native(Native),
+}
+
+/// A message that its receiver reads.
+pub struct Lent {
+    pub payload: Payload,
+    pub len: usize,
+    /// What it was announced by.
+    pub message: Message<'static>,
+    /// What lets the peer read it.
+    pub regions: Vec<Box<dyn Region>>,
 }
 
 impl Op {
@@ -188,6 +237,12 @@ pub struct Lane {
     pub late: VecDeque<Box<[u8]>>,
     /// And long ones.
     pub finishing: Vec<Incoming>,
+    /// Transfers of the device for it.
+    pub transfers: usize,
+    /// Those with requests that are not posted.
+    pub accessing: VecDeque<SlotId>,
+    /// Messages that could not be read, and are to be sent: their numbers here.
+    pub nacked: FxHashMap<u32, u32>,
     /// Refusals for a peer of which it is not known whether it understands them.
     pub unsaid: Vec<(u32, Errno)>,
     /// Messages that are here, of a peer of which it is not known what a receipt says to it.
@@ -230,6 +285,9 @@ impl Lane {
             window: Window::default(),
             late: VecDeque::new(),
             finishing: Vec::new(),
+            transfers: 0,
+            accessing: VecDeque::new(),
+            nacked: FxHashMap::default(),
             unsaid: Vec::new(),
             doubtful: Vec::new(),
             asked: false,
@@ -314,19 +372,14 @@ impl Lane {
         if std::mem::replace(&mut self.greeted, true) {
             return;
         }
-        let features = Features::of(&[
-            Features::DELIVERY_COMPLETE,
-            Features::CONNID,
-            Features::PEER_ERROR,
-            Features::OWN,
-        ]);
+        let features = common.features();
         let header = Handshake { features, ..Handshake::default() }.encode(common.adapter.address.connid);
         self.packet(common, peer, &header, 0, Mark::Nothing, |_| {});
     }
 
     /// Whether packets can go out.
     fn is_free(&self) -> bool {
-        self.again.is_empty() && self.rest.is_none() && self.ending.is_none() && self.dead.is_none()
+        self.again.is_empty() && self.may_flush()
     }
 
     fn post(&mut self, common: &mut Common, packet: Packet) {
@@ -359,7 +412,8 @@ impl Lane {
             self.waiting -= len;
             self.post(common, Packet { peer, slot, len, mark: frame.mark });
         }
-        self.flush_streams(common, host, peer)
+        let posted = self.flush_accesses(common);
+        self.flush_streams(common, host, peer) && posted
     }
 
     /// Posts the packet that `fill` writes into a slot, for a stream. `false`: there is no slot.
@@ -405,24 +459,39 @@ impl Lane {
                 self.arrived(common, host, peer, packet.mark);
             }
             Status::NotReady if self.dead.is_none() => {
-                common.counts.not_ready += 1;
                 self.again.push_back(packet);
-                if self.rest.is_none() {
-                    self.rest = Some(Instant::now() + self.pause);
-                    self.pause = (self.pause * 2).min(REST.1);
-                    common.resting.push(peer);
-                }
+                self.rest(common, peer);
             }
             _ => {
                 common.adapter.give_slot(packet.slot);
                 tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
-                let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
-                self.ending.get_or_insert(lost);
+                self.lost();
             }
         }
         if self.ending.is_some() || !self.queue.is_empty() || !self.streams.is_empty() {
             common.hold(&mut self.is_dirty, peer);
         }
+    }
+
+    /// Sends nothing for a while: the peer has no receives.
+    pub fn rest(&mut self, common: &mut Common, peer: Peer) {
+        common.counts.not_ready += 1;
+        if self.rest.is_none() {
+            self.rest = Some(Instant::now() + self.pause);
+            self.pause = (self.pause * 2).min(REST.1);
+            common.resting.push(peer);
+        }
+    }
+
+    /// The device says that the peer is not there.
+    pub fn lost(&mut self) {
+        let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
+        self.ending.get_or_insert(lost);
+    }
+
+    /// Whether requests can be posted.
+    pub fn may_flush(&self) -> bool {
+        self.rest.is_none() && self.ending.is_none() && self.dead.is_none()
     }
 
     fn arrived<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, mark: Mark) {

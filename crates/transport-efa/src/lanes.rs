@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::SlotId;
+use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::WaitSet;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -15,6 +15,7 @@ use crate::adapter::{Adapter, Ended};
 use crate::ids::Ids;
 use crate::lane::{Common, Counts, Lane};
 use crate::message::{Broken, Flow, Token};
+use crate::native::{End, Rdma};
 use crate::srd::From;
 use crate::sys::Timer;
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
@@ -26,6 +27,9 @@ const MOST: usize = 256;
 const LOOK: u32 = 64;
 /// How long a peer may say nothing before it is asked whether it lives.
 const PROBE: Duration = Duration::from_millis(500);
+
+/// How long the device may take to give back memory of what has ended, before its queue pair is stopped.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// The lanes of one endpoint.
 pub struct EfaLanes {
@@ -71,7 +75,9 @@ impl EfaLanes {
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
+            rdma: Rdma::of(&domain.transport.device.limits()),
             adapter,
+            transfers: Slots::default(),
             ids: Ids::default(),
             dirty: Vec::new(),
             stalled: Vec::new(),
@@ -192,6 +198,18 @@ impl EfaLanes {
                 let lane = &mut self.lanes[packet.peer as usize];
                 lane.sent(&mut self.common, host, packet, status);
             }
+            Ended::Accessed { request, status } => {
+                let lane = &mut self.lanes[request.peer as usize];
+                lane.accessed(&mut self.common, host, request, status);
+            }
+            Ended::Written { slot, len, data, from } => {
+                if let Some(peer) = self.whose(host, from, Origin::Unsaid) {
+                    self.lanes[peer as usize].told(&mut self.common, host, peer, data, len);
+                }
+                if let Some(slot) = slot {
+                    self.common.adapter.receive(slot);
+                }
+            }
             Ended::Received { slot, len, from } => {
                 self.common.counts.received += 1;
                 let bytes = self.common.adapter.packet(slot, len);
@@ -291,6 +309,11 @@ impl EfaLanes {
         }
         let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
         let Some(errno) = lost else { return };
+        lane.stop_accesses(common, host, peer);
+        // The device uses memory of operations until it has given every request back; its ends have the lane looked at again.
+        if lane.is_busy() {
+            return;
+        }
         // What has come before the end is taken before it.
         if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
@@ -320,6 +343,42 @@ impl EfaLanes {
                 Some(_) => {}
                 None => lane.probed = Some(now),
             }
+        }
+    }
+
+    /// Waits until the device is done with memory of receives and reads that have ended.
+    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
+        let common = &mut self.common;
+        let mut gone = common.transfers.ids(|_| true);
+        gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
+            Some((_, End::Payload(incoming))) => {
+                incoming.receive().is_some_and(|into| host.receiving(into).is_none())
+            }
+            Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
+            None => false,
+        });
+        let end = Instant::now() + SETTLE;
+        let mut stopped = false;
+        loop {
+            for &id in &gone {
+                if let Some(transfer) = common.transfers.get_mut(id) {
+                    transfer.todo.clear();
+                }
+            }
+            gone.retain(|&id| common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
+            if gone.is_empty() {
+                return;
+            }
+            common.adapter.refill();
+            while let Some((request, status)) = common.adapter.next_accessed() {
+                self.lanes[request.peer as usize].accessed(common, host, request, status);
+            }
+            // The device reports every request in the end: after a peer's silence, or as its queue pair stops.
+            if Instant::now() >= end && !std::mem::replace(&mut stopped, true) {
+                tracing::error!(target: "ofi::efa::ep_ctrl", "a device does not give memory back: its queue pair is stopped");
+                common.adapter.stop();
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -439,6 +498,12 @@ impl Lanes<Efa> for State {
         lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
     }
 
+    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.settle_receives(host);
+        }
+    }
+
     fn discard(&mut self, peer: Peer, token: Token) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
@@ -471,6 +536,16 @@ impl Lanes<Efa> for State {
         add("efa_eager", counts.eager, "messages sent in one packet");
         add("efa_medium", counts.medium, "messages sent in a few packets at once");
         add("efa_long", counts.long, "messages sent as their receiver cleared them");
+        add("efa_lent", counts.lent, "messages that their receivers were to read");
+        add("efa_fetched", counts.fetched, "payloads that were read from their senders");
+        add("efa_nacks", counts.nacks, "payloads that could not be read, and were to be sent");
+        add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
+        add("efa_native_writes", counts.native_writes, "requests that wrote a peer's memory");
+        add(
+            "efa_native_refused",
+            counts.native_refused,
+            "accesses that the peer's device refused, and which its owner was asked for",
+        );
         add("efa_sent", counts.sent, "packets posted");
         add("efa_received", counts.received, "packets received");
         add(

@@ -17,8 +17,11 @@ mod lane;
 mod lanes;
 mod memory;
 mod message;
+mod native;
 mod payload;
 mod provider;
+mod read;
+mod region;
 mod rma;
 mod settings;
 pub mod srd;
@@ -44,7 +47,7 @@ const NOTE: usize = 4096;
 
 impl Transport for Efa {
     type Domain = domain::Domain;
-    type Region = ();
+    type Region = region::Region;
     type Lanes = lanes::State;
     type Op = lane::Op;
     type Token = message::Token;
@@ -59,12 +62,17 @@ impl Transport for Efa {
         Ok(lanes::State::new(domain, info))
     }
 
-    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
-        Ok(())
+    fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(region::Region::new(domain, attr))
     }
 
-    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
-        Ok(()) // every access is checked when its bytes are copied, by the owner
+    fn key(region: &Self::Region) -> Option<u64> {
+        region.key.map(u64::from)
+    }
+
+    fn deregister(_domain: &Self::Domain, region: &Self::Region) -> Result<()> {
+        region.withdraw();
+        Ok(()) // what comes to this end is checked when its bytes are copied
     }
 
     fn alloc(

@@ -6,7 +6,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, OutNote, Peer, Posted, RxName};
 
 use crate::adapter::Mark;
-use crate::lane::{Common, Lane, Op, Stream, Work};
+use crate::lane::{Common, Lane, Lent, Op, Stream, Work};
 use crate::payload::Payload;
 use crate::settings;
 use crate::transfer::{Incoming, Target};
@@ -131,7 +131,20 @@ impl Lane {
         mut message: Message<'static>,
     ) -> Result<Posted> {
         let (peer, len) = (out.peer, out.len);
+        let lent = self.lend(common, out, out.flags.contains(OpFlags::INJECT));
         let payload = Payload::new(out.pieces, len, out.flags);
+        if let Some((from, regions)) = lent {
+            let op = Op { awaits: true, ..Op::packed(true) };
+            let (id, number) = self.open(common, host, peer, out.ticket, op)?;
+            self.next_msg = self.next_msg.wrapping_add(1);
+            common.counts.lent += 1;
+            message.send_id = number;
+            let announced = Message { form: Form::LongRead { len, from }, ..message };
+            Self::keep_lent(host, peer, id, Lent { payload, len, message, regions });
+            let header = announced.encode(self.origin(common));
+            self.packet(common, peer, &header, 0, Mark::Op(id), |_| {});
+            return Ok(Posted::Pending);
+        }
         let work = Work::Out { payload, len, done: 0 };
         let op = Op { work, unacked: 0, making: true, awaits: message.confirm, id: 0 };
         let (id, number) = self.open(common, host, peer, out.ticket, op)?;
@@ -197,11 +210,28 @@ impl Lane {
         packet: &Packet<'_>,
         bytes: &[u8],
     ) -> Result<(), Broken> {
+        if let Packet::Message(message @ Message { form: Form::LongCts { len, nacked: true, .. }, .. }) =
+            packet
+        {
+            if !self.take_nacked(common, message, *len)? {
+                common.counts.stale += 1;
+            }
+            return Ok(());
+        }
         if !self.window.admits(msg_id, settings::RECVWIN_SIZE.get()) {
             common.counts.stale += 1;
             return Ok(());
         }
-        if let Packet::Message(Message { form: Form::Medium { len, offset, payload }, .. }) = *packet {
+        let part = match *packet {
+            Packet::Message(Message { form: Form::Medium { len, offset, payload }, .. }) => {
+                Some((len, offset, payload))
+            }
+            Packet::Message(Message { form: Form::RuntRead { runt, offset, payload, .. }, .. }) => {
+                Some((runt, offset, payload))
+            }
+            _ => None,
+        };
+        if let Some((len, offset, payload)) = part {
             if self.window.bytes().saturating_add(len) > HELD.1 {
                 return Err(Broken);
             }
@@ -289,7 +319,13 @@ impl Lane {
             }
             Held::Parts { head, bytes, .. } => match parse(head) {
                 Ok((_, Packet::Message(message))) => {
-                    let message = Message { form: Form::Eager { payload: bytes }, ..message };
+                    let form = match message.form {
+                        Form::RuntRead { len, runt, from, .. } => {
+                            Form::RuntRead { len, offset: 0, runt, from, payload: bytes }
+                        }
+                        _ => Form::Eager { payload: bytes },
+                    };
+                    let message = Message { form, ..message };
                     self.take_message(common, host, peer, &message)
                 }
                 _ => Err(Broken),
@@ -338,8 +374,9 @@ impl Lane {
         arrived.len = match message.form {
             Form::LongCts { len, .. } => len,
             Form::Eager { payload } => payload.len(),
-            // Parts are put together before, and this end does not say that it can read.
-            Form::Medium { .. } | Form::LongRead { .. } | Form::RuntRead { .. } => return Err(Broken),
+            Form::LongRead { len, .. } | Form::RuntRead { len, .. } => len,
+            // Parts are put together before.
+            Form::Medium { .. } => return Err(Broken),
         };
         let payload = message.form.payload();
         let at_once = matches!(message.form, Form::Eager { .. });
@@ -359,9 +396,12 @@ impl Lane {
         let token = || match at_once {
             true => Token::Here { bytes: payload.into(), receipt: Some((send_id, msg_id)) },
             false => {
-                let (len, receipt) = (arrived.len, message.confirm.then_some(msg_id));
-                let target = Target::Nowhere;
-                let rest = Incoming { peer, target, len, got: 0, cleared: 0, send_id, receipt };
+                let source = match message.form {
+                    Form::LongRead { from, .. } | Form::RuntRead { from, .. } => Some(Box::new(from)),
+                    _ => None,
+                };
+                let receipt = message.confirm.then_some(msg_id);
+                let rest = Incoming { receipt, msg_id, source, ..Incoming::new(peer, arrived.len, send_id) };
                 Token::There { first: payload.into(), rest }
             }
         };
@@ -410,6 +450,9 @@ impl Lane {
                 self.control(common, peer, Control::Receipt { send_id, msg_id });
             }
             Token::Here { receipt: None, .. } => {}
+            Token::There { rest: Incoming { source: Some(_), send_id, .. }, .. } => {
+                self.control(common, peer, Control::EndOfRead { send_id, recv_id: 0 });
+            }
             Token::There { first, mut rest } => {
                 rest.got = first.len();
                 self.clear_new(common, rest);

@@ -1,9 +1,10 @@
 //! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
 
-use ofi_api::{Caps, Errno, MrAccess, RemotePiece, Result};
+use ofi_api::{Caps, Errno, MrAccess, Piece, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
+use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
@@ -44,6 +45,9 @@ impl Lane {
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
         let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
+        if let Some(posted) = self.native(common, host, out)? {
+            return Ok(posted);
+        }
         if out.write { self.write(common, host, out, remote) } else { self.read(common, host, out, remote) }
     }
 
@@ -54,8 +58,35 @@ impl Lane {
         out: &OutRma<'_>,
         remote: Iovs,
     ) -> Result<Posted> {
-        let (peer, len) = (out.peer, out.len);
-        let told = out.remote_data();
+        let payload = Payload::new(out.pieces, out.len, out.flags);
+        let op = Op { work: Work::Packed, unacked: 0, making: true, awaits: true, id: 0 };
+        self.outstanding += 1;
+        let id = host.open(out.peer, out.ticket, op);
+        let at = (out.peer, id);
+        if self.ask_write(common, host, at, payload, out.len, remote, out.remote_data()).is_err() {
+            self.outstanding -= 1;
+            host.abandon(id);
+            return Err(ofi_api::Error::AGAIN);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// Has the owner execute a write, for an operation that is open.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there are too many operations.
+    #[expect(clippy::too_many_arguments, reason = "a write has these parts")]
+    pub fn ask_write<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        (peer, id): (Peer, SlotId),
+        payload: Payload,
+        len: usize,
+        remote: Iovs,
+        told: Option<RemoteData>,
+    ) -> Result<(), Errno> {
+        let number = common.ids.insert(Entry::Op(peer, id)).ok_or(Errno::EAGAIN)?;
         let own = Own { rx: told.map_or(0, |told| told.rx.to_wire()) };
         let own = if self.is_own() == Some(true) { own } else { Own::default() };
         // Always with a receipt: only then is it known that the bytes are in their place.
@@ -63,37 +94,25 @@ impl Lane {
             remote,
             data: told.map(|told| told.value),
             confirm: true,
-            send_id: 0,
+            send_id: number,
             own,
             form: WriteForm::Eager(&[]),
         };
-        let room = common.adapter.mtu - write.encode(self.origin(common)).bytes().len();
-        let short = len <= room;
-        let op = match short {
-            true => Op::packed(true),
-            false => {
-                let payload = Payload::new(out.pieces, len, out.flags);
-                Op { making: true, work: Work::Out { payload, len, done: 0 }, ..Op::packed(true) }
-            }
-        };
-        let (id, number) = self.open(common, host, peer, out.ticket, op)?;
-        write.send_id = number;
-        if !short {
+        if len > common.adapter.mtu - write.encode(self.origin(common)).bytes().len() {
             let credits = settings::MIN_CREDITS.get() as u32;
             write.form = WriteForm::LongCts { len, credits, payload: &[] };
         }
         let header = write.encode(self.origin(common));
         let first = len.min(common.adapter.mtu - header.bytes().len());
-        if let Some(op) = host.op(peer, id)
-            && let Work::Out { done, .. } = &mut op.work
-        {
-            *done = first;
-        }
         self.packet(common, peer, &header, first, Mark::Op(id), |body| {
-            // SAFETY: the pieces are lent, and `body` has `first` bytes.
-            unsafe { copy::gather(out.pieces, 0, body, first) };
+            // SAFETY: the payload's pieces are lent, and `body` has `first` bytes.
+            unsafe { payload.gather(0, body, first) };
         });
-        Ok(Posted::Pending)
+        if let Some(op) = host.op(peer, id) {
+            (op.id, op.unacked, op.making, op.awaits) = (number, 1, first < len, true);
+            op.work = if first < len { Work::Out { payload, len, done: first } } else { Work::Packed };
+        }
+        Ok(())
     }
 
     fn read<H: Host<Efa>>(
@@ -103,16 +122,40 @@ impl Lane {
         out: &OutRma<'_>,
         remote: Iovs,
     ) -> Result<Posted> {
-        let len = out.len;
+        self.outstanding += 1;
+        let id = host.open(out.peer, out.ticket, Op::packed(true));
+        if self.ask_read(common, host, (out.peer, id), out.pieces.into(), out.len, remote).is_err() {
+            self.outstanding -= 1;
+            host.abandon(id);
+            return Err(ofi_api::Error::AGAIN);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// Has the owner execute a read, for an operation that is open.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there are too many operations.
+    pub fn ask_read<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        (peer, id): (Peer, SlotId),
+        pieces: Box<[Piece]>,
+        len: usize,
+        remote: Iovs,
+    ) -> Result<(), Errno> {
+        let recv_id = common.ids.insert(Entry::Op(peer, id)).ok_or(Errno::EAGAIN)?;
         let cleared = grant(common).min(len);
-        let work = Work::In { pieces: out.pieces.into(), len, got: 0, cleared, peer_id: None };
-        let op = Op { work, ..Op::packed(true) };
-        let (id, recv_id) = self.open(common, host, out.peer, out.ticket, op)?;
+        if let Some(op) = host.op(peer, id) {
+            let work = Work::In { pieces, len, got: 0, cleared, peer_id: None };
+            *op = Op { work, id: recv_id, ..Op::packed(true) };
+        }
         // What one packet answers; the largest header before its data has 24 bytes.
         let short = len <= common.adapter.mtu - 24;
         let read = Read { remote, len, recv_id, cleared: (!short).then_some(cleared as u32) };
-        self.packet(common, out.peer, &read.encode(self.origin(common)), 0, Mark::Op(id), |_| {});
-        Ok(Posted::Pending)
+        self.packet(common, peer, &read.encode(self.origin(common)), 0, Mark::Op(id), |_| {});
+        Ok(())
     }
 
     /// The length of an access, if all of it is allowed.
@@ -172,12 +215,15 @@ impl Lane {
             }
             WriteForm::LongCts { len, payload, .. } => {
                 let target = Target::Region { remote, data };
-                let incoming = Incoming { peer, target, len, got: 0, cleared: 0, send_id, receipt };
+                let incoming = Incoming { target, receipt, ..Incoming::new(peer, len, send_id) };
                 self.begin(common, host, incoming, payload);
                 Ok(Flow::Next)
             }
-            // This end does not say that it can read.
-            WriteForm::LongRead { .. } => Err(Broken),
+            WriteForm::LongRead { len, from } => {
+                let target = Target::Region { remote, data };
+                self.fetch(common, host, Incoming { target, ..Incoming::new(peer, len, send_id) }, &from);
+                Ok(Flow::Next)
+            }
         }
     }
 
@@ -212,7 +258,7 @@ impl Lane {
 }
 
 /// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
-fn runs(
+pub fn runs(
     remote: &[RemotePiece],
     mut skip: usize,
     mut len: usize,

@@ -52,6 +52,47 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
+/// The shortest message that its receiver reads.
+pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
+    "efa",
+    "inter_min_read_message_size",
+    1 << 20,
+    "Bytes of the shortest message that its receiver's device reads from its sender, where both devices can",
+)
+.range(0, usize::MAX >> 1);
+
+/// Whether the device reads and writes peers' memory.
+pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
+    "efa",
+    "use_device_rdma",
+    true,
+    "Whether devices read and write peers' memory by themselves; otherwise its owner does",
+);
+
+/// Registrations of local memory that a domain keeps.
+pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
+    "efa",
+    "mr_max_cached_count",
+    1024,
+    "Device registrations of local memory that a domain keeps for their next use: of memory that the application has registered",
+)
+.range(0, 1 << 20);
+
+/// Their bytes.
+pub static MR_CACHE_MAX_SIZE: Setting<usize> =
+    Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes of those registrations together")
+        .range(0, isize::MAX as usize);
+
 /// Everything here.
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&RX_SIZE, &TX_SIZE, &MAX_MEDIUM, &MIN_CREDITS, &RECVWIN_SIZE, &LINGER_MS];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &RX_SIZE,
+    &TX_SIZE,
+    &MAX_MEDIUM,
+    &MIN_CREDITS,
+    &RECVWIN_SIZE,
+    &LINGER_MS,
+    &MIN_READ_MESSAGE,
+    &USE_DEVICE_RDMA,
+    &MR_CACHE_MAX_COUNT,
+    &MR_CACHE_MAX_SIZE,
+];

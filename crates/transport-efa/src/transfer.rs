@@ -11,7 +11,7 @@ use crate::lane::{Common, Entry, Lane, Stream, Work};
 use crate::message::Broken;
 use crate::rma;
 use crate::settings;
-use crate::wire::{Abandoned, Control, Features, Form};
+use crate::wire::{Abandoned, Control, Features, Form, Iovs};
 
 /// Where data goes.
 pub enum Target {
@@ -36,9 +36,31 @@ pub struct Incoming {
     pub send_id: u32,
     /// The sender wants a receipt, for this message.
     pub receipt: Option<u32>,
+    /// Its place among the peer's messages, if it is one.
+    pub msg_id: u32,
+    /// Where it lies, if this end is to read it.
+    pub source: Option<Box<Iovs>>,
+    /// This end reads it, and says when it has.
+    pub is_read: bool,
 }
 
 impl Incoming {
+    /// Of `len` bytes, of which none is here.
+    pub fn new(peer: Peer, len: usize, send_id: u32) -> Self {
+        Self {
+            peer,
+            target: Target::Nowhere,
+            len,
+            got: 0,
+            cleared: 0,
+            send_id,
+            receipt: None,
+            msg_id: 0,
+            source: None,
+            is_read: false,
+        }
+    }
+
     /// The receive that it fills.
     pub fn receive(&self) -> Option<SlotId> {
         match self.target {
@@ -82,7 +104,9 @@ impl Lane {
             return self.abandon(common, host, incoming, errno);
         }
         incoming.got = len;
-        if incoming.got == incoming.len {
+        if let Some(from) = incoming.source.take() {
+            self.fetch(common, host, incoming, &from);
+        } else if incoming.got == incoming.len {
             incoming.cleared = incoming.len;
             self.complete(common, host, incoming);
         } else {
@@ -188,7 +212,7 @@ impl Lane {
     }
 
     /// All bytes of a transfer are here.
-    fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
+    pub fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
         let peer = incoming.peer;
         match &mut incoming.target {
             Target::Receive(into) => host.received(*into, Ok(())),
@@ -198,9 +222,16 @@ impl Lane {
                 {
                     return self.finishing.push(incoming);
                 }
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, remote);
+                // What the peer's device wrote is none of this end's accesses.
+                if !remote.is_empty() {
+                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, remote);
+                }
             }
             Target::Nowhere => {}
+        }
+        if incoming.is_read {
+            let read = Control::EndOfRead { send_id: incoming.send_id, recv_id: 0 };
+            return self.control(common, peer, read);
         }
         if let Some(msg_id) = incoming.receipt {
             self.control(common, peer, Control::Receipt { send_id: incoming.send_id, msg_id });
@@ -291,12 +322,12 @@ impl Lane {
                 common.counts.stale += 1;
                 Ok(())
             }
-            // Answers to what this end never asks for.
-            Control::EndOfRead { .. } | Control::ReadNack { .. } => Err(Broken),
+            Control::EndOfRead { send_id, .. } => self.take_end_of_read(common, host, peer, send_id),
+            Control::ReadNack { send_id, recv_id } => self.take_nack(common, host, peer, (send_id, recv_id)),
         }
     }
 
-    fn operation(&self, common: &mut Common, peer: Peer, id: u32) -> Option<SlotId> {
+    pub fn operation(&self, common: &mut Common, peer: Peer, id: u32) -> Option<SlotId> {
         match common.ids.get_mut(id) {
             Some(&mut Entry::Op(of, slot)) if of == peer => Some(slot),
             _ => {

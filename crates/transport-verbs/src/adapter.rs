@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ibv::transfer::Source;
 use ibv::{
     Access, CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain,
     QueuePairAttr, Segment, SharedReceiveQueue, WorkCompletion,
@@ -11,7 +12,6 @@ use ofi_api::Result;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::message::Source;
 use crate::sys::{Pages, Waiter};
 use crate::wire::SLOT;
 use crate::{failed, settings};

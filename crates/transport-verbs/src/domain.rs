@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ibv::cache::{Cache, Limits};
 use ibv::{Access, Context, Gid, MemoryRegion, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, MrMode, Result};
 
-use crate::cache::{Cache, Limits};
 use crate::datagram::Name;
 use crate::region::Local;
 use crate::{address, failed, settings};

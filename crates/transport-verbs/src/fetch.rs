@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ibv::{Remote, Segment};
+use ibv::transfer::{LONGEST, Step, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -11,11 +11,8 @@ use ofi_core::transport::{Host, Peer};
 use crate::Verbs;
 use crate::adapter::{Posted, READS, REQUESTS};
 use crate::lane::{Common, Lane};
-use crate::message::{Op, Source, Token};
+use crate::message::{Op, Token};
 use crate::region::Local;
-
-/// The longest single request: a power of two that every device can.
-const LONGEST: usize = 1 << 20;
 
 /// What ends with a transfer.
 pub enum End {
@@ -26,17 +23,6 @@ pub enum End {
     /// Nothing: the peer says when the access ends, as it has been told something besides.
     Told,
 }
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    pub write: bool,
-    pub local: Segment,
-    pub remote: Remote,
-}
-
-// SAFETY: numbers; whoever posts it relies on the memory being lent.
-unsafe impl Send for Step {}
 
 /// A transfer on its way.
 pub struct Transfer {
@@ -82,7 +68,7 @@ impl Lane {
             host.received(into, failure.map_or(Ok(()), Err));
             return self.discard(common, peer, &token);
         }
-        let todo = plan(false, &runs, &token.sources);
+        let todo = plan(false, &runs, &token.sources, LONGEST);
         let end = End::Receive { into, token };
         self.transfer(common, peer, Transfer { end, todo, posted: 0, failed: None, slot: None, regions });
     }
@@ -184,51 +170,5 @@ impl Lane {
         if let Some(slot) = slot {
             common.adapter.give_slot(slot);
         }
-    }
-}
-
-/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end.
-pub fn plan(write: bool, runs: &[(*mut u8, usize, u32)], sources: &[Source]) -> VecDeque<Step> {
-    let mut todo = VecDeque::new();
-    let mut from = sources.iter();
-    let mut source: Option<Source> = None;
-    for &(mut addr, mut len, lkey) in runs {
-        while len > 0 {
-            let Some(mut here) = source.take().or_else(|| from.next().copied()) else { return todo };
-            let part = len.min(here.len).min(LONGEST);
-            if part > 0 {
-                let local = Segment { addr, len: part as u32, lkey };
-                todo.push_back(Step { write, local, remote: Remote { addr: here.addr, rkey: here.rkey } });
-            }
-            (addr, len) = (addr.wrapping_add(part), len - part);
-            (here.addr, here.len) = (here.addr + part as u64, here.len - part);
-            source = Some(here).filter(|here| here.len > 0);
-        }
-    }
-    todo
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_cover_every_byte_once_whatever_the_pieces_are() {
-        let base = 0x1000 as *mut u8;
-        let runs = [(base, 5, 1), (base.wrapping_add(100), LONGEST + 3, 2)];
-        let source = |addr, len| Source { addr, len, rkey: addr as u32 };
-        let sources = [source(10, 2), source(20, 0), source(30, LONGEST + 1), source(5_000_000, 900)];
-        let todo = plan(false, &runs, &sources);
-        let total: usize = todo.iter().map(|step| step.local.len as usize).sum();
-        assert_eq!(total, LONGEST + 8);
-        let all: Vec<_> = todo
-            .iter()
-            .map(|step| (step.local.addr as u64, step.local.len as usize, step.remote.addr))
-            .collect();
-        let first = LONGEST + 1 - 3;
-        assert_eq!(
-            all,
-            [(0x1000, 2, 10), (0x1002, 3, 30), (0x1064, first, 33), (0x1064 + first as u64, 5, 5_000_000)]
-        );
     }
 }

@@ -8,7 +8,6 @@
 mod adapter;
 mod address;
 mod atomic;
-mod cache;
 mod datagram;
 mod domain;
 mod fetch;

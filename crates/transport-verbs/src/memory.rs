@@ -6,8 +6,8 @@ use ofi_api::{LibraryMemory, Placement, Result};
 
 use ibv::MemoryRegion;
 
-use crate::cache::{Cache, RangeId};
 use crate::sys::Pages;
+use ibv::cache::{Cache, RangeId};
 
 struct Handle {
     pages: Pages,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ibv::transfer::Source;
 use ibv::{Access, MemoryRegion};
 use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
@@ -89,17 +90,6 @@ pub struct Exposed {
     regions: Vec<MemoryRegion>,
     sources: Vec<Source>,
     _kept: Option<Arc<[u8]>>,
-}
-
-/// A piece of a payload at its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Its first byte.
-    pub addr: u64,
-    /// Its length.
-    pub len: usize,
-    /// What names it in reads.
-    pub rkey: u32,
 }
 
 impl Exposed {

@@ -16,15 +16,16 @@
 
 use std::collections::VecDeque;
 
+use ibv::transfer::{LONGEST, Source, Step, plan};
 use ibv::{Remote, Segment};
 use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::{Host, OutRma, Peer, Posted};
 
 use crate::Verbs;
-use crate::fetch::{End, Step, Transfer, plan};
+use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Flow, Lane};
-use crate::message::{Op, Source};
+use crate::message::Op;
 use crate::rma::accessor;
 use crate::wire::{Broken, Fields, PAYLOAD, Words, flag, kind};
 
@@ -124,7 +125,7 @@ impl Lane {
                 }
             }
         }
-        let mut todo = plan(out.write, &runs, &sources);
+        let mut todo = plan(out.write, &runs, &sources, LONGEST);
         let data = out.remote_data();
         if out.write && data.is_none() && out.flags.contains(OpFlags::DELIVERY_COMPLETE) {
             push_witness(&mut todo, common, witness);

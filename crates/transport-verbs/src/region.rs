@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ibv::{Access, MemoryRegion};
 use ofi_api::{HmemIface, MrAccess, MrAttr};
 
-use crate::cache::{Cache, RangeId};
 use crate::domain::Domain;
+use ibv::cache::{Cache, RangeId};
 
 /// See the module.
 pub struct Region {

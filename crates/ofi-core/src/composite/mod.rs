@@ -110,6 +110,10 @@ impl<P: Pairing> Transport for Both<P> {
         Ok(BothRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
     }
 
+    fn key(region: &Self::Region) -> Option<u64> {
+        P::Far::key(&region.far)
+    }
+
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         let near = match (&domain.near, &region.near) {
             (Some(domain), Some(region)) => P::Near::deregister(&domain.transport, region),

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use ibv::{Access, Remote};
 use ofi_api::{Nic, Result};
 
 /// A device's address on its fabric.
@@ -23,6 +24,14 @@ pub struct Limits {
     pub sends: usize,
     /// Receives that may be posted to one.
     pub receives: usize,
+    /// Bytes of one read or write of a peer's memory; 0 if there are none.
+    pub rdma: usize,
+    /// Whether peers' memory can be read.
+    pub read: bool,
+    /// Whether peers' memory can be written.
+    pub write: bool,
+    /// Whether writes with data take no receive. Both ends do so, or neither.
+    pub unsolicited: bool,
 }
 
 /// Registered memory of this process.
@@ -58,6 +67,8 @@ pub enum Status {
     NoDestination,
     /// The receiver's device does not answer.
     Unresponsive,
+    /// The peer's memory is not registered under that key, not so far, or not for that.
+    BadAddress,
     /// The queue pair is in error, and its requests come back.
     Flushed,
     /// Anything else, by the device's number for it.
@@ -78,7 +89,7 @@ pub struct From {
 /// What came out of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// A send has ended.
+    /// A send, a read or a write has ended.
     Sent {
         /// As it was posted.
         id: u64,
@@ -94,6 +105,17 @@ pub enum Completion {
         /// From whom.
         from: From,
     },
+    /// A peer has written to memory here, with data.
+    Written {
+        /// The receive that it took, as that was posted.
+        id: Option<u64>,
+        /// Bytes.
+        len: usize,
+        /// The data.
+        data: u32,
+        /// By whom.
+        from: From,
+    },
     /// A receive came back without a message: the queue pair is in error.
     Returned {
         /// As it was posted.
@@ -105,6 +127,8 @@ pub enum Completion {
 pub trait Region: Send + Sync {
     /// What names it in requests of this end.
     fn lkey(&self) -> u32;
+    /// What names it in requests of peers.
+    fn rkey(&self) -> u32;
 }
 
 /// A device.
@@ -118,14 +142,14 @@ pub trait Device: Send + Sync {
     /// What is known of it.
     fn nic(&self) -> Nic;
 
-    /// Registers memory for its own queue pairs' sends and receives.
+    /// Registers memory for requests of its own queue pairs, and for what peers may do besides.
     ///
     /// # Errors
     /// What the device answers.
     ///
     /// # Safety
     /// The memory stays, and is only touched by raw pointers, until the region is dropped.
-    unsafe fn register(&self, addr: *mut u8, len: usize) -> Result<Box<dyn Region>>;
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
 
     /// Opens a queue pair for so many sends and receives at a time, which is ready for both.
     ///
@@ -155,6 +179,28 @@ pub trait QueuePair: Send {
     /// # Safety
     /// The segment is registered, and is not written to until the send has ended.
     unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()>;
+
+    /// Posts a read of a peer's memory; it ends as a [`Completion::Sent`].
+    ///
+    /// # Errors
+    /// What the device answers; nothing was posted then.
+    ///
+    /// # Safety
+    /// The segment is registered, and is not touched until the read has ended.
+    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()>;
+
+    /// Posts a write to a peer's memory, which ends as a [`Completion::Sent`] when the bytes are there; with data, the peer has a
+    /// [`Completion::Written`].
+    ///
+    /// # Errors
+    /// What the device answers; nothing was posted then.
+    ///
+    /// # Safety
+    /// The segment is registered, and is not written to until the write has ended.
+    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()>;
+
+    /// Ends it: what is under way and what is posted comes back soon, and nothing more is taken.
+    fn stop(&mut self);
 
     /// Posts a receive.
     ///

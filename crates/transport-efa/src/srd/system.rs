@@ -5,12 +5,12 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 
 use ibv::{
-    Access, AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode,
-    MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
+    AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode, MemoryRegion,
+    Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
 use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, Result};
 
-use super::{Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To};
+use super::{Access, Completion, Device, From, Gid, Limits, QueuePair, Region, Remote, Segment, Status, To};
 
 /// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint rests and asks.
 const RNR_RETRY: u8 = 3;
@@ -50,6 +50,10 @@ impl System {
             mtu: port.max_message,
             sends: info.max_send as usize,
             receives: info.max_receive as usize,
+            rdma: info.max_rdma as usize,
+            read: info.read,
+            write: info.write,
+            unsolicited: info.unsolicited && info.write,
         };
         let pd = ProtectionDomain::new(context).map_err(failed)?;
         let rnr_retry = info.rnr_retry.then_some(RNR_RETRY);
@@ -100,9 +104,9 @@ impl Device for System {
         nic
     }
 
-    unsafe fn register(&self, addr: *mut u8, len: usize) -> Result<Box<dyn Region>> {
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
         // SAFETY: the caller's promise.
-        let region = unsafe { MemoryRegion::new(&self.pd, addr, len, Access::Local) };
+        let region = unsafe { MemoryRegion::new(&self.pd, addr, len, access) };
         Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
     }
 
@@ -110,8 +114,9 @@ impl Device for System {
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
         let channel = CompletionChannel::new(context).map_err(failed)?;
-        let cq =
-            EfaCompletionQueue::new(context, (sends + receives) as u32, Some(&channel)).map_err(failed)?;
+        // Writes with data come without receives.
+        let cq = EfaCompletionQueue::new(context, (sends + 2 * receives) as u32, Some(&channel))
+            .map_err(failed)?;
         let attr = SrdAttr {
             pd: Arc::clone(&self.pd),
             send_cq: Arc::clone(&cq),
@@ -121,7 +126,7 @@ impl Device for System {
             send_pieces: 1,
             receive_pieces: 1,
             inline: 0,
-            unsolicited: false,
+            unsolicited: self.limits.unsolicited,
             service_level: 0,
         };
         let qp = SrdQueuePair::new(attr).map_err(failed)?;
@@ -141,6 +146,10 @@ impl Region for Registered {
     fn lkey(&self) -> u32 {
         self.0.lkey()
     }
+
+    fn rkey(&self) -> u32 {
+        self.0.rkey()
+    }
 }
 
 /// A queue pair: before what it uses, which goes after it.
@@ -153,6 +162,18 @@ struct Queue {
     qkey: u32,
     /// Ways to devices, with their addresses and numbers.
     handles: Vec<(Gid, u16, Arc<AddressHandle>)>,
+}
+
+impl Queue {
+    fn peer(&self, to: To) -> Result<SrdPeer<'_>> {
+        let found = self.handles.iter().find(|(_, number, _)| *number == to.handle);
+        let (_, _, ah) = found.ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        Ok(SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey })
+    }
+}
+
+fn piece(segment: Segment) -> ibv::Segment {
+    ibv::Segment { addr: segment.addr, len: segment.len as u32, lkey: segment.lkey }
 }
 
 impl QueuePair for Queue {
@@ -175,20 +196,38 @@ impl QueuePair for Queue {
     }
 
     unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()> {
-        let found = self.handles.iter().find(|(_, number, _)| *number == to.handle);
-        let (_, _, ah) = found.ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
-        let segment = [ibv::Segment { addr: from.addr, len: from.len as u32, lkey: from.lkey }];
-        let peer = SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey };
+        let (peer, segment) = (self.peer(to)?, [piece(from)]);
         let mut requests = self.qp.requests();
         // SAFETY: the caller's promise.
         let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), None) };
         sent.and_then(|()| requests.submit()).map_err(|error| failed(&error))
     }
 
-    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
-        let segment = ibv::Segment { addr: into.addr, len: into.len as u32, lkey: into.lkey };
+    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {
+        let (peer, segment) = (self.peer(of)?, [piece(into)]);
+        let mut requests = self.qp.requests();
         // SAFETY: the caller's promise.
-        unsafe { self.qp.receive(id, &[segment]) }.map_err(|error| failed(&error))
+        let read = unsafe { requests.read(id, peer, &segment, at) };
+        read.and_then(|()| requests.submit()).map_err(|error| failed(&error))
+    }
+
+    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()> {
+        let (peer, segment) = (self.peer(to)?, [piece(from)]);
+        let mut requests = self.qp.requests();
+        // SAFETY: the caller's promise.
+        let written = unsafe { requests.write(id, peer, &segment, at, data) };
+        written.and_then(|()| requests.submit()).map_err(|error| failed(&error))
+    }
+
+    fn stop(&mut self) {
+        if let Err(error) = self.qp.stop() {
+            tracing::error!(target: "ofi::efa::ep_ctrl", %error, "a queue pair cannot be stopped");
+        }
+    }
+
+    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.qp.receive(id, &[piece(into)]) }.map_err(|error| failed(&error))
     }
 
     fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize> {
@@ -214,7 +253,14 @@ fn completion(entry: &EfaCompletion) -> Completion {
         (EfaOpcode::Receive | EfaOpcode::WriteArrived, true) => {
             let (handle, gid) = (entry.source_ah, entry.source_gid.map(|gid| gid.0));
             let from = From { handle, gid, qpn: entry.source_qp as u16 };
-            Completion::Received { id, len: entry.len as usize, from }
+            let len = entry.len as usize;
+            match entry.opcode {
+                EfaOpcode::WriteArrived => {
+                    let (id, data) = ((!entry.unsolicited).then_some(id), entry.immediate.unwrap_or(0));
+                    Completion::Written { id, len, data, from }
+                }
+                _ => Completion::Received { id, len, from },
+            }
         }
         _ => Completion::Sent { id, status: status(entry, done) },
     }
@@ -225,6 +271,7 @@ fn status(entry: &EfaCompletion, done: bool) -> Status {
     match entry.vendor {
         _ if done => Status::Done,
         1 => Status::Flushed,
+        7 => Status::BadAddress,
         9 => Status::NoDestination,
         10 => Status::NotReady,
         13 | 15 => Status::Unresponsive,

@@ -28,6 +28,8 @@ impl Features {
     pub const UNSOLICITED_WRITE_RECV: usize = 8;
     /// It understands that an operation was given up.
     pub const PEER_ERROR: usize = 9;
+    /// It is of this library, and its registrations are accessed by devices under their own keys.
+    pub const OWN_KEYS: usize = 254;
     /// It is of this library. The last bit that C libfabric has room for, which it does not read.
     pub const OWN: usize = 255;
 

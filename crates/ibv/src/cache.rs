@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What is kept at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Registrations.
     pub count: usize,
+    /// Their bytes together.
     pub bytes: usize,
 }
 
@@ -64,6 +66,7 @@ pub struct Cache<R> {
 }
 
 impl<R> Cache<R> {
+    /// An empty one.
     pub fn new(limits: Limits) -> Self {
         let (all, counts) = (BTreeMap::new(), Counts::default());
         let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
@@ -145,6 +148,7 @@ impl<R> Cache<R> {
         Ok(made)
     }
 
+    /// What has happened, and what is kept.
     pub fn counts(&self) -> Counts {
         self.ranges().counts
     }

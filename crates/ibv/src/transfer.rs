@@ -1,0 +1,85 @@
+//! Payloads in pieces at either end, as requests of a device: each of one piece here and one there.
+
+use std::collections::VecDeque;
+
+use crate::qp::{Remote, Segment};
+
+/// A length of single requests that every device can.
+pub const LONGEST: usize = 1 << 20;
+
+/// A piece of a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its first byte, as the device has it.
+    pub addr: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Its registration.
+    pub rkey: u32,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether the peer's memory is written; else it is read.
+    pub write: bool,
+    /// This end's memory.
+    pub local: Segment,
+    /// The peer's.
+    pub remote: Remote,
+}
+
+// SAFETY: numbers; whoever posts it relies on the memory being lent.
+unsafe impl Send for Step {}
+
+/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end, and of at most `longest`
+/// bytes (less than 4 GiB).
+pub fn plan(
+    write: bool,
+    runs: &[(*mut u8, usize, u32)],
+    sources: &[Source],
+    longest: usize,
+) -> VecDeque<Step> {
+    let mut todo = VecDeque::new();
+    let mut from = sources.iter();
+    let mut source: Option<Source> = None;
+    for &(mut addr, mut len, lkey) in runs {
+        while len > 0 {
+            let Some(mut here) = source.take().or_else(|| from.next().copied()) else { return todo };
+            let part = len.min(here.len).min(longest);
+            if part > 0 {
+                let local = Segment { addr, len: part as u32, lkey };
+                todo.push_back(Step { write, local, remote: Remote { addr: here.addr, rkey: here.rkey } });
+            }
+            (addr, len) = (addr.wrapping_add(part), len - part);
+            (here.addr, here.len) = (here.addr + part as u64, here.len - part);
+            source = Some(here).filter(|here| here.len > 0);
+        }
+    }
+    todo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_cover_every_byte_once_whatever_the_pieces_are() {
+        let base = 0x1000 as *mut u8;
+        let runs = [(base, 5, 1), (base.wrapping_add(100), LONGEST + 3, 2)];
+        let source = |addr, len| Source { addr, len, rkey: addr as u32 };
+        let sources = [source(10, 2), source(20, 0), source(30, LONGEST + 1), source(5_000_000, 900)];
+        let todo = plan(false, &runs, &sources, LONGEST);
+        let total: usize = todo.iter().map(|step| step.local.len as usize).sum();
+        assert_eq!(total, LONGEST + 8);
+        let all: Vec<_> = todo
+            .iter()
+            .map(|step| (step.local.addr as u64, step.local.len as usize, step.remote.addr))
+            .collect();
+        let first = LONGEST + 1 - 3;
+        assert_eq!(
+            all,
+            [(0x1000, 2, 10), (0x1002, 3, 30), (0x1064, first, 33), (0x1064 + first as u64, 5, 5_000_000)]
+        );
+    }
+}

@@ -1,0 +1,407 @@
+//! Accesses to a peer's memory by the devices alone.
+//!
+//! Where a domain chooses keys (`FI_MR_PROV_KEY`) and addresses are those of the memory (`FI_MR_VIRT_ADDR`), the key of a registration is the device's,
+//! of 32 bits, as C libfabric has it. A peer that says that its device can (bits 0 and 5 of its handshake), and of this library that its
+//! registrations may (`Features::OWN_KEYS`), is read from and written to without asking it. All else goes through its owner (`rma.rs`).
+//!
+//! What the device refuses goes to the owner too, if it is of this library: it knows why, or counts the access.
+//!
+//! Memory of an access is the device's until it has said that each request has ended, also when the peer is lost: so a lane waits for that
+//! before it ends its operations (`Lane::is_busy`).
+
+use std::collections::VecDeque;
+
+use ibv::transfer::{Source, Step, plan};
+use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::domain::RegionData;
+use ofi_core::keys::Grant;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
+
+use crate::Efa;
+use crate::adapter::Request;
+use crate::lane::{Common, Lane, Op, Work};
+use crate::payload::Payload;
+use crate::region::Local;
+use crate::rma::iovs;
+use crate::srd::Status;
+use crate::transfer::{Incoming, Target};
+use crate::wire::Features;
+
+/// The longest request, whatever more the device can.
+const LONGEST: usize = 1 << 30;
+
+/// What ends with a transfer.
+pub enum End {
+    /// An access of this end.
+    Access(SlotId),
+    /// A payload that this end reads from its sender.
+    Payload(Incoming),
+}
+
+/// What the device moves.
+pub struct Transfer {
+    pub peer: Peer,
+    pub end: End,
+    /// Requests that are not posted.
+    pub todo: VecDeque<Step>,
+    /// Requests that are under way.
+    pub posted: usize,
+    pub failed: Option<Status>,
+    /// What the peer is told with the last request.
+    pub data: Option<u32>,
+    /// A slot that a short access goes through.
+    pub slot: Option<u32>,
+    /// Registrations of this end's memory.
+    pub regions: Vec<Local>,
+    /// What holds registered memory of this end while it is written.
+    pub grants: Vec<Grant<RegionData>>,
+}
+
+/// An access, as its owner would have to be asked for it.
+pub struct Native {
+    pub write: bool,
+    pub pieces: Box<[Piece]>,
+    pub remote: Box<[RemotePiece]>,
+    pub len: usize,
+    pub told: Option<RemoteData>,
+}
+
+impl Lane {
+    /// Whether the peer's memory may be accessed so by this end's device.
+    fn may_access(&self, common: &Common, write: bool) -> bool {
+        let Some(features) = self.features else { return false };
+        let (bit, can) = match write {
+            true => (Features::RDMA_WRITE, common.rdma.write),
+            false => (Features::RDMA_READ, common.rdma.read),
+        };
+        can && features.has(bit) && (!features.has(Features::OWN) || features.has(Features::OWN_KEYS))
+    }
+
+    /// Has the device do an access, if it can.
+    pub fn native<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Option<Posted>> {
+        let short = out.len <= common.adapter.mtu;
+        let injected = out.flags.contains(OpFlags::INJECT);
+        // A fence lifts the messages before it to its level, for which only the owner can speak.
+        let fenced = out.flags.contains(OpFlags::FENCE);
+        if out.len == 0 || fenced || (injected && !short) || !self.may_access(common, out.write) {
+            return Ok(None);
+        }
+        let told = out.remote_data();
+        let data = match told.map(|told| u32::try_from(told.value)) {
+            None => None,
+            // Requests arrive in any order, so that only one may carry data.
+            Some(Ok(data)) if self.tells(common, out) => Some(data),
+            Some(_) => return Ok(None),
+        };
+        let sources = out.remote.iter().map(|piece| {
+            let rkey = u32::try_from(piece.key).ok()?;
+            piece.addr.checked_add(piece.len as u64)?;
+            Some(Source { addr: piece.addr, len: piece.len, rkey })
+        });
+        let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
+        if short {
+            let taken = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+            let segment = common.adapter.lend(taken, out.len);
+            if out.write {
+                // SAFETY: the pieces are lent during the call; a slot has room for a packet.
+                unsafe { copy::gather(out.pieces, 0, segment.addr, out.len) };
+            }
+            runs.push((segment.addr, out.len, segment.lkey));
+            slot = Some(taken);
+        } else {
+            for (addr, len) in copy::runs(out.pieces, 0, out.len) {
+                // SAFETY: lent until the operation ends, which it does after the device's requests (`Lane::is_busy`, `settle_receives`).
+                match unsafe { common.domain.transport.local(addr, len) } {
+                    Ok(region) => {
+                        runs.push((addr, len, region.lkey()));
+                        regions.push(region);
+                    }
+                    Err(error) => {
+                        tracing::debug!(target: "ofi::efa::ep_data", %error, "an access goes through the peer");
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        let todo = plan(out.write, &runs, &sources, common.rdma.longest);
+        let native = Native {
+            write: out.write,
+            pieces: if injected { Box::default() } else { out.pieces.into() },
+            remote: out.remote.into(),
+            len: out.len,
+            told,
+        };
+        let op = Op { work: Work::Native(native), unacked: 0, making: false, awaits: true, id: 0 };
+        self.outstanding += 1;
+        let end = End::Access(host.open(out.peer, out.ticket, op));
+        let (peer, grants) = (out.peer, Vec::new());
+        self.transfer(
+            common,
+            Transfer { peer, end, todo, posted: 0, failed: None, data, slot, regions, grants },
+        );
+        Ok(Some(Posted::Pending))
+    }
+
+    /// Whether a write can tell the peer something: in one request, and as both ends count such ones.
+    fn tells(&self, common: &Common, out: &OutRma<'_>) -> bool {
+        let alike = self.features.is_some_and(|features| {
+            features.has(Features::UNSOLICITED_WRITE_RECV) == common.rdma.unsolicited
+        });
+        let short = out.len <= common.adapter.mtu;
+        let one = out.remote.len() == 1 && (short || out.pieces.len() == 1) && out.len <= common.rdma.longest;
+        alike && one && out.rx == RxName::ANY
+    }
+
+    /// Begins a transfer.
+    pub fn transfer(&mut self, common: &mut Common, transfer: Transfer) {
+        let peer = transfer.peer;
+        let id = common.transfers.insert(transfer);
+        self.transfers += 1;
+        self.accessing.push_back(id);
+        if !self.flush_accesses(common) {
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+
+    /// Whether the device uses memory for this lane.
+    pub fn is_busy(&self) -> bool {
+        self.transfers > 0
+    }
+
+    /// Posts requests, as far as there is room. `false`: something waits that needs no word of the peer.
+    pub fn flush_accesses(&mut self, common: &mut Common) -> bool {
+        if !self.may_flush() {
+            return true;
+        }
+        while let Some(&id) = self.accessing.front() {
+            let Some(transfer) = common.transfers.get_mut(id) else {
+                self.accessing.pop_front();
+                continue;
+            };
+            while let Some(&step) = transfer.todo.front() {
+                if !common.adapter.has_room() {
+                    return false;
+                }
+                let data = transfer.data.filter(|_| transfer.todo.len() == 1);
+                let request = Request { peer: transfer.peer, transfer: id, step, data };
+                // SAFETY: the memory is registered, as the transfer holds it, and lent until the request has ended.
+                if let Err(errno) = unsafe { common.adapter.access(self.to, request) } {
+                    self.ending.get_or_insert(errno);
+                    return false;
+                }
+                transfer.todo.pop_front();
+                transfer.posted += 1;
+                match step.write {
+                    true => common.counts.native_writes += 1,
+                    false => common.counts.native_reads += 1,
+                }
+            }
+            self.accessing.pop_front();
+        }
+        true
+    }
+
+    /// A request has ended.
+    pub fn accessed<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        request: Request,
+        status: Status,
+    ) {
+        let (peer, id) = (request.peer, request.transfer);
+        let Some(transfer) = common.transfers.get_mut(id) else { return };
+        transfer.posted -= 1;
+        let again = status == Status::NotReady && self.ending.is_none() && self.dead.is_none();
+        match status {
+            Status::Done => {}
+            // One with data takes a receive at some devices.
+            Status::NotReady if again => {
+                transfer.todo.push_back(request.step);
+                self.accessing.push_back(id);
+            }
+            Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => {
+                transfer.failed.get_or_insert(status);
+                self.lost();
+            }
+            Status::BadAddress | Status::Failed(_) => {
+                transfer.failed.get_or_insert(status);
+            }
+        }
+        if transfer.failed.is_some() || self.ending.is_some() || self.dead.is_some() {
+            transfer.todo.clear();
+        }
+        if transfer.posted == 0
+            && transfer.todo.is_empty()
+            && let Some(transfer) = common.transfers.remove(id)
+        {
+            self.transfers -= 1;
+            self.transferred(common, host, transfer);
+        }
+        if again {
+            self.rest(common, peer);
+        }
+        if self.ending.is_some() || self.dead.is_some() || !self.accessing.is_empty() {
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+
+    /// Gives up what is not posted of all transfers: the lane is lost.
+    pub fn stop_accesses<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+        self.accessing.clear();
+        for id in common.transfers.ids(|transfer| transfer.peer == peer) {
+            let Some(transfer) = common.transfers.get_mut(id) else { continue };
+            transfer.failed.get_or_insert(Status::Flushed);
+            transfer.todo.clear();
+            if transfer.posted == 0
+                && let Some(transfer) = common.transfers.remove(id)
+            {
+                self.transfers -= 1;
+                self.transferred(common, host, transfer);
+            }
+        }
+    }
+
+    /// All requests of a transfer have ended.
+    fn transferred<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, transfer: Transfer) {
+        let Transfer { peer, end, failed, slot, regions, grants, .. } = transfer;
+        // Before the application has its memory back.
+        drop((regions, grants));
+        match end {
+            End::Payload(incoming) => self.fetched(common, host, incoming, failed),
+            End::Access(id) => self.access_ended(common, host, peer, id, failed, slot),
+        }
+        if let Some(slot) = slot {
+            common.adapter.give_slot(slot);
+        }
+    }
+
+    fn access_ended<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: SlotId,
+        failed: Option<Status>,
+        slot: Option<u32>,
+    ) {
+        let Some(Op { work: Work::Native(native), .. }) = host.op(peer, id) else { return };
+        let len = native.len;
+        let from = slot.map(|slot| common.adapter.outgoing(slot));
+        let errno = match failed {
+            None => {
+                if let Some(from) = from
+                    && !native.write
+                {
+                    // SAFETY: the device has read as many bytes into the slot; the pieces are lent until the read ends.
+                    unsafe { copy::scatter(from, len, &native.pieces, 0) };
+                }
+                return self.finish(common, host, peer, id, Ok(()));
+            }
+            Some(Status::BadAddress) if self.ending.is_none() && self.is_own() == Some(true) => {
+                let bytes = from.filter(|_| native.write).map(|from| {
+                    let mut bytes = vec![0u8; len];
+                    // SAFETY: both have `len` bytes; the slot is this access's.
+                    unsafe { copy::bytes(from, bytes.as_mut_ptr(), len) };
+                    Payload::Owned(bytes.into())
+                });
+                let native = Native {
+                    pieces: std::mem::take(&mut native.pieces),
+                    remote: native.remote.clone(),
+                    ..*native
+                };
+                return self.ask_owner(common, host, peer, id, native, bytes);
+            }
+            Some(Status::BadAddress) => Errno::EKEYREJECTED,
+            Some(_) if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
+            Some(_) => Errno::EIO,
+        };
+        self.finish(common, host, peer, id, Err(errno));
+    }
+
+    /// Has the peer execute what its device refused.
+    fn ask_owner<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        id: SlotId,
+        native: Native,
+        bytes: Option<Payload>,
+    ) {
+        let Native { write, pieces, remote, len, told } = native;
+        common.counts.native_refused += 1;
+        let asked = match iovs(&remote) {
+            Some(remote) if write => {
+                let payload = bytes.unwrap_or(Payload::Lent(pieces));
+                self.ask_write(common, host, (peer, id), payload, len, remote, told)
+            }
+            Some(remote) => self.ask_read(common, host, (peer, id), pieces, len, remote),
+            None => Err(Errno::EINVAL),
+        };
+        if let Err(errno) = asked {
+            self.finish(common, host, peer, id, Err(errno));
+        }
+    }
+
+    /// The peer's device has written here, and told this end.
+    pub fn told<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        data: u32,
+        len: usize,
+    ) {
+        let data = RemoteData { value: data.into(), rx: RxName::ANY };
+        if !host.remote_write(peer, data, len) {
+            let target = Target::Region { remote: Vec::new(), data: Some(data) };
+            self.finishing.push(Incoming { target, got: len, ..Incoming::new(peer, len, 0) });
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+}
+
+/// What this end's device does with peers' memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rdma {
+    pub read: bool,
+    pub write: bool,
+    pub unsolicited: bool,
+    /// Bytes of one request.
+    pub longest: usize,
+}
+
+impl Rdma {
+    /// As the device and the settings have it.
+    pub fn of(limits: &crate::srd::Limits) -> Self {
+        let on = crate::settings::USE_DEVICE_RDMA.get() && limits.rdma > 0;
+        Self {
+            read: on && limits.read,
+            write: on && limits.write,
+            unsolicited: on && limits.unsolicited,
+            longest: limits.rdma.clamp(1, LONGEST),
+        }
+    }
+}
+
+/// Where bytes of a payload lie at its sender, from byte `skip` on. `None` for keys and addresses that no device has.
+pub fn sources(iovs: &crate::wire::Iovs, mut skip: usize) -> Option<Vec<Source>> {
+    let mut all = Vec::new();
+    for iov in iovs.iter() {
+        let (len, rkey) = (iov.len as usize, u32::try_from(iov.key).ok()?);
+        let here = skip.min(len);
+        skip -= here;
+        iov.addr.checked_add(iov.len)?;
+        all.push(Source { addr: iov.addr + here as u64, len: len - here, rkey });
+    }
+    Some(all)
+}

@@ -1,0 +1,252 @@
+//! Payloads that their receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where that cannot be
+//! (sections 4.1, 4.5 and 4.7 of the protocol).
+
+use ibv::transfer::plan;
+use ofi_api::{Errno, MrAccess};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutMessage, Peer};
+
+use crate::Efa;
+use crate::adapter::Mark;
+use crate::lane::{Common, Entry, Lane, Lent, Work};
+use crate::message::Broken;
+use crate::native::{End, Transfer, sources};
+use crate::rma::{accessor, runs};
+use crate::settings;
+use crate::srd::{Access, Region, Status};
+use crate::transfer::{Incoming, Target};
+use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
+
+impl Lane {
+    /// Memory of a message that its receiver is to read, if it can and the message is worth it.
+    pub fn lend(
+        &self,
+        common: &Common,
+        out: &OutMessage<'_>,
+        injected: bool,
+    ) -> Option<(Iovs, Vec<Box<dyn Region>>)> {
+        let can = self.features.is_some_and(|features| features.has(Features::RDMA_READ));
+        if !can || !common.rdma.read || injected || out.len < settings::MIN_READ_MESSAGE.get().max(1) {
+            return None;
+        }
+        let mut regions = Vec::new();
+        let mut lent = Vec::new();
+        for (addr, len) in copy::runs(out.pieces, 0, out.len) {
+            if lent.len() == Iovs::MOST {
+                return None;
+            }
+            // SAFETY: the memory is lent until the operation ends, and its registration goes before it.
+            match unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) } {
+                Ok(region) => {
+                    lent.push(Iov { addr: addr as u64, len: len as u64, key: region.rkey().into() });
+                    regions.push(region);
+                }
+                Err(error) => {
+                    tracing::debug!(target: "ofi::efa::ep_data", %error, "a message is sent in packets");
+                    return None;
+                }
+            }
+        }
+        Iovs::new(lent).map(|iovs| (iovs, regions))
+    }
+
+    /// Reads what is not here yet of a payload.
+    pub fn fetch<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut incoming: Incoming,
+        from: &Iovs,
+    ) {
+        let peer = incoming.peer;
+        incoming.is_read = true;
+        let got = incoming.got;
+        let mut grants = Vec::new();
+        let mut pieces = Vec::new();
+        match &incoming.target {
+            Target::Receive(into) => {
+                // A receive that is shorter, or has ended, takes less.
+                if let Some(receiving) = host.receiving(*into) {
+                    pieces.extend(copy::runs(receiving.pieces, got, receiving.len.saturating_sub(got)));
+                }
+            }
+            Target::Region { remote, .. } => {
+                for (addr, key, run) in runs(remote, got, incoming.len - got) {
+                    let who = accessor(host, peer);
+                    let regions = &common.domain.regions;
+                    match regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE) {
+                        Ok(granted) => {
+                            pieces.extend(granted.pieces().map(|piece| (piece.addr, piece.len)));
+                            grants.push(granted);
+                        }
+                        Err(violation) => {
+                            return self.refuse(common, peer, incoming.send_id, violation.errno());
+                        }
+                    }
+                }
+            }
+            Target::Nowhere => {}
+        }
+        if pieces.is_empty() {
+            incoming.got = incoming.len;
+            return self.complete(common, host, incoming);
+        }
+        let (mut local, mut regions) = (Vec::new(), Vec::new());
+        for (addr, len) in pieces {
+            // SAFETY: lent until the receive ends, which it does after the device's requests (`Lane::is_busy`, `settle_receives`);
+            // registered memory is held by the grants.
+            match unsafe { common.domain.transport.local(addr, len) } {
+                Ok(region) => {
+                    local.push((addr, len, region.lkey()));
+                    regions.push(region);
+                }
+                Err(error) => {
+                    tracing::debug!(target: "ofi::efa::ep_data", %error, "a payload cannot be read");
+                    return self.nack(common, host, incoming);
+                }
+            }
+        }
+        let Some(sources) = sources(from, got).filter(|_| common.rdma.read) else {
+            return self.nack(common, host, incoming);
+        };
+        let todo = plan(false, &local, &sources, common.rdma.longest);
+        let end = End::Payload(incoming);
+        let transfer =
+            Transfer { peer, end, todo, posted: 0, failed: None, data: None, slot: None, regions, grants };
+        self.transfer(common, transfer);
+    }
+
+    /// The device has read a payload, or not.
+    pub fn fetched<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        mut incoming: Incoming,
+        failed: Option<Status>,
+    ) {
+        match failed {
+            None => {
+                incoming.got = incoming.len;
+                common.counts.fetched += 1;
+                self.complete(common, host, incoming);
+            }
+            Some(_) if self.ending.is_some() || self.dead.is_some() => {
+                if let Some(into) = incoming.receive() {
+                    host.received(into, Err(self.ending.or(self.dead).unwrap_or(Errno::ECONNRESET)));
+                }
+            }
+            Some(status) => {
+                tracing::debug!(target: "ofi::efa::ep_data", ?status, "a payload could not be read");
+                self.nack(common, host, incoming);
+            }
+        }
+    }
+
+    /// Asks the sender of a payload that cannot be read to send it.
+    fn nack<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming) {
+        let (peer, send_id) = (incoming.peer, incoming.send_id);
+        let understands =
+            |features: Features| features.has(Features::READ_NACK) || features.has(Features::OWN);
+        // Who is not known yet is of a time in which all understand it.
+        if !self.features.is_none_or(understands) {
+            if let Some(into) = incoming.receive() {
+                host.received(into, Err(Errno::EIO));
+            }
+            return self.control(common, peer, Control::EndOfRead { send_id, recv_id: 0 });
+        }
+        common.counts.nacks += 1;
+        let mut recv_id = 0;
+        // A write says again where it goes.
+        if let Target::Receive(_) | Target::Nowhere = incoming.target {
+            let msg_id = incoming.msg_id;
+            let Some(id) = common.ids.insert(Entry::Incoming(incoming)) else {
+                self.ending.get_or_insert(Errno::ENOMEM);
+                return common.hold(&mut self.is_dirty, peer);
+            };
+            recv_id = id;
+            self.nacked.insert(msg_id, id);
+        }
+        self.control(common, peer, Control::ReadNack { send_id, recv_id });
+    }
+
+    /// The sender sends what could not be read. `false`: there is no such message.
+    pub fn take_nacked(
+        &mut self,
+        common: &mut Common,
+        message: &Message<'_>,
+        len: usize,
+    ) -> Result<bool, Broken> {
+        let Some(id) = self.nacked.remove(&message.msg_id) else { return Ok(false) };
+        let Some(Entry::Incoming(mut incoming)) = common.ids.remove(id) else { return Ok(false) };
+        let fits = incoming.len == len && message.form.payload().is_empty();
+        incoming.is_read = false;
+        incoming.send_id = message.send_id;
+        incoming.receipt = message.confirm.then_some(message.msg_id);
+        self.clear_new(common, incoming);
+        if fits { Ok(true) } else { Err(Broken) }
+    }
+
+    /// The peer has read a payload.
+    pub fn take_end_of_read<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        send_id: u32,
+    ) -> Result<(), Broken> {
+        let Some(id) = self.operation(common, peer, send_id) else { return Ok(()) };
+        let Some(op) = host.op(peer, id) else { return Ok(()) };
+        if !matches!(op.work, Work::Lent(_)) {
+            return Err(Broken);
+        }
+        // Its registrations go before the application has its memory back.
+        op.work = Work::Packed;
+        op.awaits = false;
+        self.settle(common, host, peer, id);
+        Ok(())
+    }
+
+    /// The peer cannot read a payload: it is sent.
+    pub fn take_nack<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        (send_id, recv_id): (u32, u32),
+    ) -> Result<(), Broken> {
+        let found = self.operation(common, peer, send_id);
+        let op = found.and_then(|id| host.op(peer, id).map(|op| (id, op)));
+        let Some((id, op)) = op else {
+            // It was ended meanwhile.
+            if self.features.is_some_and(|features| features.has(Features::PEER_ERROR)) && recv_id != 0 {
+                let what = Abandoned::Operation(recv_id);
+                let errno = Errno::ECANCELED.get() as u32;
+                self.control(common, peer, Control::PeerError { what, errno });
+            }
+            return Ok(());
+        };
+        if !matches!(op.work, Work::Lent(_)) {
+            return Err(Broken);
+        }
+        let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
+        let Lent { payload, len, mut message, regions } = *lent;
+        drop(regions);
+        op.work = Work::Out { payload, len, done: 0 };
+        (op.making, op.awaits) = (true, message.confirm);
+        op.unacked += 1;
+        let credits = settings::MIN_CREDITS.get() as u32;
+        message.form = Form::LongCts { len, credits, payload: &[], nacked: true };
+        let header = message.encode(self.origin(common));
+        self.packet(common, peer, &header, 0, Mark::Op(id), |_| {});
+        Ok(())
+    }
+
+    /// Keeps what a message's receiver reads with the operation that sends it.
+    pub fn keep_lent<H: Host<Efa>>(host: &mut H, peer: Peer, id: SlotId, lent: Lent) {
+        if let Some(op) = host.op(peer, id) {
+            op.work = Work::Lent(Box::new(lent));
+            (op.unacked, op.making, op.awaits) = (1, false, true);
+        }
+    }
+}

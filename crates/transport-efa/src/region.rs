@@ -1,0 +1,114 @@
+//! What the device knows of a registration of the application, so that peers reach its memory without this end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{HmemIface, MrAccess, MrAttr};
+use rustc_hash::FxHashSet;
+
+use ibv::cache::{Cache, RangeId};
+
+use crate::domain::Domain;
+use crate::srd::{self, Access};
+
+/// A registration that operations of this end use.
+pub type Local = Arc<Box<dyn srd::Region>>;
+
+/// See the module.
+pub struct Region {
+    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or for no peer or
+    /// only one, or the device does not take it.
+    remote: Mutex<Option<Box<dyn srd::Region>>>,
+    /// What the device calls it; peers know it by that as long as it is open, whether or not the device still does.
+    pub key: Option<u32>,
+    cache: Arc<Cache<Box<dyn srd::Region>>>,
+    ranges: Mutex<Vec<RangeId>>,
+    withdrawn: Arc<Withdrawn>,
+}
+
+/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes them. What the device
+/// registers under such a key is registered anew.
+#[derive(Default)]
+pub struct Withdrawn(Mutex<FxHashSet<u32>>);
+
+impl Withdrawn {
+    fn keys(&self) -> MutexGuard<'_, FxHashSet<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registrations that are tried until one has a key that no open one has.
+const TRIES: usize = 64;
+
+impl Region {
+    /// Registers memory with the device, as far as that is possible.
+    pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
+        let is_system = attr.iface == HmemIface::System;
+        let ranges = attr.pieces().iter().filter(|_| is_system);
+        let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
+        let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
+        let access = match (attr.access().contains(reads), attr.access().contains(writes)) {
+            (true, true) => Some(Access::RemoteReadWrite),
+            (true, false) => Some(Access::RemoteRead),
+            (false, true) => Some(Access::RemoteWrite),
+            (false, false) => None,
+        };
+        let plain = is_system && !attr.disabled && attr.peer.is_none() && domain.keys;
+        let remote = match (attr.pieces(), access) {
+            ([piece], Some(access)) if plain && piece.len > 0 => {
+                register(domain, piece.addr, piece.len, access)
+            }
+            _ => None,
+        };
+        Self {
+            key: remote.as_ref().map(|region| region.rkey()),
+            remote: Mutex::new(remote),
+            cache: Arc::clone(&domain.cache),
+            ranges: Mutex::new(ranges),
+            withdrawn: Arc::clone(&domain.withdrawn),
+        }
+    }
+
+    /// Has nothing kept of the memory for this end's operations.
+    fn flush(&self) {
+        let ranges = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
+        for range in ranges {
+            self.cache.remove(range);
+        }
+    }
+
+    /// Has the device refuse peers from now on.
+    pub fn withdraw(&self) {
+        self.flush();
+        let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(region) = remote {
+            // Before the device may give the key to another one.
+            self.withdrawn.keys().insert(region.rkey());
+            drop(region);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.flush();
+        if let Some(key) = self.key {
+            self.withdrawn.keys().remove(&key);
+        }
+    }
+}
+
+fn register(domain: &Domain, addr: *mut u8, len: usize, access: Access) -> Option<Box<dyn srd::Region>> {
+    let mut unfit = Vec::new();
+    while unfit.len() < TRIES {
+        // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
+        match unsafe { domain.device.register(addr, len, access) } {
+            Ok(region) if domain.withdrawn.keys().contains(&region.rkey()) => unfit.push(region),
+            Ok(region) => return Some(region),
+            Err(error) => {
+                tracing::warn!(target: "ofi::efa::mr", %error, "peers' accesses to a registration go through its owner");
+                return None;
+            }
+        }
+    }
+    None
+}
