@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong, pingpong_pair};
-use crate::{layouts, plugins, trixie};
+use crate::{deb, install, layouts, plugins, trixie};
 
 /// The name that programs are linked against.
-const SONAME: &str = "libfabric.so.1";
+pub const SONAME: &str = "libfabric.so.1";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
-const INTERFACE: &str = "2.6.0";
-const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
+pub const INTERFACE: &str = "2.6.0";
+pub const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 /// How long a program may run. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,7 +80,8 @@ pub fn symlink(to: &str, at: &Path) -> Result<(), String> {
     std::os::unix::fs::symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
 }
 
-fn has_compiler() -> bool {
+/// Whether there is a C compiler.
+pub fn has_compiler() -> bool {
     answers("cc", &["--version"])
 }
 
@@ -94,47 +95,6 @@ pub fn build(release: bool) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// `cargo xtask install`: library, pkg-config file and tools, under a prefix.
-pub fn install(prefix: &Path) -> StepResult {
-    if !has_compiler() {
-        return not_run(SONAME, NO_COMPILER);
-    }
-    let folder = link(true)?;
-    plugins::link(&folder)?;
-    run(&mut cargo(&["build", "--quiet", "--release", "--package", "ofi-tools"]))?;
-    install_from(&folder, prefix)?;
-    println!("installed into {}", prefix.display());
-    Ok(Outcome::Passed)
-}
-
-/// Puts what was linked in `folder` into place.
-fn install_from(folder: &Path, prefix: &Path) -> Result<(), String> {
-    let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
-    let (lib, bin) = (prefix.join("lib"), prefix.join("bin"));
-    let pkgconfig = lib.join("pkgconfig");
-    for folder in [&pkgconfig, &bin] {
-        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    copy(&folder.join(SONAME), &lib.join(SONAME))?;
-    symlink(SONAME, &lib.join("libfabric.so"))?;
-    let plugins = lib.join("ofi-plugins");
-    std::fs::create_dir_all(&plugins).map_err(|error| format!("{}: {error}", plugins.display()))?;
-    for (_, name) in plugins::OURS {
-        let file = format!("lib{name}-fi.so");
-        copy(&plugins::linked(folder).join(&file), &plugins.join(&file))?;
-    }
-    let built = folder.parent().unwrap_or(Path::new("."));
-    for tool in ["fi_info", "fi_pingpong"] {
-        copy(&built.join(tool), &bin.join(tool))?;
-    }
-    let text = format!(
-        "prefix={}\nlibdir=${{prefix}}/lib\n\nName: libfabric\nDescription: libfabric's C interface, in Rust\n\
-         URL: https://github.com/ofi-rs/ofi\nVersion: {INTERFACE}\nLibs: -L${{libdir}} -lfabric\nCflags:\n",
-        prefix.display()
-    );
-    std::fs::write(pkgconfig.join("libfabric.pc"), text).map_err(|error| error.to_string())
-}
-
 /// A prefix as a user has it: `pkg-config` finds the library there, a program is linked against it, and it and the tools run.
 fn installed(folder: &Path) -> StepResult {
     const NAME: &str = "an installed library";
@@ -144,12 +104,12 @@ fn installed(folder: &Path) -> StepResult {
     if !Stock::of_system().compiles("#include <rdma/fabric.h>\n") {
         return not_run(NAME, NO_HEADERS);
     }
-    run(&mut cargo(&["build", "--quiet", "--package", "ofi-tools"]))?;
+    install::tools(false)?;
     let prefix = folder.join("prefix");
     let _ = std::fs::remove_dir_all(&prefix);
-    install_from(folder, &prefix)?;
+    install::under(folder, &prefix)?;
     // Once more: over what is there.
-    install_from(folder, &prefix)?;
+    install::under(folder, &prefix)?;
     let mut flags = command("pkg-config");
     flags.args(["--cflags", "--libs", "libfabric"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = crate::step::output(&mut flags)?;
@@ -193,6 +153,7 @@ pub fn test(report: &mut Report) {
     });
     let Some(folder) = folder else { return };
     report.add_retried("an installed library", || installed(&folder));
+    report.add("the Debian package", || deb::test(&folder));
     with_stock(report, &folder, &Stock::of_system());
     let mut newer = None;
     report.add("a newer libfabric of C's", || match trixie::stock() {

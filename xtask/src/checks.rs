@@ -2,7 +2,7 @@
 
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, root, run, target_dir};
 use crate::suite::suite;
-use crate::{StepResult, book, capi, docs};
+use crate::{StepResult, book, capi, docs, hygiene};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -20,6 +20,7 @@ pub fn test(report: &mut Report) {
     report.add("documents", || docs::run(true));
     report.add("the book", book::build);
     report.add("packages", packages);
+    hygiene::check(report);
 }
 
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.

@@ -8,9 +8,12 @@ mod capi;
 mod checks;
 mod commands;
 mod conformance;
+mod deb;
 mod docs;
 mod efa;
 mod features;
+mod hygiene;
+mod install;
 mod layouts;
 mod links;
 mod long;
@@ -110,9 +113,15 @@ enum Command {
         #[arg(long)]
         test: bool,
     },
-    /// Installs libfabric.so.1, its pkg-config file and the tools.
+    /// Builds a Debian package of libfabric.so.1 and the tools, under target/deb.
+    Deb {
+        /// A debug build, which takes less time.
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Installs libfabric.so.1, its pkg-config file, the tools, their man pages and completions.
     Install {
-        /// Where to: libraries go to `lib`, tools to `bin`.
+        /// Where to: libraries go to `lib`, tools to `bin`, pages to `share`.
         #[arg(long)]
         prefix: std::path::PathBuf,
         /// The media exchange layer instead: libmxl.so.1, its headers, its pkg-config file and its programs.
@@ -160,9 +169,10 @@ fn main() -> ExitCode {
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
+        Command::Deb { debug } => report.add("the Debian package", || deb::run_deb(!debug)),
         Command::Install { prefix, mxl: true, .. } => report.add("install", || mxl::install(&prefix)),
         Command::Install { prefix, nixl, .. } => {
-            report.add("install", || capi::install(&prefix));
+            report.add("install", || install::run_install(&prefix));
             if nixl {
                 report.add("install libplugin_OFI.so", || nixl_plugin::install(&prefix));
             }

@@ -14,7 +14,7 @@ use crate::output;
 /// Shows where this machine's NICs, accelerators and NUMA nodes are, and which NICs serve which accelerator.
 #[derive(Debug, Parser)]
 #[command(name = "mr-topo", version)]
-struct Options {
+pub(crate) struct Options {
     /// Write the picture (SVG) to this file instead of a tree to standard output.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     svg: Option<PathBuf>,

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Measures reads and writes over one or more rails, between two processes.
 #[derive(Debug, Parser)]
 #[command(name = "mr-bench", version)]
-struct Options {
+pub(crate) struct Options {
     /// The target's address, as HOST:PORT. Without it a target is started here.
     address: Option<String>,
     /// Be the target: wait for one initiator at this address (port 0 chooses one, which is printed).

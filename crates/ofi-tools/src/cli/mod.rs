@@ -1,5 +1,7 @@
 //! `ofi`: one program with a subcommand for each chore of an operator.
 
+mod pages;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +26,9 @@ enum Command {
     Stats(stats::Options),
     /// Shows the endpoints of this host's processes and their rates, live
     Top(top::Options),
+    /// Writes man pages and shell completions of all programs
+    #[command(hide = true)]
+    Pages(pages::Options),
     /// Reads a word of another process's memory: how `ofi doctor` tries single copies
     #[command(hide = true)]
     ReadMemory(doctor::ReadMemory),
@@ -41,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Stats(options) => stats::run(&options),
         Command::Top(options) => top::run(&options),
+        Command::Pages(options) => pages::write(&options).map(|()| ExitCode::SUCCESS),
         Command::ReadMemory(options) => options.run().map(|()| ExitCode::SUCCESS),
     };
     ended.unwrap_or_else(|failure| failure::end("ofi", Err(failure)))

@@ -16,7 +16,7 @@ use crate::output;
 /// Reads what `tcpdump -w FILE udp` writes: Ethernet, Linux cooked, loopback or raw IP.
 #[derive(Debug, Parser)]
 #[command(name = "fi_dump", version)]
-struct Options {
+pub(crate) struct Options {
     /// The capture
     file: PathBuf,
     /// Only datagrams from or to this port

@@ -14,7 +14,8 @@ mod names;
 mod options;
 mod text;
 
-use options::{Options, Show};
+pub(crate) use options::Options;
+use options::Show;
 
 /// The program.
 pub fn main() -> ExitCode {

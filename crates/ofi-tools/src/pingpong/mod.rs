@@ -30,7 +30,8 @@ pub(crate) mod sys;
 mod table;
 
 use message::Setup;
-use options::{Options, Part};
+pub(crate) use options::Options;
+use options::Part;
 
 /// The program.
 pub fn main() -> ExitCode {

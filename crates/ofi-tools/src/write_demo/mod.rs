@@ -22,7 +22,7 @@ mod writer;
 use std::process::ExitCode;
 
 use crate::failure::{self, Result};
-use options::Options;
+pub(crate) use options::Options;
 
 /// The program.
 pub fn main() -> ExitCode {

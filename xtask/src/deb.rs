@@ -1,0 +1,241 @@
+//! `cargo xtask deb`: a Debian package of the C library and the tools.
+//!
+//! The library lies in a folder of its own, so that the package can stand beside Debian's libfabric1: a program uses it by
+//! `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, of which two have the same names.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::StepResult;
+use crate::capi::{NO_COMPILER, has_compiler};
+use crate::install::{Places, TOOLS, build, into, tools};
+use crate::step::{answers, command, not_run, output, root, run, target_dir};
+
+const PACKAGE: &str = "ofi-rs";
+/// The crates' version, and which package of it.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+const MAINTAINER: &str = "ofi-rs <ofi-rs@users.noreply.github.com>";
+
+/// The command: builds the package and says where it is.
+///
+/// # Errors
+/// When something cannot be built.
+pub fn run_deb(release: bool) -> StepResult {
+    if let Some(why) = lacking() {
+        return not_run("the Debian package", why);
+    }
+    let folder = build(release)?;
+    let made = make(&folder, &target_dir("deb"), release)?;
+    check(&made)?;
+    println!("{}", made.display());
+    lintian(&made)
+}
+
+/// Of what the test of the C interface has built in `folder`: its content is checked, and its programs run.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn test(folder: &Path) -> StepResult {
+    if let Some(why) = lacking() {
+        return not_run("the Debian package", why);
+    }
+    tools(false)?;
+    let made = make(folder, &folder.join("deb"), false)?;
+    check(&made)?;
+    lintian(&made)
+}
+
+fn lacking() -> Option<&'static str> {
+    if !has_compiler() {
+        return Some(NO_COMPILER);
+    }
+    if !answers("dpkg-deb", &["--version"]) {
+        return Some("no dpkg-deb (apt-get install dpkg)");
+    }
+    (!answers("strip", &["--version"])).then_some("no strip (apt-get install binutils)")
+}
+
+fn told(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// Makes the package in `work`. `small`: takes the time to compress it well.
+fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
+    let tree = work.join("tree");
+    let _ = fs::remove_dir_all(&tree);
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let lib = PathBuf::from(format!("usr/lib/{triplet}/ofi"));
+    let places = Places {
+        bin: tree.join("usr/bin"),
+        lib: tree.join(&lib),
+        share: tree.join("usr/share"),
+        told: Path::new("/").join(&lib),
+    };
+    into(folder, &places)?;
+    for file in files(&tree)? {
+        // What the linker made is stripped; links lead to it.
+        let bytes = fs::read(&file).map_err(|error| told(&file, &error))?;
+        if bytes.starts_with(b"\x7fELF") && !file.is_symlink() {
+            let mut strip = command("strip");
+            strip.args(["--strip-unneeded", "--remove-section=.comment", "--remove-section=.note"]);
+            run(strip.arg(&file))?;
+        }
+    }
+    let doc = tree.join("usr/share/doc").join(PACKAGE);
+    write(&doc.join("copyright"), &copyright()?)?;
+    write(&doc.join("changelog"), &fs::read_to_string(root().join("CHANGELOG.md")).unwrap_or_default())?;
+    let date = output(command("date").args(["-R", "-u", "-r", "CHANGELOG.md"]))?;
+    let entry = format!(
+        "{PACKAGE} ({VERSION}) unstable; urgency=low\n\n  * See changelog.gz.\n\n -- {MAINTAINER}  {date}"
+    );
+    write(&doc.join("changelog.Debian"), &entry)?;
+    let changes = [doc.join("changelog"), doc.join("changelog.Debian")];
+    for file in files(&tree.join("usr/share/man"))?.iter().chain(&changes) {
+        run(command("gzip").args(["-9nf"]).arg(file))?;
+    }
+    let installed: u64 =
+        files(&tree)?.iter().map(|file| file.symlink_metadata().map_or(0, |found| found.len())).sum();
+    write(&tree.join("DEBIAN/control"), &control(installed)?)?;
+    write(&tree.join("DEBIAN/md5sums"), &sums(&tree)?)?;
+    modes(&tree)?;
+    let package = work.join(format!("{PACKAGE}_{VERSION}_{}.deb", architecture()?));
+    let mut deb = command("dpkg-deb");
+    deb.args(["--root-owner-group", if small { "-Zxz" } else { "-Znone" }, "--build"])
+        .arg(&tree)
+        .arg(&package);
+    output(&mut deb)?;
+    Ok(package)
+}
+
+/// All files below `folder`, links included, sorted.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| told(&folder, &error))?.flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.is_symlink() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(|error| told(folder, &error))?;
+    fs::write(path, text).map_err(|error| told(path, &error))
+}
+
+/// Programs may be run, everything may be read, whatever the builder's mask.
+fn modes(tree: &Path) -> Result<(), String> {
+    let mut folders = vec![tree.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| told(path, &error))
+        };
+        set(&folder, 0o755)?;
+        for entry in fs::read_dir(&folder).map_err(|error| told(&folder, &error))?.flatten() {
+            let path = entry.path();
+            match path.symlink_metadata() {
+                Ok(found) if found.is_dir() => folders.push(path),
+                Ok(found) if found.is_file() => {
+                    set(&path, if folder.ends_with("usr/bin") { 0o755 } else { 0o644 })?
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sums(tree: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    for file in files(&tree.join("usr"))?.iter().filter(|file| !file.is_symlink()) {
+        let relative = file.strip_prefix(tree).unwrap_or(file);
+        text.push_str(&output(command("md5sum").arg(relative).current_dir(tree))?);
+    }
+    Ok(text)
+}
+
+fn architecture() -> Result<String, String> {
+    Ok(output(command("dpkg").arg("--print-architecture"))?.trim().to_string())
+}
+
+fn control(installed: u64) -> Result<String, String> {
+    // The library that it was built with; an older one may lack a function.
+    let libc = output(command("dpkg-query").args(["-W", "-f", "${Version}", "libc6"]))?;
+    let libc = libc.split(['-', '+']).next().unwrap_or_default();
+    let size = installed.div_ceil(1024);
+    Ok(format!(
+        "Package: {PACKAGE}\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: {MAINTAINER}\n\
+         Installed-Size: {size}\nDepends: libc6 (>= {libc}), libgcc-s1\nConflicts: libfabric-bin\nReplaces: libfabric-bin\n\
+         Section: net\nPriority: optional\nHomepage: https://github.com/ofi-rs/ofi\n\
+         Description: libfabric's C interface and its tools, in Rust\n \
+         Messages, tagged messages, remote memory access, atomic operations and\n \
+         collectives between processes and hosts, over shared memory and UDP.\n .\n \
+         The library is in /usr/lib/{}-linux-gnu/ofi, beside libfabric1: programs\n \
+         that are linked against libfabric use it with LD_LIBRARY_PATH.\n",
+        architecture()?,
+        std::env::consts::ARCH
+    ))
+}
+
+fn copyright() -> Result<String, String> {
+    let mit =
+        fs::read_to_string(root().join("LICENSE-MIT")).map_err(|error| format!("LICENSE-MIT: {error}"))?;
+    let mit: String = mit.lines().skip(1).skip_while(|line| line.is_empty()).map(paragraph).collect();
+    Ok(format!(
+        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: ofi\n\
+         Source: https://github.com/ofi-rs/ofi\n\nFiles: *\nCopyright: the contributors of ofi\nLicense: Expat or Apache-2.0\n\n\
+         License: Expat\n{mit}\nLicense: Apache-2.0\n On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.\n"
+    ))
+}
+
+/// A line of a license, as that format has it.
+fn paragraph(line: &str) -> String {
+    if line.is_empty() { " .\n".into() } else { format!(" {line}\n") }
+}
+
+/// What must be in it, and whether its programs run from where it was unpacked.
+fn check(package: &Path) -> Result<(), String> {
+    let listed = output(command("dpkg-deb").arg("--contents").arg(package))?;
+    let mut wanted: Vec<String> = TOOLS.iter().map(|tool| format!("./usr/bin/{tool}")).collect();
+    wanted.extend(TOOLS.iter().map(|tool| format!("./usr/share/man/man1/{tool}.1.gz")));
+    let lib = format!("./usr/lib/{}-linux-gnu/ofi", std::env::consts::ARCH);
+    wanted.extend(
+        ["libfabric.so.1", "ofi-plugins/librshm-fi.so", "pkgconfig/libfabric.pc"]
+            .map(|file| format!("{lib}/{file}")),
+    );
+    wanted.extend(
+        ["bash-completion/completions/ofi", "doc/ofi-rs/copyright"].map(|file| format!("./usr/share/{file}")),
+    );
+    for file in wanted {
+        let line = listed.lines().find(|line| line.ends_with(&format!(" {file}")));
+        let line = line.ok_or_else(|| format!("{} has no {file}:\n{listed}", package.display()))?;
+        if !line.contains(" root/root ") || (file.contains("/bin/") && !line.starts_with("-rwxr-xr-x")) {
+            return Err(format!("owner or mode: {line}"));
+        }
+    }
+    let unpacked = package.with_extension("unpacked");
+    let _ = fs::remove_dir_all(&unpacked);
+    run(command("dpkg-deb").arg("-x").arg(package).arg(&unpacked))?;
+    for tool in ["ofi", "fi_info", "mr-topo"] {
+        output(command(unpacked.join("usr/bin").join(tool)).arg("--version"))?;
+    }
+    run(command("md5sum")
+        .args(["--check", "--quiet"])
+        .arg(package.with_file_name("tree/DEBIAN/md5sums"))
+        .current_dir(&unpacked))?;
+    fs::remove_dir_all(&unpacked).map_err(|error| told(&unpacked, &error))
+}
+
+/// Debian's own opinion.
+fn lintian(package: &Path) -> StepResult {
+    if !answers("lintian", &["--version"]) {
+        return not_run("the Debian package by lintian", "no lintian (apt-get install lintian)");
+    }
+    // Not Debian's own packages: no bug number, and no manual of every C header.
+    let tags = "initial-upload-closes-no-bugs,no-manual-page,embedded-library,changelog-file-missing-in-native-package";
+    run(command("lintian").args(["--fail-on", "error", "--suppress-tags", tags]).arg(package))
+}
