@@ -15,8 +15,9 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes; or a [`Listener`]
-//! waits at an address that a [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
+//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes, and
+//! [`Node::meet`] tells them to all processes of a group ([`rendezvous`]); or a [`Listener`] waits at an address that a
+//! [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
 //!
 //! # Features
 //!
@@ -61,6 +62,7 @@ mod profile;
 mod registered;
 mod registry;
 mod remote;
+pub mod rendezvous;
 mod request;
 mod shared;
 pub mod threading;

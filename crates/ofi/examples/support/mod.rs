@@ -40,6 +40,12 @@ pub fn second_process(arguments: &[&str]) -> Outcome<(Process, Address)> {
     Ok((child, line.trim().parse()?))
 }
 
+/// This program once more, as a process of its own that gets `arguments`.
+#[allow(dead_code, reason = "not every example has a second process")]
+pub fn process(arguments: &[String]) -> Outcome<Process> {
+    Ok(Process(Command::new(std::env::current_exe()?).args(arguments).spawn()?))
+}
+
 /// A process that does not outlive this one.
 pub struct Process(Child);
 

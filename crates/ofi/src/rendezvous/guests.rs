@@ -1,0 +1,209 @@
+//! A meeting over sockets: one process holds it, and the others come to it as guests.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, Error, Result};
+
+use super::stream::{Door, Stream};
+use super::wire::{self, Part};
+use super::{MOST_BYTES, Meeting, Party};
+
+/// How long a guest may take to say what it wants, and to take its answer.
+const MANNERS: Duration = Duration::from_secs(5);
+/// Guests beyond those that are expected, who have said nothing yet.
+const STRANGERS: usize = 64;
+/// Bytes that are read at a time.
+const CHUNK: usize = 4_096;
+
+/// Holds the meeting if nobody does, or goes to the process that does; again, if that ends without an answer.
+pub fn meet(party: &Party<'_>) -> Result<Meeting> {
+    loop {
+        if let Some(door) = Door::open(party.place).map_err(|error| unusable(party, &error))? {
+            return hold(party, &door);
+        }
+        let reached = Stream::connect(party.place, party.left(Duration::from_secs(1)));
+        if let Some(stream) = reached.map_err(|error| unusable(party, &error))?
+            && let Some(answer) = ask(party, stream)?
+        {
+            let reason = |why| {
+                let advice = "start all of them with the same count";
+                let subject = format!("the rendezvous at {}", party.place);
+                Error::wanted(Errno::EINVAL, subject, format!("{} processes", party.count), why, advice)
+            };
+            return answer.map_err(reason);
+        }
+        party.nap(|| "nobody who holds it".into())?;
+    }
+}
+
+fn unusable(party: &Party<'_>, error: &std::io::Error) -> Error {
+    Error::wanted(
+        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+        "the place of a rendezvous",
+        "one that this process can open or reach",
+        format!("{}: {error}", party.place),
+        "give all processes the same place, and the right to use it",
+    )
+}
+
+/// What became of a guest.
+enum Guest {
+    /// It has not said all yet.
+    Comes { stream: Stream, arrived: Vec<u8>, since: Instant },
+    /// It waits for the others.
+    Waits { stream: Stream, says: Vec<u8> },
+}
+
+fn hold(party: &Party<'_>, door: &Door) -> Result<Meeting> {
+    let mut guests: Vec<Guest> = Vec::new();
+    let waiting =
+        |guests: &[Guest]| guests.iter().filter(|guest| matches!(guest, Guest::Waits { .. })).count();
+    loop {
+        while let Some(stream) = door.accept().map_err(|error| unusable(party, &error))? {
+            if guests.len() - waiting(&guests) >= party.count + STRANGERS {
+                let oldest = guests.iter().position(|guest| matches!(guest, Guest::Comes { .. }));
+                oldest.map(|oldest| guests.remove(oldest));
+            }
+            guests.push(Guest::Comes { stream, arrived: Vec::new(), since: Instant::now() });
+        }
+        let mut seats = party.count - 1 - waiting(&guests);
+        guests = guests.into_iter().filter_map(|guest| hear(party, guest, &mut seats)).collect();
+        let there = waiting(&guests);
+        if there + 1 == party.count {
+            return Ok(tell_all(party, guests));
+        }
+        party.nap(|| format!("{}", there + 1))?;
+    }
+}
+
+/// What a guest is after what it has said by now; `None` if it is gone, or not welcome.
+fn hear(party: &Party<'_>, guest: Guest, seats: &mut usize) -> Option<Guest> {
+    match guest {
+        Guest::Waits { mut stream, says } => match read(&mut stream, &mut Vec::new()) {
+            Reading::Nothing => Some(Guest::Waits { stream, says }),
+            // It has gone, or breaks the rules: another may take its seat.
+            Reading::Some | Reading::Ended => {
+                *seats += 1;
+                None
+            }
+        },
+        Guest::Comes { mut stream, mut arrived, since } => {
+            let ended = read(&mut stream, &mut arrived) == Reading::Ended;
+            match wire::take_request(&arrived) {
+                Part::More if !ended && since.elapsed() < MANNERS => {
+                    Some(Guest::Comes { stream, arrived, since })
+                }
+                Part::More | Part::Wrong => None,
+                Part::Whole(_) if ended => None,
+                Part::Whole(request) if request.count != party.count => {
+                    let why = format!("{} here, {} there", party.count, request.count);
+                    write(&mut stream, &wire::refusal(&why));
+                    None
+                }
+                Part::Whole(_) if *seats == 0 => {
+                    write(&mut stream, &wire::refusal("more than that"));
+                    None
+                }
+                Part::Whole(request) => {
+                    *seats -= 1;
+                    Some(Guest::Waits { stream, says: request.says })
+                }
+            }
+        }
+    }
+}
+
+fn tell_all(party: &Party<'_>, guests: Vec<Guest>) -> Meeting {
+    let (mut streams, mut said) = (Vec::new(), vec![party.own.to_vec()]);
+    for guest in guests {
+        if let Guest::Waits { stream, says } = guest {
+            streams.push(stream);
+            said.push(says);
+        }
+    }
+    for (index, stream) in streams.iter_mut().enumerate() {
+        write(stream, &wire::answer(1 + index, &said));
+    }
+    Meeting { rank: 0, said }
+}
+
+/// What a look for bytes found.
+#[derive(PartialEq, Eq)]
+enum Reading {
+    Nothing,
+    Some,
+    Ended,
+}
+
+/// Reads what is there, up to the longest request and a little.
+fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
+    let mut found = Reading::Nothing;
+    while arrived.len() <= 2 * MOST_BYTES {
+        let mut chunk = [0; CHUNK];
+        match stream.read(&mut chunk) {
+            Ok(0) => return Reading::Ended,
+            Ok(count) => arrived.extend(&chunk[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return found,
+            Err(_) => return Reading::Ended,
+        }
+        found = Reading::Some;
+    }
+    found
+}
+
+/// Writes to a guest. One that does not take it in time gets the rest from nobody: its connection ends.
+fn write(stream: &mut Stream, mut bytes: &[u8]) {
+    let since = Instant::now();
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < MANNERS => {
+                std::thread::sleep(super::NAP);
+            }
+            Err(error) => {
+                tracing::debug!(target: "ofi::rendezvous", %error, "a guest did not take its answer");
+                return;
+            }
+        }
+    }
+}
+
+/// Asks the process that holds the meeting; `None` if it ended before it answered.
+fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, String>>> {
+    stream.set_nonblocking().map_err(|error| unusable(party, &error))?;
+    write(&mut stream, &wire::request(party.count, party.own));
+    let most = 16 + party.count * (4 + MOST_BYTES);
+    let mut arrived = Vec::new();
+    loop {
+        let mut chunk = [0; CHUNK];
+        let ended = match stream.read(&mut chunk) {
+            Ok(0) => true,
+            Ok(count) => {
+                arrived.extend(&chunk[..count]);
+                false
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                party.nap(|| "a process that holds it and waits for others".into())?;
+                continue;
+            }
+            Err(error) => error.kind() != ErrorKind::Interrupted,
+        };
+        match wire::take_answer(&arrived, party.count) {
+            Part::Whole(answer) => return Ok(Some(answer)),
+            Part::More if !ended && arrived.len() <= most => {}
+            Part::More if ended => return Ok(None),
+            Part::More | Part::Wrong => {
+                return Err(Error::wanted(
+                    Errno::EPROTO,
+                    format!("the rendezvous at {}", party.place),
+                    "a process of this library",
+                    "another program",
+                    "choose a place that nobody else uses",
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Rendezvous: processes that were started apart tell each other their addresses, or whatever else they have to know first.
+//!
+//! All of them make the same call with the same place, and each gets what all of them said, in the same order. No process has to be
+//! started first: whichever can opens the place, and the others come to it.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ofi::{Hints, Node, rendezvous::Place};
+//!
+//! # let folder = std::env::temp_dir().join(format!("ofi-meeting-{}", std::process::id()));
+//! # let at = format!("unix:{}", folder.display());
+//! // `10.0.0.1:7000` for processes of several hosts
+//! let place: Place = at.parse()?;
+//! let run = |place: Place| -> ofi::Result<String> {
+//!     let node = Node::open(&Hints::new().provider("shm"))?;
+//!     let group = node.meet(&place, 2, Duration::from_secs(10))?;
+//!     let other = group.peers[1 - group.rank];
+//!     node.recv(vec![0; 64])?;
+//!     node.send(format!("hello from rank {}", group.rank).into_bytes(), other)?;
+//!     loop {
+//!         let done = node.wait(Duration::from_secs(10))?.expect("a completion").ok()?;
+//!         if done.flags.contains(ofi::CompletionFlags::RECV) {
+//!             return Ok(String::from_utf8_lossy(done.bytes()).into_owned());
+//!         }
+//!     }
+//! };
+//! let other = std::thread::spawn({
+//!     let place = place.clone();
+//!     move || run(place)
+//! });
+//! let mut heard = [run(place)?, other.join().expect("no panic")?];
+//! heard.sort();
+//! assert_eq!(heard, ["hello from rank 0", "hello from rank 1"]);
+//! # Ok::<(), ofi::Error>(())
+//! ```
+//!
+//! A place has no key: whoever reaches a TCP address may come, and a stranger may take a seat. What comes in is bounded and checked, and
+//! nonsense is turned away. Use an address of a network that is trusted, or a socket in a folder that only its user can enter.
+
+mod folder;
+mod guests;
+mod place;
+mod stream;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use ofi_api::{Address, Errno, Error, FiAddr, Result};
+
+pub use self::place::Place;
+use crate::node::Node;
+use crate::threading::Level;
+
+/// The most processes of a meeting.
+pub const MOST_PROCESSES: usize = 4_096;
+/// The most that one of them may say, in bytes.
+pub const MOST_BYTES: usize = 4_096;
+
+/// Pause between two looks.
+const NAP: Duration = Duration::from_millis(2);
+
+/// What came of a meeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// Which of the processes this one is: `0..count`.
+    pub rank: usize,
+    /// What each said, by rank; this one too.
+    pub said: Vec<Vec<u8>>,
+}
+
+/// Nodes that have met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// Which of them this one is: `0..count`.
+    pub rank: usize,
+    /// All of them by rank, as operations of this node name them; this one too.
+    pub peers: Vec<FiAddr>,
+}
+
+/// Meets `count - 1` other processes at `place`, and tells them `own`. Every one of them has to come within `limit`.
+///
+/// # Errors
+/// `FI_ETIMEDOUT`, with how many came; `FI_EINVAL` if they disagree about how many they are, for a `count` of 0 or above
+/// [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; what the system answers if the place cannot be used.
+pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<Meeting> {
+    let refuse = |subject: &str, wanted: String, found: usize| {
+        let advice = "see the module ofi::rendezvous";
+        Err(Error::wanted(Errno::EINVAL, subject, wanted, found.to_string(), advice))
+    };
+    if !(1..=MOST_PROCESSES).contains(&count) {
+        return refuse("the processes of a rendezvous", format!("1 to {MOST_PROCESSES}"), count);
+    }
+    if own.len() > MOST_BYTES {
+        return refuse("what a process says", format!("{MOST_BYTES} bytes at most"), own.len());
+    }
+    let party = Party { place, count, own, limit, deadline: Instant::now().checked_add(limit) };
+    match place {
+        Place::Folder(folder) => folder::meet(&party, folder),
+        Place::Tcp(_) | Place::Unix(_) => guests::meet(&party),
+    }
+}
+
+/// A meeting as one of its processes sees it.
+struct Party<'a> {
+    place: &'a Place,
+    count: usize,
+    own: &'a [u8],
+    limit: Duration,
+    /// `None` is too late for the clock.
+    deadline: Option<Instant>,
+}
+
+impl Party<'_> {
+    /// Sleeps a little.
+    ///
+    /// # Errors
+    /// `FI_ETIMEDOUT` if the time is over, with what was `found` instead.
+    fn nap(&self, found: impl FnOnce() -> String) -> Result<()> {
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Error::wanted(
+                Errno::ETIMEDOUT,
+                format!("the rendezvous at {}", self.place),
+                format!("{} processes within {:?}", self.count, self.limit),
+                found(),
+                "start all of them with the same place and count, and check that they reach it",
+            ));
+        }
+        std::thread::sleep(NAP);
+        Ok(())
+    }
+
+    /// How long is left, for a call that takes no longer than `most`.
+    fn left(&self, most: Duration) -> Duration {
+        let left = self.deadline.map_or(most, |deadline| deadline.saturating_duration_since(Instant::now()));
+        left.min(most).max(Duration::from_millis(1))
+    }
+}
+
+impl<L: Level> Node<L> {
+    /// Meets the nodes of `count - 1` other processes at `place`, and inserts all of them.
+    ///
+    /// # Errors
+    /// As [`meet`]; `FI_EINVAL` for an address of another transport than this node's.
+    pub fn meet(&self, place: &Place, count: usize, limit: Duration) -> Result<Peers> {
+        let Meeting { rank, said } = meet(place, count, self.name()?.to_string().as_bytes(), limit)?;
+        let insert = |said: &Vec<u8>| {
+            let text = String::from_utf8_lossy(said);
+            self.insert(&text.parse::<Address>()?)
+        };
+        Ok(Peers { rank, peers: said.iter().map(insert).collect::<Result<_>>()? })
+    }
+}

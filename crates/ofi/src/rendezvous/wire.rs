@@ -1,0 +1,153 @@
+//! What the processes of a meeting write to each other. A request: [`MAGIC`], how many they are, and what this one says. An answer: 0,
+//! the rank of the one that asks, and what each says; or 1, and why not. Numbers have four bytes, little-endian; what is said has its
+//! length before it.
+
+use super::{MOST_BYTES, MOST_PROCESSES, Meeting};
+
+/// The first bytes of a request, with the version.
+pub const MAGIC: &[u8; 16] = b"ofi rendezvous 1";
+/// The longest reason.
+const MOST_REASON: usize = 256;
+
+/// What comes first of what did not come whole, or is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part<T> {
+    /// All of it.
+    Whole(T),
+    /// The rest has to come yet.
+    More,
+    /// It is no such thing.
+    Wrong,
+}
+
+/// A process that wants to take part.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How many processes it expects, itself included.
+    pub count: usize,
+    /// What it says.
+    pub says: Vec<u8>,
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<usize> {
+    let bytes: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_le_bytes(bytes) as usize)
+}
+
+fn put(to: &mut Vec<u8>, said: &[u8]) {
+    to.extend((said.len() as u32).to_le_bytes());
+    to.extend(said);
+}
+
+/// A request, in bytes.
+pub fn request(count: usize, says: &[u8]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((count as u32).to_le_bytes());
+    put(&mut bytes, says);
+    bytes
+}
+
+/// Reads a request.
+pub fn take_request(bytes: &[u8]) -> Part<Request> {
+    let known = bytes.len().min(MAGIC.len());
+    if bytes[..known] != MAGIC[..known] {
+        return Part::Wrong;
+    }
+    let (Some(count), Some(len)) = (number(bytes, 16), number(bytes, 20)) else { return Part::More };
+    if len > MOST_BYTES {
+        return Part::Wrong;
+    }
+    match bytes.len().cmp(&(24 + len)) {
+        std::cmp::Ordering::Less => Part::More,
+        std::cmp::Ordering::Equal => Part::Whole(Request { count, says: bytes[24..].to_vec() }),
+        std::cmp::Ordering::Greater => Part::Wrong,
+    }
+}
+
+/// The answer to a process that takes part.
+pub fn answer(rank: usize, said: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend((rank as u32).to_le_bytes());
+    bytes.extend((said.len() as u32).to_le_bytes());
+    said.iter().for_each(|said| put(&mut bytes, said));
+    bytes
+}
+
+/// The answer to one that does not, and why: as text, of which the first 256 bytes count.
+pub fn refusal(why: &str) -> Vec<u8> {
+    let mut bytes = vec![1];
+    put(&mut bytes, &why.as_bytes()[..why.len().min(MOST_REASON)]);
+    bytes
+}
+
+/// Reads an answer, to one of `count` processes: the meeting, or why it is none.
+pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> {
+    match bytes.first() {
+        None => Part::More,
+        Some(0) => {
+            let (Some(rank), Some(found)) = (number(bytes, 1), number(bytes, 5)) else { return Part::More };
+            if found != count || rank >= count || count > MOST_PROCESSES {
+                return Part::Wrong;
+            }
+            let (mut said, mut at) = (Vec::with_capacity(count), 9);
+            for _ in 0..count {
+                let Some(len) = number(bytes, at) else { return Part::More };
+                if len > MOST_BYTES {
+                    return Part::Wrong;
+                }
+                let Some(one) = bytes.get(at + 4..at + 4 + len) else { return Part::More };
+                said.push(one.to_vec());
+                at += 4 + len;
+            }
+            if bytes.len() > at { Part::Wrong } else { Part::Whole(Ok(Meeting { rank, said })) }
+        }
+        Some(1) => match number(bytes, 1) {
+            None => Part::More,
+            Some(len) if len > MOST_REASON => Part::Wrong,
+            Some(len) => match bytes.get(5..5 + len) {
+                Some(why) => Part::Whole(Err(String::from_utf8_lossy(why).into_owned())),
+                None => Part::More,
+            },
+        },
+        Some(_) => Part::Wrong,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every beginning of `bytes` is not enough, and `bytes` are.
+    fn in_parts<T: std::fmt::Debug + PartialEq>(bytes: &[u8], whole: T, take: impl Fn(&[u8]) -> Part<T>) {
+        for len in 0..bytes.len() {
+            assert_eq!(take(&bytes[..len]), Part::More, "{len}");
+        }
+        assert_eq!(take(bytes), Part::Whole(whole));
+        assert_eq!(take(&[bytes, b"x"].concat()), Part::Wrong);
+    }
+
+    #[test]
+    fn requests_and_answers_come_in_parts() {
+        in_parts(&request(3, b"me"), Request { count: 3, says: b"me".to_vec() }, take_request);
+        let said = vec![b"me".to_vec(), Vec::new(), vec![7; MOST_BYTES]];
+        let meeting = Meeting { rank: 2, said: said.clone() };
+        in_parts(&answer(2, &said), Ok(meeting), |bytes| take_answer(bytes, 3));
+    }
+
+    #[test]
+    fn a_refusal_has_its_reason() {
+        assert_eq!(take_answer(&refusal("too many"), 3), Part::Whole(Err("too many".into())));
+        assert_eq!(take_answer(&refusal(&"x".repeat(999)), 3), Part::Whole(Err("x".repeat(MOST_REASON))));
+    }
+
+    #[test]
+    fn nonsense_is_known_at_once() {
+        assert_eq!(take_request(b"GET / HTTP/1.1"), Part::Wrong);
+        let mut long = request(3, b"");
+        long[20..24].copy_from_slice(&(MOST_BYTES as u32 + 1).to_le_bytes());
+        assert_eq!(take_request(&long), Part::Wrong);
+        assert_eq!(take_answer(&[2], 3), Part::Wrong);
+        assert_eq!(take_answer(&answer(3, &[Vec::new(), Vec::new(), Vec::new()]), 3), Part::Wrong);
+        assert_eq!(take_answer(&answer(0, &[Vec::new(), Vec::new()]), 3), Part::Wrong, "of another count");
+    }
+}
