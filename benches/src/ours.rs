@@ -15,6 +15,7 @@ mod node;
 mod paths;
 mod paths_in_c;
 mod paths_of_memory;
+mod paths_of_rails;
 mod run;
 
 use serde::{Deserialize, Serialize};

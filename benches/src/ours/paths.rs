@@ -15,6 +15,7 @@ use ofi_capi::probe::{CounterHandle, Handles};
 use super::node::Node;
 use super::paths_in_c as c;
 use super::paths_of_memory as of_memory;
+use super::paths_of_rails as of_rails;
 use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
@@ -73,6 +74,19 @@ pub const PATHS: &[Path] = &[
     Path { name: "C: counter read", function: "*paths_in_c*read_counter*" },
     Path { name: "C: poll that finds nothing", function: "*paths_in_c*empty_poll*" },
     Path { name: "poll that finds nothing", function: "*paths::*empty_poll*" },
+    Path {
+        name: "window of 64 writes of 64 B, completions read together",
+        function: "*of_memory::*write_window*",
+    },
+    Path {
+        name: "rails: transfer of 64 writes of 64 B, waited for",
+        function: "*of_rails::*transfer_and_wait*",
+    },
+    Path {
+        name: "rails: transfer of one write of 64 B, waited for",
+        function: "*of_rails::*transfer_and_wait*",
+    },
+    Path { name: "rails: progress that finds nothing", function: "*of_rails::*progress_nothing*" },
 ];
 
 /// Of the tagged messages.
@@ -133,7 +147,7 @@ fn tagged_receive_and_post(node: &Node, piece: Piece) -> Result<()> {
 }
 
 /// Messages in a window, as in the measurement of the rate.
-const WINDOW: usize = 64;
+pub const WINDOW: usize = 64;
 
 #[inline(never)]
 fn send_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> Result<()> {
@@ -150,7 +164,7 @@ fn receive_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> R
 
 /// Reads the completions of a window, as many at a time as there are.
 #[inline(always)]
-fn read_window(
+pub fn read_window(
     node: &Node,
     queue: &Arc<dyn CompletionQueue>,
     entries: &mut [CqTaggedEntry],
@@ -277,6 +291,7 @@ pub fn stack(error: ofi::raw::Error) -> Error {
 pub fn run(name: &str, count: u64) -> Result<()> {
     match name {
         name if of_memory::NAMES.contains(&name) => return of_memory::run(name, count),
+        name if of_rails::NAMES.contains(&name) => return of_rails::run(name, count),
         "all-reduce 8 B on 2 ranks, completions read, both ranks" => return run_all_reduces(count),
         _ => {}
     }

@@ -8,7 +8,7 @@ use ofi::raw::{
 };
 
 use super::node::{Arena, Node};
-use super::paths::{Sides, handles, read_one, stack};
+use super::paths::{Sides, WINDOW, handles, read_one, read_window, stack};
 use super::paths_in_c as c;
 use super::{Job, Test};
 use crate::{Error, Result};
@@ -20,6 +20,7 @@ pub const NAMES: &[&str] = &[
     "triggered write 64 B, counter added to, completion read",
     "inject write 64 B",
     "read 64 B, completion read",
+    "window of 64 writes of 64 B, completions read together",
     "fetch-add 8 B, completion read",
     "C: write 64 B, completion read",
     "C: write of a message 64 B, completion read",
@@ -51,6 +52,18 @@ fn write_and_complete_plain(node: &Node, here: Piece, there: RemotePiece, call: 
     // SAFETY: `Sides` lives until the end, and nobody looks at what is in flight.
     node.endpoint.write(&unsafe { access(node, &here, &there, call) }).map_err(stack)?;
     read_one(node, &node.tx)
+}
+
+/// As a rail of `multirail` posts its accesses and reads what has ended.
+#[inline(never)]
+fn write_window(node: &Node, op: &RmaOp<'_>, entries: &mut [CqTaggedEntry]) -> Result<()> {
+    for nth in 1..=WINDOW {
+        let mut flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+        flags.set(OpFlags::MORE, nth < WINDOW);
+        let op = RmaOp { flags, context: Context(nth), call: Call::Msg, ..*op };
+        node.endpoint.write(&op).map_err(stack)?;
+    }
+    read_window(node, &node.tx, entries, |_| Ok(()))
 }
 
 #[inline(never)]
@@ -157,8 +170,12 @@ fn run_writes(name: &str, count: u64) -> Result<()> {
     meet(sender, receiver)?;
     let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
     let (handles, here, there) = (handles(sender, &sender.tx), from[0], (sender.peer, remote[0]));
+    let mut entries = [CqTaggedEntry::EMPTY; 32];
     for number in 1..=count {
         match name {
+            "window of 64 writes of 64 B, completions read together" => {
+                write_window(sender, &op, &mut entries)?;
+            }
             "write 64 B, completion read" => write_and_complete_plain(sender, here, remote[0], Call::Plain)?,
             "write 64 B with flags, completion read" => {
                 write_and_complete_plain(sender, here, remote[0], Call::Msg)?

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Result};
 
-use crate::engine::{Command, Core};
+use crate::engine::{Access, Command, Core, OpId, Plan};
 use crate::memory::Inner as RegionInner;
 use crate::rail::{Happened, Rail};
 
@@ -16,6 +16,8 @@ use crate::rail::{Happened, Rail};
 const COMMANDS: usize = 4096;
 /// Queue reads of one rail in one call, likewise.
 const READS: usize = 16;
+/// Polls that find nothing for which the clock is read once.
+const POLLS: usize = 8;
 /// How long a waiting thread polls before it sleeps between polls, and how long it sleeps.
 pub(crate) const SPIN: Duration = Duration::from_micros(200);
 pub(crate) const NAP: Duration = Duration::from_micros(50);
@@ -49,26 +51,31 @@ impl Shared {
         timeout: Duration,
         mut found: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<Option<T>> {
-        let began = Instant::now();
-        let mut idle = began;
+        let began = self.now();
+        let (mut now, mut idle) = (began, began);
         loop {
-            let was_busy = {
+            let mut was_busy = false;
+            for _ in 0..POLLS {
                 let mut driver = self.lock();
-                let was_busy = driver.progress(self.now())?;
+                was_busy = driver.progress(now)?;
                 if let Some(result) = found(&mut driver) {
                     return Ok(Some(result));
                 }
-                was_busy
-            };
-            if began.elapsed() >= timeout {
+                if was_busy {
+                    break;
+                }
+            }
+            now = self.now();
+            if now.saturating_sub(began) >= timeout {
                 return Ok(None);
             }
             if was_busy {
-                idle = Instant::now();
-            } else if idle.elapsed() < SPIN {
+                idle = now;
+            } else if now.saturating_sub(idle) < SPIN {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(NAP);
+                now = self.now();
             }
         }
     }
@@ -122,36 +129,39 @@ impl Driver {
         if was_freed {
             self.core.wake_all();
         }
-        let mut next = self.core.next_command(blocked, now);
-        let was_busy = next.is_some() || was_freed;
-        for _ in 0..COMMANDS {
-            let Some(command) = next else { return was_busy };
-            next = self.core.next_command(blocked, now);
-            let more = match (&command, &next) {
-                (Command::Access(this), Some(Command::Access(that))) => this.rail == that.rail,
-                _ => false,
-            };
-            if let Some(rail) = rail_of(&command)
-                && blocked >> rail & 1 == 1
-            {
-                self.stalled[rail].push_back(command);
+        let mut done = 0;
+        while done < COMMANDS && self.core.has_command(blocked, now) {
+            done += 1;
+            let Self { rails, core, stalled } = self;
+            let Some((access, plan, more)) = core.first_access() else {
+                let Some(command) = core.take_command() else { break };
+                let rail = rail_of(&command);
+                let refused = match rail {
+                    Some(rail) if blocked >> rail & 1 == 1 => Some(command),
+                    _ => self.carry_out(command, false, now),
+                };
+                if let (Some(refused), Some(rail)) = (refused, rail) {
+                    blocked |= 1 << rail;
+                    self.stalled[rail].push_back(refused);
+                }
                 continue;
-            }
-            if let Some(refused) = self.carry_out(command, more, now)
-                && let Some(rail) = rail_of(&refused)
-            {
-                blocked |= 1 << rail;
-                self.stalled[rail].push_back(refused);
+            };
+            let (op, rail) = (access.op, access.rail);
+            let posted = match blocked >> rail & 1 {
+                0 => post(&mut rails[rail], access, plan, more),
+                _ => Err(Error::new(Errno::EAGAIN)),
+            };
+            let command = core.take_command();
+            match posted {
+                Ok(()) => {}
+                Err(error) if error.is_again() => {
+                    blocked |= 1 << rail;
+                    stalled[rail].extend(command);
+                }
+                Err(error) => failed(core, rail, op, &error, now),
             }
         }
-        // Enough for one call: the last goes first next time.
-        if let Some(command) = next {
-            match rail_of(&command) {
-                Some(rail) => self.stalled[rail].push_back(command),
-                None => drop(self.carry_out(command, false, now)),
-            }
-        }
-        was_busy
+        done > 0 || was_freed
     }
 
     /// Carries a command out, or gives it back if the rail has no room.
@@ -174,24 +184,29 @@ impl Driver {
             },
             Command::Access(access) => {
                 let Self { rails, core, .. } = self;
-                let region =
-                    core.plan(access.transfer).and_then(|plan| plan.guard.get(access.region as usize));
-                let posted = match region {
-                    Some(region) => rails[access.rail].access(&access, region, more),
-                    None => Err(Error::new(Errno::ECANCELED)),
-                };
-                match posted {
+                let plan = core.plan(access.transfer).map(|plan| &**plan);
+                match post(&mut rails[access.rail], &access, plan, more) {
                     Ok(()) => {}
                     Err(error) if error.is_again() => return Some(command),
-                    Err(error) => {
-                        tracing::debug!(target: "multirail", %error, rail = access.rail, "an access could not be posted");
-                        core.ended(access.op, Err(error.errno()), now);
-                    }
+                    Err(error) => failed(core, access.rail, access.op, &error, now),
                 }
             }
         }
         None
     }
+}
+
+/// Posts an access of a plan. `more` says that another follows at once.
+fn post(rail: &mut Rail, access: &Access, plan: Option<&Plan<Guard>>, more: bool) -> Result<()> {
+    match plan.and_then(|plan| plan.guard.get(access.region as usize)) {
+        Some(region) => rail.access(access, region, more),
+        None => Err(Error::new(Errno::ECANCELED)),
+    }
+}
+
+fn failed(core: &mut Core<Guard>, rail: usize, op: OpId, error: &Error, now: Duration) {
+    tracing::debug!(target: "multirail", %error, rail, "an access could not be posted");
+    core.ended(op, Err(error.errno()), now);
 }
 
 fn rail_of(command: &Command) -> Option<usize> {

@@ -60,6 +60,8 @@ pub(crate) struct Rail {
     _fabric: Arc<dyn Fabric>,
     receives: Vec<Option<RawBuffer>>,
     unposted: VecDeque<usize>,
+    /// What one queue read fills.
+    entries: Box<[CqTaggedEntry; BATCH]>,
     /// Messages under way, by the operation that they are: the context is the slot here.
     sends: Slots<(OpId, RawBuffer)>,
 }
@@ -126,6 +128,7 @@ impl Rail {
             _fabric: fabric,
             receives: (0..RECEIVES).map(|_| Some(vec![0_u8; MESSAGE].into_raw())).collect(),
             unposted: (0..RECEIVES).collect(),
+            entries: Box::new([CqTaggedEntry::EMPTY; BATCH]),
             sends: Slots::default(),
         };
         rail.post_receives()?;
@@ -256,12 +259,12 @@ impl Rail {
 
     /// Drives the rail and tells what has happened. Whether there was anything.
     pub(crate) fn poll(&mut self, mut tell: impl FnMut(Happened<'_>)) -> Result<bool> {
-        let mut entries = [CqTaggedEntry::EMPTY; BATCH];
-        let read = self.cq.read(&mut CqBuffer::new(&mut entries));
+        let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
         match read {
             Ok(count) => {
-                for entry in &entries[..count] {
-                    self.take(entry.op_context, entry.flags, Ok((entry.len, entry.data)), &mut tell);
+                for at in 0..count {
+                    let CqTaggedEntry { op_context, flags, len, data, .. } = self.entries[at];
+                    self.take(op_context, flags, Ok((len, data)), &mut tell);
                 }
                 self.post_receives()?;
                 Ok(count > 0)

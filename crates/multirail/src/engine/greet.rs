@@ -152,7 +152,7 @@ impl<G> Core<G> {
         session.due = false;
         session.turn = index + 1;
         let (rail, addr) = (session.paths[index].rail, session.paths[index].addr?);
-        session.paths[index].posted(0, now);
+        session.paths[index].posted(1, 0, now);
         session.operations += 1;
         let (state, tag) = (session.state, session.tag);
         let (to, body) = match state {

@@ -53,7 +53,7 @@ enum InFlight {
     Chunk {
         transfer: SlotId,
         session: SlotId,
-        path: usize,
+        path: u32,
         chunk: Chunk,
         since: Time,
     },
@@ -62,7 +62,7 @@ enum InFlight {
         session: SlotId,
         path: usize,
         /// `None` once it was repeated.
-        outgoing: Option<session::Outgoing>,
+        outgoing: Option<Box<session::Outgoing>>,
         /// When it is repeated, among the engine's timers.
         timer: Option<(Time, u64)>,
     },
@@ -92,8 +92,8 @@ pub struct Core<G> {
     /// When sessions and transfers want to be looked at.
     timers: BTreeMap<(Time, u64), Timer>,
     next_timer: u64,
-    /// Sessions whose best path was full: how good a path is changes with time.
-    stuck: Vec<SlotId>,
+    /// The session of the last write that has arrived: the next is mostly of the same.
+    last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
@@ -106,6 +106,8 @@ enum Timer {
     Transfer(SlotId),
     Control(SlotId),
     Path(SlotId, usize),
+    /// A session's best path was full, and by now another may be better.
+    Full(SlotId),
 }
 
 /// Events that nobody takes are forgotten, the oldest first.
@@ -135,7 +137,7 @@ impl<G> Core<G> {
             ready: VecDeque::new(),
             timers: BTreeMap::new(),
             next_timer: 0,
-            stuck: Vec::new(),
+            last_arrival: None,
             commands: VecDeque::new(),
             events: VecDeque::new(),
             notifications: VecDeque::new(),
@@ -327,10 +329,13 @@ impl<G> Core<G> {
                 Timer::Transfer(id) => self.overdue(id),
                 Timer::Control(op) => self.repeat(op),
                 Timer::Path(id, index) => self.look_at(id, index, now),
+                Timer::Full(id) => {
+                    if let Some(session) = self.sessions.get_mut(id) {
+                        session.full = None;
+                    }
+                    self.wake(id);
+                }
             }
-        }
-        for id in std::mem::take(&mut self.stuck) {
-            self.wake(id);
         }
     }
 
@@ -353,23 +358,39 @@ impl<G> Core<G> {
 
     /// The next thing to do, on rails that are not in `blocked` (a bit for each).
     pub fn next_command(&mut self, blocked: u64, now: Time) -> Option<Command> {
-        if let Some(command) = self.commands.pop_front() {
-            return Some(command);
-        }
-        while let Some(id) = self.ready.pop_front() {
+        self.has_command(blocked, now);
+        self.commands.pop_front()
+    }
+
+    /// Whether there is something to do. Where it is an access, what follows is known too: see [`Core::first_access`].
+    pub(crate) fn has_command(&mut self, blocked: u64, now: Time) -> bool {
+        while self.commands.len() < 2
+            && let Some(id) = self.ready.pop_front()
+        {
             if let Some(session) = self.sessions.get_mut(id) {
                 session.queued = false;
             }
-            let command = self.session_command(id, blocked, now);
-            if command.is_some() {
+            let before = self.commands.len();
+            self.session_command(id, blocked, now);
+            if self.commands.len() > before {
                 self.wake(id);
-                return command;
-            }
-            if let Some(command) = self.commands.pop_front() {
-                return Some(command);
             }
         }
-        None
+        !self.commands.is_empty()
+    }
+
+    /// The next command, if it is an access: with its plan, and whether another follows on the same rail. It stays until
+    /// [`Core::take_command`].
+    pub(crate) fn first_access(&self) -> Option<(&Access, Option<&Plan<G>>, bool)> {
+        let Some(Command::Access(access)) = self.commands.front() else { return None };
+        let more = matches!(self.commands.get(1), Some(Command::Access(next)) if next.rail == access.rail);
+        let plan = self.transfers.get(access.transfer.0).map(|transfer| &*transfer.plan);
+        Some((access, plan, more))
+    }
+
+    /// Takes the next command away.
+    pub(crate) fn take_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
     }
 
     /// How the insertion of a path's address went.
@@ -401,7 +422,9 @@ impl<G> Core<G> {
         };
         let session = match in_flight {
             InFlight::Chunk { transfer, session, path, chunk, since } => {
+                let path = path as usize;
                 let is_path = result.is_err_and(is_path_fault);
+                let mut is_plain = result.is_ok();
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.operations -= 1;
                     let path = &mut session.paths[path];
@@ -409,8 +432,13 @@ impl<G> Core<G> {
                         Ok(()) => path.ended(chunk.len, since, now),
                         Err(_) => path.failed(chunk.len, is_path, now),
                     }
+                    // Nothing waits for this path, and nothing ends with the operation.
+                    is_plain &= session.state == State::Up && session.transfers.is_empty();
                 }
-                self.chunk_ended(transfer, chunk, path, result, is_path);
+                let is_last = self.chunk_ended(transfer, chunk, path, result, is_path);
+                if is_plain && !is_last {
+                    return;
+                }
                 session
             }
             InFlight::Control { session: id, path, outgoing, timer } => {
@@ -427,7 +455,7 @@ impl<G> Core<G> {
                         |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
                     let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
                     if let (Err(_), Some(outgoing)) = (result, again) {
-                        session.outbox.push_front(outgoing);
+                        session.outbox.push_front(*outgoing);
                     }
                 }
                 id
@@ -463,10 +491,15 @@ impl<G> Core<G> {
     /// A write with remote CQ data has arrived.
     pub fn arrived(&mut self, data: u64) {
         let (tag, transfer, chunk) = ((data >> 32) as u32, (data >> 16) as u16, data as u16);
-        let Some(&id) = self.tags.get(&tag) else {
+        let is_its = |&id: &SlotId| {
+            let session = self.sessions.get(id);
+            session.is_some_and(|session| (session.tag >> 32) as u32 == tag && session.state != State::Over)
+        };
+        let Some(id) = self.last_arrival.filter(is_its).or_else(|| self.tags.get(&tag).copied()) else {
             self.counts.strays += 1;
             return;
         };
+        self.last_arrival = Some(id);
         let Some(session) = self.sessions.get_mut(id) else { return };
         match session.inbox.arrived(transfer, chunk) {
             None => self.counts.strays += 1,

@@ -96,22 +96,55 @@ impl Path {
         modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
     }
 
+    /// When this path, on which nothing ends, is expected to take more than `seconds`; `None` if only what ends on it changes that.
+    pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
+        let after = Duration::try_from_secs_f64(seconds / 2.0).ok()?;
+        (self.operations > 0).then(|| self.progress.saturating_add(after))
+    }
+
+    /// Until when it is left alone.
+    pub(super) fn rests_until(&self) -> Time {
+        self.failed_until
+    }
+
+    /// Whether `len` more bytes may be on their way.
+    pub(super) fn has_room(&self, len: u64, largest: u64) -> bool {
+        self.operations == 0 || len <= self.room(largest)
+    }
+
+    /// How many more bytes that is.
+    pub(super) fn room(&self, largest: u64) -> u64 {
+        self.window(largest).saturating_sub(self.in_flight)
+    }
+
     /// How many bytes may be on their way: what it carries in two milliseconds, and at least two accesses.
-    pub(super) fn window(&self, largest: u64) -> u64 {
+    fn window(&self, largest: u64) -> u64 {
         ((self.bandwidth * 2e-3) as u64).max(2 * largest)
     }
 
-    pub(super) fn posted(&mut self, len: u64, now: Time) {
+    /// So many operations of `len` bytes together were posted.
+    pub(super) fn posted(&mut self, operations: u32, len: u64, now: Time) {
         if self.operations == 0 {
             (self.progress, self.since, self.gathered) = (now, now, 0);
         }
         self.in_flight += len;
-        self.operations += 1;
+        self.operations += operations;
     }
 
     /// An operation of `len` bytes that was posted at `since` has ended well.
     pub(super) fn ended(&mut self, len: u64, since: Time, now: Time) {
         self.gathered += len;
+        // Those that end together are measured once.
+        if now != self.last_ended {
+            self.measure(len, since, now);
+        }
+        self.left(len, now);
+        self.moved += len;
+        (self.last_ended, self.probed) = (now, false);
+        self.backoff = BACKOFF.0;
+    }
+
+    fn measure(&mut self, len: u64, since: Time, now: Time) {
         let busy = now.saturating_sub(self.since);
         if self.gathered >= MEASURED.0 && busy >= MEASURED.1 {
             let rate = self.gathered as f64 / busy.as_secs_f64();
@@ -122,10 +155,6 @@ impl Path {
             let latency = now.saturating_sub(since).as_secs_f64();
             self.latency += NEWEST * (latency.min(1.0) - self.latency);
         }
-        self.left(len, now);
-        self.moved += len;
-        (self.last_ended, self.probed) = (now, false);
-        self.backoff = BACKOFF.0;
     }
 
     /// An operation of `len` bytes has failed; `path` says whether it was the path's fault.

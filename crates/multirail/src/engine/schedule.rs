@@ -4,25 +4,30 @@
 //! more, a slow one no more than it carries, and one that stands still nothing new. Where the best path is full, the chunk
 //! waits for it: a path that is so much slower that waiting is faster gets nothing.
 
+use std::time::Duration;
+
 use ofi_core::slots::SlotId;
 
 use super::path::Path;
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, InFlight, OpId, Time, TransferId};
+use super::{Access, Command, Config, Core, InFlight, OpId, Time, Timer, TransferId};
 use crate::wire::RegionKey;
+
+/// The soonest that a session with full paths is looked at again, unless something ends.
+const SOON: Duration = Duration::from_micros(10);
 
 /// Where a chunk may go.
 enum Choice {
     Path(usize, RegionKey),
-    /// Not now.
-    Wait,
+    /// Not now: when a path has room, or at this time, when another may be the better one.
+    Wait(Option<Time>),
     /// Nowhere: every path that is there has failed with it, or does not know the region.
     Nowhere,
 }
 
 impl<G> Core<G> {
-    /// The next access of a session's transfers.
-    pub(super) fn transfer_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+    /// Puts the next accesses of a session's transfers into the commands. `None` also when the session is gone.
+    pub(super) fn transfer_commands(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<()> {
         let mut turns = self.sessions.get(id)?.transfers.len();
         while turns > 0 {
             let session = self.sessions.get_mut(id)?;
@@ -41,7 +46,8 @@ impl<G> Core<G> {
                 turns -= 1;
                 self.send_notice(transfer_id);
                 if let Some(command) = self.control_command(id, blocked, now) {
-                    return Some(command);
+                    self.commands.push_back(command);
+                    return Some(());
                 }
                 continue;
             };
@@ -55,20 +61,18 @@ impl<G> Core<G> {
                             && most_chunks(transfer, &self.config) <= u64::from(u16::MAX);
                         transfer.number = if is_counted { session.take_number() } else { None };
                     }
-                    let command = self.post_chunk(id, transfer_id, chunk, path, key, now);
+                    let is_turn_over = self.post_run(id, transfer_id, chunk, path, key, now)?;
                     let session = self.sessions.get_mut(id)?;
-                    let is_turn_over =
-                        self.transfers.get(transfer_id).is_some_and(|transfer| transfer.last.1 == 0);
                     if is_turn_over && session.transfers.len() > 1 {
                         session.transfers.rotate_left(1);
                     }
-                    return command;
+                    return Some(());
                 }
-                Choice::Wait => {
+                Choice::Wait(until) => {
                     session.transfers.rotate_left(1);
                     turns -= 1;
-                    if turns == 0 {
-                        self.stuck.push(id);
+                    if let Some(until) = until {
+                        self.look_again(id, until.max(now + SOON));
                     }
                 }
                 Choice::Nowhere => {
@@ -82,51 +86,94 @@ impl<G> Core<G> {
         None
     }
 
-    fn post_chunk(
+    /// Has a session looked at by this time: nothing else does, if nothing ends meanwhile.
+    fn look_again(&mut self, id: SlotId, at: Time) {
+        let Some(session) = self.sessions.get(id) else { return };
+        if session.full.is_some_and(|(earlier, _)| earlier <= at) {
+            return;
+        }
+        if let Some(timer) = session.full {
+            self.timers.remove(&timer);
+        }
+        let timer = self.remind(at, Timer::Full(id));
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.full = Some(timer);
+        }
+    }
+
+    /// Puts a chunk into the commands, and short descriptors that follow it and stay on its path. Whether it is another transfer's turn.
+    fn post_run(
         &mut self,
         session_id: SlotId,
         transfer_id: SlotId,
-        chunk: Chunk,
+        first: Chunk,
         index: usize,
         key: RegionKey,
         now: Time,
-    ) -> Option<Command> {
+    ) -> Option<bool> {
         let session = self.sessions.get_mut(session_id)?;
         let transfer = self.transfers.get_mut(transfer_id)?;
+        let is_only = session.paths.len() == 1;
         let path = &mut session.paths[index];
-        let addr = path.addr?;
-        let piece = transfer.plan.pieces.get(chunk.piece as usize)?;
+        let (rail, addr) = (path.rail, path.addr?);
+        let tag = session.theirs & 0xFFFF_FFFF_0000_0000;
+        let number = transfer.number.map(|number| tag | u64::from(number as u16) << 16);
         let way = transfer.plan.way;
-        let data = transfer.number.map(|number| {
-            (session.theirs & 0xFFFF_FFFF_0000_0000)
-                | u64::from(number as u16) << 16
-                | u64::from(chunk.number as u16)
-        });
-        let flight =
-            InFlight::Chunk { transfer: transfer_id, session: session_id, path: index, chunk, since: now };
-        let op = OpId(self.ops.insert(flight));
-        let access = Access {
-            op,
-            rail: path.rail,
-            addr,
-            way,
-            region: piece.region,
-            local: piece.local + chunk.offset,
-            remote: key.base + piece.remote + chunk.offset,
-            key: key.key,
-            len: chunk.len,
-            data,
-            transfer: TransferId(transfer_id),
+        let left = match transfer.last {
+            (last, left) if last == index && left > 0 => left,
+            _ => self.config.batch.max(1),
         };
-        path.posted(chunk.len, now);
-        session.operations += 1;
-        transfer.last = match transfer.last {
-            (last, left) if last == index && left > 0 => (index, left - 1),
-            _ => (index, self.config.batch.saturating_sub(1)),
-        };
-        transfer.took(&chunk);
+        transfer.took(&first);
+        let may_follow = transfer.retry.is_empty();
+        let (mut at, mut chunks) = (transfer.cursor, transfer.chunks);
+        let plan = &*transfer.plan;
+        let remote_region = plan.pieces.get(first.piece as usize)?.remote_region;
+        let mut room = path.room(self.config.largest_access);
+        let (mut chunk, mut posted, mut bytes) = (first, 0, 0);
+        loop {
+            let piece = plan.pieces.get(chunk.piece as usize)?;
+            let flight = InFlight::Chunk {
+                transfer: transfer_id,
+                session: session_id,
+                path: index as u32,
+                chunk,
+                since: now,
+            };
+            self.commands.push_back(Command::Access(Access {
+                op: OpId(self.ops.insert(flight)),
+                rail,
+                addr,
+                way,
+                region: piece.region,
+                local: piece.local + chunk.offset,
+                remote: key.base + piece.remote + chunk.offset,
+                key: key.key,
+                len: chunk.len,
+                data: number.map(|number| number | u64::from(chunk.number as u16)),
+                transfer: TransferId(transfer_id),
+            }));
+            posted += 1;
+            bytes += chunk.len;
+            room = room.saturating_sub(chunk.len);
+            let Some(next) = plan.pieces.get(at.0 as usize) else { break };
+            let len = (next.len - at.1).min(self.config.largest_access);
+            let is_short = is_only || next.len < self.config.striping_threshold;
+            if posted == left || !may_follow || !is_short || len > room || next.remote_region != remote_region
+            {
+                break;
+            }
+            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
+            chunks += 1;
+            at = if at.1 + len == next.len { (at.0 + 1, 0) } else { (at.0, at.1 + len) };
+        }
+        (transfer.cursor, transfer.chunks) = (at, chunks);
+        transfer.in_flight += posted - 1;
+        session.operations += posted as usize;
+        path.posted(posted, bytes, now);
+        let left = left - posted;
+        transfer.last = (index, left);
         self.watch(session_id, index, now);
-        Some(Command::Access(access))
+        Some(left == 0)
     }
 }
 
@@ -165,10 +212,8 @@ fn choose<G>(
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
     };
-    let has_room = |path: &Path| {
-        let room = path.operations == 0 || path.in_flight + chunk.len <= path.window(config.largest_access);
-        room && blocked >> path.rail & 1 == 0
-    };
+    let has_room =
+        |path: &Path| path.has_room(chunk.len, config.largest_access) && blocked >> path.rail & 1 == 0;
     // Successive short descriptors stay together, so that the rail can put them into one packet or behind one doorbell.
     let (last, left) = transfer.last;
     if left > 0
@@ -195,8 +240,20 @@ fn choose<G>(
     }
     match best {
         Some((at, key, _)) if has_room(&paths[at]) => Choice::Path(at, key),
-        Some(_) => Choice::Wait,
-        None if is_waiting => Choice::Wait,
-        None => Choice::Nowhere,
+        None if !is_waiting => Choice::Nowhere,
+        best => {
+            // The longer nothing ends on the best, the later it is expected to be done; and a path that rests comes back.
+            let when = |at: usize| match best {
+                _ if paths[at].addr.is_none() => None, // its insertion has it looked at
+                _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),
+                Some((full, ..)) if full != at && has_room(&paths[at]) => {
+                    paths[full].behind(paths[at].finish(chunk.len, now))
+                }
+                _ => None,
+            };
+            let is_tried = |at: usize| 1_u64.checked_shl(at as u32).is_some_and(|bit| chunk.tried & bit != 0);
+            let others = (0..paths.len()).filter(|&at| !is_tried(at) && key(&paths[at]).is_some());
+            Choice::Wait(others.filter_map(when).min())
+        }
     }
 }

@@ -93,6 +93,8 @@ pub(super) struct Session {
     pub(super) turn: usize,
     /// It is in the engine's list.
     pub(super) queued: bool,
+    /// When another path may be better than a full one, among the engine's timers.
+    pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
     /// Transfers with something to post.
     pub(super) transfers: VecDeque<SlotId>,
@@ -133,6 +135,7 @@ impl Session {
             confirmations: 0,
             turn: 0,
             queued: false,
+            full: None,
             outbox: VecDeque::new(),
             transfers: VecDeque::new(),
             held: Vec::new(),
@@ -201,19 +204,20 @@ impl Session {
 }
 
 impl<G> Core<G> {
-    /// What a session has to do next.
-    pub(super) fn session_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
-        match self.sessions.get(id)?.state {
+    /// Puts what a session has to do next into the commands.
+    pub(super) fn session_command(&mut self, id: SlotId, blocked: u64, now: Time) {
+        let Some(state) = self.sessions.get(id).map(|session| session.state) else { return };
+        let command = match state {
             State::Greeting | State::Confirming | State::Offered | State::Rejecting(_) => {
                 self.greeting_command(id, blocked, now)
             }
-            State::Up => {
-                self.control_command(id, blocked, now).or_else(|| self.transfer_command(id, blocked, now))
-            }
-            State::Over => {
-                self.settle(id);
-                None
-            }
+            State::Up => self.control_command(id, blocked, now),
+            State::Over => return self.settle(id),
+        };
+        match command {
+            Some(command) => self.commands.push_back(command),
+            None if state == State::Up => drop(self.transfer_commands(id, blocked, now)),
+            None => {}
         }
     }
 
@@ -231,13 +235,14 @@ impl<G> Core<G> {
         let mut outgoing = session.outbox.pop_front()?;
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
-        session.paths[index].posted(0, now);
+        session.paths[index].posted(1, 0, now);
         session.operations += 1;
         outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
         let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(LONGEST_WAIT));
         let may_repeat = session.paths.len() > 1 && outgoing.repeats < REPEATS;
-        let flight = InFlight::Control { session: id, path: index, outgoing: Some(outgoing), timer: None };
+        let flight =
+            InFlight::Control { session: id, path: index, outgoing: Some(Box::new(outgoing)), timer: None };
         let op = self.ops.insert(flight);
         if may_repeat {
             let key = self.remind(now + patience, Timer::Control(op));
@@ -264,7 +269,7 @@ impl<G> Core<G> {
         {
             outgoing.repeats += 1;
             self.counts.repeated += 1;
-            session.outbox.push_back(outgoing);
+            session.outbox.push_back(*outgoing);
             self.wake(id);
         }
     }
@@ -312,7 +317,7 @@ impl<G> Core<G> {
         session.paths[index].fence(now);
         self.counts.fenced += 1;
         tracing::warn!(target: "multirail", rail = session.paths[index].rail, "nothing ends on a rail: it is left alone");
-        let is_there = |op: &InFlight| matches!(op, InFlight::Chunk { session, path, .. } if (*session, *path) == (id, index));
+        let is_there = |op: &InFlight| matches!(op, InFlight::Chunk { session, path, .. } if (*session, *path as usize) == (id, index));
         for op in self.ops.ids(is_there) {
             if let Some(&InFlight::Chunk { transfer, .. }) = self.ops.get(op) {
                 self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
@@ -414,7 +419,7 @@ impl<G> Core<G> {
         }
         let Some(path) = session.control_path(0, None, now) else { return };
         let Some(addr) = session.paths[path].addr else { return };
-        session.paths[path].posted(0, now);
+        session.paths[path].posted(1, 0, now);
         session.operations += 1;
         let (rail, to) = (session.paths[path].rail, session.theirs);
         let op = OpId(self.ops.insert(InFlight::Once { session: id, path }));
@@ -433,6 +438,9 @@ impl<G> Core<G> {
         session.transfers.clear();
         session.held.clear();
         session.inbox = Inbox::default();
+        if let Some(timer) = session.full.take() {
+            self.timers.remove(&timer);
+        }
         self.tags.remove(&((session.tag >> 32) as u32));
         if let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) {
             for slot in [&mut peer.current, &mut peer.offered] {

@@ -110,7 +110,7 @@ pub(super) struct Transfer<G> {
     /// It is in its session's list.
     pub(super) queued: bool,
     /// The first piece that is not wholly cut, and how much of it is.
-    cursor: (u32, u64),
+    pub(super) cursor: (u32, u64),
     /// Chunks that a path gave back.
     pub(super) retry: VecDeque<Chunk>,
     /// Chunks that were cut.
@@ -203,7 +203,7 @@ impl<G> Core<G> {
         self.wake(session);
     }
 
-    /// An access has ended.
+    /// An access has ended. Whether it may have been the last that was under way.
     pub(super) fn chunk_ended(
         &mut self,
         id: SlotId,
@@ -211,11 +211,16 @@ impl<G> Core<G> {
         path: usize,
         result: Result<(), Errno>,
         is_path: bool,
-    ) {
-        let Some(transfer) = self.transfers.get_mut(id) else { return };
+    ) -> bool {
+        let Some(transfer) = self.transfers.get_mut(id) else { return true };
         transfer.in_flight -= 1;
         match result {
-            Ok(()) => transfer.moved += chunk.len,
+            Ok(()) => {
+                transfer.moved += chunk.len;
+                if transfer.in_flight > 0 {
+                    return false; // whatever follows, follows the last
+                }
+            }
             Err(_) if transfer.outcome.is_some() => {}
             Err(errno) if is_path => {
                 transfer.error = errno;
@@ -227,6 +232,7 @@ impl<G> Core<G> {
             Err(errno) => self.finish(id, Outcome::Failed(errno)),
         }
         self.after_progress(id);
+        true
     }
 
     /// The peer has a transfer's notification.
