@@ -12,6 +12,8 @@ mod agent;
 mod builder;
 mod driver;
 pub mod engine;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod exchange;
 mod memory;
 mod rail;
@@ -23,6 +25,8 @@ pub mod wire;
 pub use agent::Agent;
 pub use builder::Builder;
 pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
+#[cfg(feature = "etcd")]
+pub use etcd::{Etcd, Published};
 pub use exchange::Server;
 pub use memory::{Library, Local, Region};
 pub use rail::RailCounts;
