@@ -22,6 +22,7 @@ mod nightly;
 mod nixl;
 mod nixl_plugin;
 mod plugins;
+mod report;
 mod settings;
 mod step;
 mod stock;
@@ -65,6 +66,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measures beside libfabric and UCX, and writes a page with plots.
+    Report(report::Options),
     /// Counts the instructions of the hot paths against docs/hot-path.md.
     Budgets {
         /// Write what was measured into the table.
@@ -169,6 +172,7 @@ fn main() -> ExitCode {
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
+        Command::Report(options) => report.add("the performance report", || report::main(&options)),
         Command::Deb { debug } => report.add("the Debian package", || deb::run_deb(!debug)),
         Command::Install { prefix, mxl: true, .. } => report.add("install", || mxl::install(&prefix)),
         Command::Install { prefix, nixl, .. } => {

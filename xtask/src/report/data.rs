@@ -1,0 +1,164 @@
+//! The figures: what `ofi-benches --json` writes, and what `fi_pingpong --json` prints.
+
+use serde::Deserialize;
+
+/// What `ofi-benches` has measured.
+#[derive(Debug, Deserialize)]
+pub struct Benches {
+    /// Where.
+    pub machine: Machine,
+    /// Server's and client's core.
+    pub cores: [usize; 2],
+    /// A line each.
+    pub rows: Vec<Row>,
+}
+
+/// The machine.
+#[derive(Debug, Deserialize)]
+pub struct Machine {
+    /// Its processor.
+    pub cpu: String,
+    /// How many cores.
+    pub cores: usize,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether private memory gets huge pages.
+    pub huge_pages: String,
+}
+
+/// A line of the comparison.
+#[derive(Debug, Deserialize)]
+pub struct Row {
+    /// Its name for programs.
+    pub key: String,
+    /// Its name for people.
+    pub title: String,
+    /// What it is measured in.
+    pub quantity: String,
+    /// Whom it was compared with.
+    pub against: String,
+    /// Our median.
+    pub ours: Option<f64>,
+    /// Theirs.
+    pub theirs: Option<f64>,
+    /// Ours over theirs: the median of the pairs.
+    pub ratio: Option<f64>,
+    /// The smallest and the largest.
+    pub ratio_range: Option<(f64, f64)>,
+    /// `pass`, `fail`, `shown`, `unsteady`, or an object with an error.
+    pub verdict: serde_json::Value,
+}
+
+impl Benches {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches: {error}"))
+    }
+
+    /// Lines that have no figures, each with the reason.
+    pub fn not_run(&self) -> Vec<String> {
+        let why = |row: &Row| Some(format!("{}: {}", row.key, row.error()?));
+        self.rows.iter().filter_map(why).collect()
+    }
+}
+
+impl Row {
+    /// How many times better ours is; less than 1 is worse. `None` without a peer.
+    pub fn advantage(&self) -> Option<f64> {
+        let ratio = self.ratio.filter(|ratio| ratio.is_finite() && *ratio > 0.0)?;
+        Some(if self.less_is_better() { 1.0 / ratio } else { ratio })
+    }
+
+    /// The range of [`Row::advantage`] over the pairs.
+    pub fn advantages(&self) -> Option<(f64, f64)> {
+        let (low, high) = self.ratio_range?;
+        Some(if self.less_is_better() { (1.0 / high, 1.0 / low) } else { (low, high) })
+    }
+
+    fn less_is_better(&self) -> bool {
+        !matches!(self.quantity.as_str(), "rate_m" | "bandwidth")
+    }
+
+    /// Why there are no figures.
+    pub fn error(&self) -> Option<&str> {
+        self.verdict.get("error")?.as_str()
+    }
+
+    /// A value with its unit.
+    pub fn show(&self, value: Option<f64>) -> String {
+        let Some(value) = value else { return "-".into() };
+        match self.quantity.as_str() {
+            "latency_ns" if value >= 10_000.0 => format!("{:.1} us", value / 1e3),
+            "latency_ns" => format!("{value:.0} ns"),
+            "rate_m" => format!("{value:.2} M/s"),
+            "bandwidth" => format!("{value:.2} GB/s"),
+            "cpu_share" => format!("{:.2} %", value * 100.0),
+            "bytes_each" => format!("{value:.0} B"),
+            other => format!("{value} {other}"),
+        }
+    }
+}
+
+/// What `fi_pingpong` has measured by size.
+#[derive(Debug, Deserialize)]
+pub struct Sizes {
+    /// A provider each.
+    pub transports: Vec<Transport>,
+}
+
+/// One provider.
+#[derive(Debug, Deserialize)]
+pub struct Transport {
+    /// Its name.
+    pub provider: String,
+    /// A size each.
+    pub rows: Vec<Size>,
+}
+
+/// One size.
+#[derive(Debug, Deserialize)]
+pub struct Size {
+    /// Bytes of a message.
+    pub bytes: u64,
+    /// Microseconds from one side to the other.
+    pub latency_us: f64,
+    /// Millions of messages a second.
+    pub rate_mps: f64,
+    /// 10^9 bytes a second.
+    pub bandwidth_gbps: f64,
+}
+
+/// A line of a plot: its name, and its points.
+pub type Series = (String, Vec<(f64, f64)>);
+
+impl Sizes {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| format!("the figures of fi_pingpong: {error}"))
+    }
+
+    /// Latency by size.
+    pub fn latency(&self) -> Vec<Series> {
+        self.series(|size| size.latency_us)
+    }
+
+    /// Bandwidth by size.
+    pub fn bandwidth(&self) -> Vec<Series> {
+        self.series(|size| size.bandwidth_gbps)
+    }
+
+    /// Points that a plot of logarithms can have.
+    fn series(&self, value: impl Fn(&Size) -> f64) -> Vec<Series> {
+        let points = |transport: &Transport| {
+            let all = transport.rows.iter().map(|size| (size.bytes as f64, value(size)));
+            all.filter(|(x, y)| *x > 0.0 && y.is_finite() && *y > 0.0).collect()
+        };
+        self.transports.iter().map(|transport| (transport.provider.clone(), points(transport))).collect()
+    }
+}
