@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int};
 
 use mxl::Status;
 
-use crate::border::{out, status, text};
 use crate::instance::{Instance, flow_id, instance};
-use crate::object::Object;
+use mxl_ffi::border::{out, status, text};
+use mxl_ffi::object::Object;
 
 /// `mxlIsTmpFs`.
 #[unsafe(no_mangle)]

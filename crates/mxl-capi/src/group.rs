@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use mxl::{Status, SyncGroup, Wait};
 
-use crate::border::{Outcome, status};
-use crate::object::{Kind, Object};
 use crate::reader::{Reader, reader};
+use mxl_ffi::border::{Outcome, status};
+use mxl_ffi::object::{Kind, Object};
 
 /// What `mxlFlowSynchronizationGroup` points to.
 #[derive(Default)]

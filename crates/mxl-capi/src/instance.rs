@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mxl::{BatchHints, Domain, FlowDefinition, Format, Status, Uuid};
 
-use crate::border::{self, Outcome, out, status, text};
 use crate::group::Group;
-use crate::log;
-use crate::object::{Kind, Object};
 use crate::reader::Reader;
 use crate::types::Config;
 use crate::writer::Writer;
+use mxl_ffi::border::{self, Outcome, out, status, text};
+use mxl_ffi::log;
+use mxl_ffi::object::{Kind, Object, Place, magics};
 
 /// What `mxlInstance` points to.
 pub struct Instance {
@@ -36,15 +36,15 @@ struct Counted<T> {
 }
 
 impl Kind for Instance {
-    const MAGIC: u64 = 0x6d78_6c5f_696e_7374;
+    const MAGIC: u64 = magics::INSTANCE;
 }
 
 /// The handle of an object.
 type Handle<T> = *const Object<T>;
 
 /// Gives out a new object, and keeps it.
-fn keep<T: Kind>(list: &mut Vec<Counted<T>>, value: T) -> Handle<T> {
-    let object = Arc::new(Object::new(value));
+fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
+    let object = Arc::new(object);
     let handle = Arc::as_ptr(&object);
     list.push(Counted { object, references: 1 });
     handle
@@ -77,7 +77,7 @@ impl Instance {
             return Ok(handle);
         }
         let reader = Reader::open(&self.domain, id)?;
-        Ok(keep(&mut open.readers, reader))
+        Ok(keep(&mut open.readers, Object::at(reader, Place::new(&self.domain, id))))
     }
 
     fn write(&self, json: &str, options: &str) -> Outcome<(Handle<Writer>, Config, bool)> {
@@ -97,7 +97,9 @@ impl Instance {
         };
         let config = writer.config();
         let is_same = |there: &Writer| there.id() == definition.id && there.is_current();
-        let handle = again(&mut open.writers, is_same).unwrap_or_else(|| keep(&mut open.writers, writer));
+        let handle = again(&mut open.writers, is_same).unwrap_or_else(|| {
+            keep(&mut open.writers, Object::at(writer, Place::new(&self.domain, definition.id)))
+        });
         Ok((handle, config, created))
     }
 }
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn mxlCreateFlowSynchronizationGroup(
 ) -> c_int {
     status(|| {
         let place = out(group)?;
-        place.set(keep(&mut instance(handle)?.open().groups, Group::default()));
+        place.set(keep(&mut instance(handle)?.open().groups, Object::new(Group::default())));
         Ok(())
     })
 }

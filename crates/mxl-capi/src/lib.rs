@@ -1,8 +1,8 @@
 //! The C interface of MXL over crate `mxl`: the 42 functions of `libmxl.so.1`, with the structures and numbers of the C++
 //! SDK's headers, so that programs that were linked against that library run on this one.
 //!
-//! `include/mxl/` has headers of our own for those who compile. A handle is a pointer to an [`object::Object`]; every entry
-//! goes through [`border`]: no panic crosses it, and an error becomes its status.
+//! `include/mxl/` has headers of our own for those who compile. A handle is a pointer to an [`mxl_ffi::object::Object`]; every
+//! entry goes through [`mxl_ffi::border`]: no panic crosses it, and an error becomes its status.
 //!
 //! What a C program gives is believed to be what the headers say, except that null pointers, handles of another kind, and
 //! handles that an instance does not know any more when they are released are refused. `unsafe` blocks name this promise
@@ -15,12 +15,9 @@
 //! * `mxlFlowWriterCommitSamples` without open samples is `MXL_ERR_INVALID_ARG`; C++ moves the head to the end of time.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
-mod border;
 mod flow;
 mod group;
 mod instance;
-mod log;
-mod object;
 mod reader;
 mod time;
 mod types;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use mxl::{Domain, Error, FlowInfo, GrainReader, Runtime, SampleReader, Status, Uuid, Wait};
 
-use crate::border::{Outcome, out, status};
-use crate::object::{Kind, Object};
 use crate::types::{BufferSlice, Config, GrainHeader, Info, MultiBufferSlice, RuntimeInfo};
+use mxl_ffi::border::{Outcome, out, status};
+use mxl_ffi::object::{Kind, Object, magics};
 
 /// What `mxlFlowReader` points to.
 pub enum Reader {
@@ -19,7 +19,7 @@ pub enum Reader {
 }
 
 impl Kind for Reader {
-    const MAGIC: u64 = 0x6d78_6c5f_7265_6164;
+    const MAGIC: u64 = magics::READER;
 }
 
 impl Reader {

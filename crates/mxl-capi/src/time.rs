@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mxl::time;
 
-use crate::border::value;
 use crate::types::Rational;
+use mxl_ffi::border::value;
 
 /// `MXL_UNDEFINED_INDEX`.
 const UNDEFINED: u64 = u64::MAX;

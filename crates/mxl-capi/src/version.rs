@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use crate::border::{out, status};
 use crate::types::Version;
+use mxl_ffi::border::{out, status};
 
 /// The C++ SDK's version whose interface this is, and which library answers.
 const FULL: &std::ffi::CStr = c"1.2.0 (ofi-rs)";

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mxl::{GrainInfo, GrainWriter, SampleWriter, Status, Uuid};
 
-use crate::border::{Outcome, out, status};
-use crate::object::{Kind, Object};
 use crate::types::{BufferSlice, Config, GrainHeader, MultiBufferSlice};
+use mxl_ffi::border::{Outcome, out, status};
+use mxl_ffi::object::{Kind, Object, magics};
 
 /// What `mxlFlowWriter` points to.
 pub struct Writer {
@@ -22,7 +22,7 @@ enum Flow {
 }
 
 impl Kind for Writer {
-    const MAGIC: u64 = 0x6d78_6c5f_7772_6974;
+    const MAGIC: u64 = magics::WRITER;
 }
 
 impl Writer {

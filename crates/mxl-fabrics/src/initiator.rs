@@ -1,21 +1,21 @@
 //! The end that sends: a queue for each target, emptied as credits and room allow.
-#![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod peer;
+mod post;
+
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
-use ofi::FiAddr;
 
-use crate::link::{Happened, Link, Memory, OpId};
-use crate::message::{Commit, Message, Remote, VERSION, Why};
-use crate::shape::{self, PIECES, Rings, Span};
-use crate::{Error, Provider, Result, TargetInfo};
+use crate::link::{Happened, Link, OpId};
+use crate::message::{Message, VERSION, Why};
+use crate::{Error, Provider, Result, TargetInfo, shape};
+use peer::{Job, Peer, Sent, What};
+pub use peer::{PeerState, PeerStats, Transfer};
 
 /// How often a target that does not answer is greeted.
 const GREET_EVERY: Duration = Duration::from_millis(250);
-/// How often a slot is asked for again.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long a target may leave a question unanswered before it is greeted anew.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Transfers that wait for one target, at most; older ones are given up.
@@ -25,132 +25,9 @@ const EVENTS: usize = 4096;
 /// How long a wait sleeps between two looks.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What became of a transfer, or of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transfer {
-    /// It is in the target's ring.
-    Done {
-        /// [`TargetInfo::id`].
-        target: u64,
-        /// Grain, or the sample after the last.
-        index: u64,
-    },
-    /// It did not reach the target.
-    Lost {
-        /// [`TargetInfo::id`].
-        target: u64,
-        /// Grain, or the sample after the last.
-        index: u64,
-    },
-    /// The source's writer overwrote it while it was sent: the target was told that the grain is invalid.
-    Torn {
-        /// [`TargetInfo::id`].
-        target: u64,
-        /// Grain, or the sample after the last.
-        index: u64,
-    },
-    /// The target takes transfers from now on.
-    Connected {
-        /// [`TargetInfo::id`].
-        target: u64,
-    },
-    /// It takes none; it is greeted until it does.
-    Disconnected {
-        /// [`TargetInfo::id`].
-        target: u64,
-    },
-}
-
-/// How a target stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PeerState {
-    /// It is greeted, and has not answered.
-    Connecting,
-    /// It takes transfers.
-    Connected,
-    /// It said why it takes none; it is greeted again.
-    Refused(Why),
-}
-
-/// What was counted of a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PeerStats {
-    /// Transfers that arrived.
-    pub done: u64,
-    /// Transfers that did not.
-    pub lost: u64,
-    /// Transfers whose source was overwritten meanwhile.
-    pub torn: u64,
-    /// Bytes that arrived.
-    pub bytes: u64,
-    /// Times that it was connected.
-    pub connected: u64,
-    /// Writes and messages that failed.
-    pub failed: u64,
-}
-
 enum Source {
     Grains(GrainReader),
     Samples(SampleReader),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Grain { start: u16, end: u16, invalid: bool },
-    Samples { count: u64 },
-}
-
-/// A transfer that waits, or of which a part was posted.
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    index: u64,
-    what: What,
-    /// Writes that were posted.
-    posted: usize,
-    /// Its number, once something was posted.
-    number: Option<u64>,
-}
-
-/// A commit of which writes are under way.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    index: u64,
-    /// Samples of the batch; 0 for grains.
-    count: u64,
-    bytes: u64,
-    /// Writes that were posted and have not ended.
-    left: usize,
-    /// All of them were posted.
-    is_posted: bool,
-    /// It had a payload, which may have been torn.
-    is_judged: bool,
-}
-
-struct Peer {
-    info: TargetInfo,
-    addr: Option<FiAddr>,
-    state: PeerState,
-    nonce: u64,
-    token: u64,
-    greet: Instant,
-    grants: HashMap<u64, Remote>,
-    rings: (Remote, u64),
-    until: u64,
-    /// The end of the last batch that was posted, or for which room was asked.
-    position: Option<u64>,
-    /// Since when an answer is waited for, and when the question was last put.
-    asked: Option<(Instant, Instant)>,
-    jobs: VecDeque<Job>,
-    /// Commits whose writes are complete, and whether they are whole.
-    verdicts: VecDeque<(u64, bool)>,
-    /// Operations under way, and the commits that they are writes of; messages are of none.
-    flights: HashMap<OpId, Option<u64>>,
-    sent: BTreeMap<u64, Sent>,
-    number: u64,
-    stats: PeerStats,
 }
 
 /// Sends a flow to targets.
@@ -200,25 +77,7 @@ impl Initiator {
         if self.peers.iter().any(|peer| peer.info.id == info.id) {
             return Err(Error::Exists(info.id));
         }
-        self.peers.push(Peer {
-            info: info.clone(),
-            addr: None,
-            state: PeerState::Connecting,
-            nonce: 0,
-            token: 0,
-            greet: Instant::now(),
-            grants: HashMap::new(),
-            rings: (Remote::default(), 0),
-            until: 0,
-            position: None,
-            asked: None,
-            jobs: VecDeque::new(),
-            verdicts: VecDeque::new(),
-            flights: HashMap::new(),
-            sent: BTreeMap::new(),
-            number: 0,
-            stats: PeerStats::default(),
-        });
+        self.peers.push(Peer::new(info.clone()));
         Ok(())
     }
 
@@ -533,170 +392,5 @@ impl Initiator {
             | Message::Bye { .. }
             | Message::Verdict { .. } => {}
         }
-    }
-
-    /// Posts what waits for a target, as far as there is room.
-    fn pump(&mut self, at: usize) {
-        while self.peers[at].state == PeerState::Connected {
-            match self.step(at) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::debug!(target: "mxl::fabrics", %error, "a target cannot be written");
-                    self.peers[at].stats.failed += 1;
-                    return self.part(at);
-                }
-            }
-        }
-    }
-
-    /// Posts one thing. Whether there may be more.
-    fn step(&mut self, at: usize) -> Result<bool, ofi::Error> {
-        let peer = &mut self.peers[at];
-        let Some(addr) = peer.addr else { return Ok(false) };
-        if let Some(&(number, is_whole)) = peer.verdicts.front() {
-            let message = Message::Verdict { token: peer.token, number, whole: is_whole.into() };
-            let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
-            peer.verdicts.pop_front();
-            peer.flights.insert(op, None);
-            return Ok(true);
-        }
-        let Some(&job) = peer.jobs.front() else { return Ok(false) };
-        match job.what {
-            What::Grain { start, end, invalid } => self.step_grain(at, addr, job, (start, end, invalid)),
-            What::Samples { count } => self.step_samples(at, addr, job, count),
-        }
-    }
-
-    fn step_grain(
-        &mut self,
-        at: usize,
-        addr: FiAddr,
-        job: Job,
-        (start, end, invalid): (u16, u16, bool),
-    ) -> Result<bool, ofi::Error> {
-        let index = job.index;
-        let Source::Grains(reader) = &self.source else { return Ok(false) };
-        let Ok(grain) = reader.read_slices(index, 0, Wait::Not) else {
-            // The source's writer was faster.
-            self.peers[at].jobs.pop_front();
-            self.lose(at, index);
-            return Ok(true);
-        };
-        let source = Memory { addr: grain.as_ptr().cast_mut(), len: grain.len() };
-        let peer = &mut self.peers[at];
-        let Some(&payload) = peer.grants.get(&index) else {
-            // What is under way is of lower indices, or of this one.
-            let floor = peer.sent.values().map(|sent| sent.index).min();
-            return self.ask(at, addr, index, floor.unwrap_or(index).min(index));
-        };
-        let spans = shape::slices(&self.geometry, start, end);
-        let bytes: u64 = spans.iter().map(|span| span.len).sum();
-        let number = peer.number;
-        let is_judged = !invalid && !spans.is_empty();
-        let posted = if !is_judged {
-            self.link.send(addr, &Message::Invalid { token: peer.token, number, index })?
-        } else {
-            let commit = Commit::Grain { number: number as u8, index: index as u16, end };
-            // SAFETY: the slot is mapped as long as the reader, which outlives the link; its writer may change it, which `holds` tells.
-            unsafe { self.link.write(addr, source, payload, &spans, commit.encode())? }
-        };
-        let Some(op) = posted else { return Ok(false) };
-        peer.number += 1;
-        peer.jobs.pop_front();
-        peer.flights.insert(op, Some(number));
-        peer.sent.insert(number, Sent { index, count: 0, bytes, left: 1, is_posted: true, is_judged });
-        let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
-        if end >= slices || invalid {
-            // The target closes the slot when it is complete. Lower ones are given up.
-            peer.grants.retain(|granted, _| *granted > index);
-        }
-        Ok(true)
-    }
-
-    fn step_samples(&mut self, at: usize, addr: FiAddr, job: Job, count: u64) -> Result<bool, ofi::Error> {
-        let Source::Samples(reader) = &self.source else { return Ok(false) };
-        let index = job.index;
-        let Ok(samples) = reader.read(index, count, Wait::Not) else {
-            // A batch of which a part was posted must be ended: with what is there, and told as torn.
-            if job.posted == 0 {
-                self.peers[at].jobs.pop_front();
-                self.lose(at, index);
-                return Ok(true);
-            }
-            self.part(at);
-            return Ok(false);
-        };
-        let stride = samples.stride();
-        let base = reader.base();
-        let source = Memory { addr: base.cast_mut(), len: stride * reader.channels() as usize };
-        let rings = Rings { length: stride as u64 / reader.word(), word: reader.word() };
-        let (channels, start) = (reader.channels(), index - count);
-        let peer = &mut self.peers[at];
-        let (remote, length) = peer.rings;
-        if length / 2 < count {
-            self.peers[at].jobs.pop_front();
-            self.lose(at, index);
-            return Ok(true);
-        }
-        if peer.position != Some(start) || index > peer.until {
-            if !peer.sent.is_empty() {
-                return Ok(false); // room comes with what is under way, and a new position is taken after it
-            }
-            if peer.position != Some(start) {
-                (peer.position, peer.until) = (Some(start), 0);
-            }
-            return self.ask(at, addr, start, start);
-        }
-        let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
-        let parts: Vec<&[Span]> = spans.chunks(PIECES).collect();
-        let Some(part) = parts.get(job.posted) else { return Ok(false) };
-        let number = job.number.unwrap_or(peer.number);
-        let commit = Commit::Samples {
-            number: number as u8,
-            parts: (parts.len() - 1) as u8,
-            index: index as u32,
-            count: count as u16,
-        };
-        // SAFETY: the rings are mapped as long as the reader, which outlives the link; their writer may change them, which `holds` tells.
-        let Some(op) = (unsafe { self.link.write(addr, source, remote, part, commit.encode())? }) else {
-            return Ok(false);
-        };
-        let is_last = job.posted + 1 == parts.len();
-        let sent = Sent { index, count, bytes: 0, left: 0, is_posted: false, is_judged: true };
-        let sent = peer.sent.entry(number).or_insert(sent);
-        sent.bytes += part.iter().map(|span| span.len).sum::<u64>();
-        (sent.left, sent.is_posted) = (sent.left + 1, is_last);
-        peer.flights.insert(op, Some(number));
-        if job.posted == 0 {
-            peer.number += 1;
-        }
-        if is_last {
-            peer.jobs.pop_front();
-            peer.position = Some(index);
-        } else if let Some(job) = peer.jobs.front_mut() {
-            (job.posted, job.number) = (job.posted + 1, Some(number));
-        }
-        Ok(true)
-    }
-
-    /// Asks a target for room. A target that does not answer is lost.
-    fn ask(&mut self, at: usize, addr: FiAddr, index: u64, floor: u64) -> Result<bool, ofi::Error> {
-        let now = Instant::now();
-        let peer = &mut self.peers[at];
-        let is_quiet = peer.sent.is_empty();
-        match peer.asked {
-            Some((since, _)) if is_quiet && now - since > PATIENCE => {
-                self.part(at);
-                return Ok(false);
-            }
-            Some((_, last)) if now - last < ASK_EVERY => return Ok(false),
-            _ => {}
-        }
-        if let Some(op) = self.link.send(addr, &Message::Open { token: peer.token, index, floor })? {
-            peer.asked = Some((peer.asked.map_or(now, |(since, _)| since), now));
-            peer.flights.insert(op, None);
-        }
-        Ok(false)
     }
 }

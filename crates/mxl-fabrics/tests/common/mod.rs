@@ -1,44 +1,17 @@
 //! Domains for a test, and turns of both ends.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+#[path = "../../../mxl/tests/common/folder.rs"]
+mod folder;
+
 use std::time::{Duration, Instant};
 
-use mxl::{Domain, FlowDefinition, Rational};
+pub use folder::Folder;
+use mxl::{FlowDefinition, Rational};
 use mxl_fabrics::{Initiator, Received, Target};
 
 /// Longer than anything takes on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(40);
-
-/// A directory that goes with the test.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let shm = Path::new("/dev/shm");
-        let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = base.join(format!("mxl-fabrics-{}-{count}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub fn domain(&self) -> Domain {
-        Domain::open(&self.0).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Small pictures, many a second.
 pub fn camera() -> FlowDefinition {

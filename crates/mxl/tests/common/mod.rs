@@ -1,44 +1,17 @@
 //! A domain for one test, and a second process that runs the same test.
 #![allow(dead_code, reason = "each test uses a part")]
 
+mod folder;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use mxl::{Domain, FlowDefinition, Rational, Wait};
+pub use folder::Folder;
+use mxl::{FlowDefinition, Rational, Wait};
 
 /// Long, for a loaded machine; tests end when what they wait for happens.
 pub const SOON: Wait = Wait::For(Duration::from_secs(20));
-
-/// A directory that goes with the test.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let shm = Path::new("/dev/shm");
-        let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = base.join(format!("mxl-test-{}-{count}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub fn domain(&self) -> Domain {
-        Domain::open(&self.0).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A picture of 4 lines of 128 bytes, 50 a second: a ring of 10.
 pub fn camera() -> FlowDefinition {

@@ -11,7 +11,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 /// Begins to log, once. A program's own subscriber, if this library is part of it, stays.
-pub(crate) fn init() {
+pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let level = level(&std::env::var("MXL_LOG_LEVEL").unwrap_or_default());

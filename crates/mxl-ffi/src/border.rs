@@ -5,37 +5,52 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mxl::{Error, Status};
 
+/// Nothing there yet: `MXL_ERR_NOT_READY` of the functions between hosts.
+const NOT_READY: c_int = 1029;
+
 /// Why a call fails: a status, and what the log is told.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    status: Status,
-    error: Option<Error>,
+pub struct Failure {
+    status: c_int,
+    error: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Failure {
+    /// A status of the C headers, and the reason.
+    pub fn new(status: c_int, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { status, error: Some(error.into()) }
+    }
+
+    /// A status that says everything.
+    pub const fn silent(status: c_int) -> Self {
+        Self { status, error: None }
+    }
 }
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self { status, error: None }
+        Self::silent(status as c_int)
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { status: error.status(), error: Some(error) }
+        Self::new(error.status() as c_int, error)
     }
 }
 
 /// What the body of a call answers.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub type Outcome<T = ()> = Result<T, Failure>;
 
 /// Runs `body`, and answers its status.
-pub(crate) fn status(body: impl FnOnce() -> Outcome) -> c_int {
+pub fn status(body: impl FnOnce() -> Outcome) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok as c_int,
         Ok(Err(failure)) => {
             if let Some(error) = failure.error {
-                tell(failure.status, &error);
+                tell(failure.status, &*error);
             }
-            failure.status as c_int
+            failure.status
         }
         Err(panic) => {
             panicked(panic);
@@ -45,7 +60,7 @@ pub(crate) fn status(body: impl FnOnce() -> Outcome) -> c_int {
 }
 
 /// Runs `body` for a call that answers no status: a panic becomes `otherwise`.
-pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+pub fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         panicked(panic);
         otherwise
@@ -54,12 +69,18 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
 
 /// Says what a status cannot. Data that is not there yet, or not any more, is everyday.
 #[cold]
-pub(crate) fn tell(status: Status, error: &Error) {
-    match status {
-        Status::TooEarly | Status::TooLate | Status::FlowInvalid | Status::FlowNotFound => {
-            tracing::debug!(%error, "a call answers {status:?}");
-        }
-        _ => tracing::error!(%error, "a call answers {status:?}"),
+pub fn tell(status: c_int, error: &dyn std::error::Error) {
+    const EVERYDAY: [c_int; 5] = [
+        Status::FlowNotFound as c_int,
+        Status::TooLate as c_int,
+        Status::TooEarly as c_int,
+        Status::FlowInvalid as c_int,
+        NOT_READY,
+    ];
+    if EVERYDAY.contains(&status) {
+        tracing::debug!(%error, "a call answers status {status}");
+    } else {
+        tracing::error!(%error, "a call answers status {status}");
     }
 }
 
@@ -76,7 +97,7 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) {
 ///
 /// # Errors
 /// [`Status::InvalidArg`] for null, and for what is no UTF-8.
-pub(crate) fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
+pub fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Status::InvalidArg.into());
     }
@@ -89,13 +110,13 @@ pub(crate) fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
 ///
 /// # Errors
 /// [`Status::InvalidArg`] for null.
-pub(crate) fn out<T>(pointer: *mut T) -> Outcome<Out<T>> {
+pub fn out<T>(pointer: *mut T) -> Outcome<Out<T>> {
     if pointer.is_null() { Err(Status::InvalidArg.into()) } else { Ok(Out(pointer)) }
 }
 
 /// A place of the caller's that is not null.
-#[derive(Debug)]
-pub(crate) struct Out<T>(*mut T);
+#[derive(Clone, Copy, Debug)]
+pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// Writes it, whatever was there.
@@ -106,7 +127,7 @@ impl<T> Out<T> {
 }
 
 /// Writes an answer that the caller may not want.
-pub(crate) fn maybe<T>(pointer: *mut T, value: T) {
+pub fn maybe<T>(pointer: *mut T, value: T) {
     if let Ok(place) = out(pointer) {
         place.set(value);
     }

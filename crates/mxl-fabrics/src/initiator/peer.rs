@@ -1,0 +1,157 @@
+//! What an initiator knows of one target: how it stands, what waits for it, what is under way.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use ofi::FiAddr;
+
+use crate::TargetInfo;
+use crate::link::OpId;
+use crate::message::{Remote, Why};
+
+/// What became of a transfer, or of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transfer {
+    /// It is in the target's ring.
+    Done {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// It did not reach the target.
+    Lost {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// The source's writer overwrote it while it was sent: the target was told that the grain is invalid.
+    Torn {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the sample after the last.
+        index: u64,
+    },
+    /// The target takes transfers from now on.
+    Connected {
+        /// [`TargetInfo::id`].
+        target: u64,
+    },
+    /// It takes none; it is greeted until it does.
+    Disconnected {
+        /// [`TargetInfo::id`].
+        target: u64,
+    },
+}
+
+/// How a target stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerState {
+    /// It is greeted, and has not answered.
+    Connecting,
+    /// It takes transfers.
+    Connected,
+    /// It said why it takes none; it is greeted again.
+    Refused(Why),
+}
+
+/// What was counted of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerStats {
+    /// Transfers that arrived.
+    pub done: u64,
+    /// Transfers that did not.
+    pub lost: u64,
+    /// Transfers whose source was overwritten meanwhile.
+    pub torn: u64,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Times that it was connected.
+    pub connected: u64,
+    /// Writes and messages that failed.
+    pub failed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Grain { start: u16, end: u16, invalid: bool },
+    Samples { count: u64 },
+}
+
+/// A transfer that waits, or of which a part was posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub index: u64,
+    pub what: What,
+    /// Writes that were posted.
+    pub posted: usize,
+    /// Its number, once something was posted.
+    pub number: Option<u64>,
+}
+
+/// A commit of which writes are under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub index: u64,
+    /// Samples of the batch; 0 for grains.
+    pub count: u64,
+    pub bytes: u64,
+    /// Writes that were posted and have not ended.
+    pub left: usize,
+    /// All of them were posted.
+    pub is_posted: bool,
+    /// It had a payload, which may have been torn.
+    pub is_judged: bool,
+}
+
+pub(super) struct Peer {
+    pub info: TargetInfo,
+    pub addr: Option<FiAddr>,
+    pub state: PeerState,
+    pub nonce: u64,
+    pub token: u64,
+    pub greet: Instant,
+    pub grants: HashMap<u64, Remote>,
+    pub rings: (Remote, u64),
+    pub until: u64,
+    /// The end of the last batch that was posted, or for which room was asked.
+    pub position: Option<u64>,
+    /// Since when an answer is waited for, and when the question was last put.
+    pub asked: Option<(Instant, Instant)>,
+    pub jobs: VecDeque<Job>,
+    /// Commits whose writes are complete, and whether they are whole.
+    pub verdicts: VecDeque<(u64, bool)>,
+    /// Operations under way, and the commits that they are writes of; messages are of none.
+    pub flights: HashMap<OpId, Option<u64>>,
+    pub sent: BTreeMap<u64, Sent>,
+    pub number: u64,
+    pub stats: PeerStats,
+}
+
+impl Peer {
+    pub fn new(info: TargetInfo) -> Self {
+        Self {
+            info,
+            addr: None,
+            state: PeerState::Connecting,
+            nonce: 0,
+            token: 0,
+            greet: Instant::now(),
+            grants: HashMap::new(),
+            rings: (Remote::default(), 0),
+            until: 0,
+            position: None,
+            asked: None,
+            jobs: VecDeque::new(),
+            verdicts: VecDeque::new(),
+            flights: HashMap::new(),
+            sent: BTreeMap::new(),
+            number: 0,
+            stats: PeerStats::default(),
+        }
+    }
+}
