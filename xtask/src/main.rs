@@ -127,7 +127,7 @@ enum Command {
         /// Where to: libraries go to `lib`, tools to `bin`, pages to `share`.
         #[arg(long)]
         prefix: std::path::PathBuf,
-        /// The media exchange layer instead: libmxl.so.1, its headers, its pkg-config file and its programs.
+        /// The media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, their pkg-config files and programs.
         #[arg(long)]
         mxl: bool,
         /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. Its headers are found by NIXL_INCLUDE.

@@ -7,15 +7,33 @@ use crate::StepResult;
 use crate::capi::{built, copy, symlink};
 use crate::step::{Outcome, cargo, root, run};
 
-/// The name that programs are linked against.
-const SONAME: &str = "libmxl.so.1";
+/// A library: what cargo calls its package, what programs call it, and what its pkg-config file says.
+struct Library {
+    package: &'static str,
+    name: &'static str,
+    description: &'static str,
+    requires: &'static str,
+}
+
+const LIBRARIES: [Library; 2] = [
+    Library { package: "mxl-capi", name: "mxl", description: "Media eXchange Layer, in Rust", requires: "" },
+    Library {
+        package: "mxl-fabrics-capi",
+        name: "mxl-fabrics",
+        description: "Media eXchange Layer between hosts, in Rust",
+        requires: "Requires: libmxl\n",
+    },
+];
 /// The interface that `mxlGetVersion` answers.
 const INTERFACE: &str = "1.2.0";
-const TOOLS: [&str; 3] = ["mxl-info", "mxl-generate", "mxl-view"];
+const TOOLS: [&str; 5] = ["mxl-info", "mxl-generate", "mxl-view", "mxl-fabrics-info", "mxl-fabrics-demo"];
 
-/// `cargo xtask install --mxl`: the library, headers of our own, a pkg-config file and the programs, under a prefix.
+/// `cargo xtask install --mxl`: the libraries, headers of our own, pkg-config files and the programs, under a prefix.
 pub fn install(prefix: &Path) -> StepResult {
-    run(&mut cargo(&["build", "--quiet", "--release", "--package", "mxl-capi", "--package", "mxl-tools"]))?;
+    let packages = LIBRARIES.map(|library| library.package).into_iter().chain(["mxl-tools", "mxl-fabrics"]);
+    let mut build = cargo(&["build", "--quiet", "--release"]);
+    build.args(packages.flat_map(|package| ["--package", package]));
+    run(&mut build)?;
     let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
     install_from(&built(true), &prefix)?;
     println!("installed into {}", prefix.display());
@@ -29,23 +47,32 @@ fn install_from(built: &Path, prefix: &Path) -> Result<(), String> {
     for folder in [&pkgconfig, &include, &bin] {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    copy(&built.join("libmxl_capi.so"), &lib.join(SONAME))?;
-    symlink(SONAME, &lib.join("libmxl.so"))?;
     for tool in TOOLS {
         copy(&built.join(tool), &bin.join(tool))?;
     }
-    let headers = root().join("crates/mxl-capi/include/mxl");
-    for entry in fs::read_dir(&headers).map_err(|error| format!("{}: {error}", headers.display()))?.flatten()
-    {
-        copy(&entry.path(), &include.join(entry.file_name()))?;
+    for Library { package, name, description, requires } in LIBRARIES {
+        let soname = format!("lib{name}.so.1");
+        copy(&built.join(file(package)), &lib.join(&soname))?;
+        symlink(&soname, &lib.join(format!("lib{name}.so")))?;
+        let headers = root().join("crates").join(package).join("include/mxl");
+        let entries = fs::read_dir(&headers).map_err(|error| format!("{}: {error}", headers.display()))?;
+        for entry in entries.flatten() {
+            copy(&entry.path(), &include.join(entry.file_name()))?;
+        }
+        let text = format!(
+            "prefix={}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\nName: lib{name}\n\
+             Description: {description}\nURL: https://github.com/ofi-rs/ofi\nVersion: {INTERFACE}\n{requires}\
+             Libs: -L${{libdir}} -l{name}\nCflags: -I${{includedir}}\n",
+            prefix.display()
+        );
+        fs::write(pkgconfig.join(format!("lib{name}.pc")), text).map_err(|error| error.to_string())?;
     }
-    let text = format!(
-        "prefix={}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\nName: libmxl\n\
-         Description: Media eXchange Layer, in Rust\nURL: https://github.com/ofi-rs/ofi\nVersion: {INTERFACE}\n\
-         Libs: -L${{libdir}} -lmxl\nCflags: -I${{includedir}}\n",
-        prefix.display()
-    );
-    fs::write(pkgconfig.join("libmxl.pc"), text).map_err(|error| error.to_string())
+    Ok(())
+}
+
+/// What cargo calls a package's library.
+fn file(package: &str) -> String {
+    format!("lib{}.so", package.replace('-', "_"))
 }
 
 #[cfg(test)]
@@ -57,18 +84,26 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-mxl-{}", std::process::id()));
         let prefix = folder.join("prefix");
         fs::create_dir_all(&folder).unwrap();
-        for file in TOOLS.into_iter().chain(["libmxl_capi.so"]) {
-            fs::write(folder.join(file), "a library").unwrap();
+        for tool in TOOLS {
+            fs::write(folder.join(tool), "a program").unwrap();
+        }
+        for library in LIBRARIES {
+            fs::write(folder.join(file(library.package)), library.name).unwrap();
         }
         install_from(&folder, &prefix).unwrap();
         install_from(&folder, &prefix).unwrap();
-        assert_eq!(fs::read_to_string(prefix.join("lib/libmxl.so")).unwrap(), "a library");
-        for header in ["dataformat", "flow", "flowinfo", "mxl", "platform", "rational", "time", "version"] {
+        for header in
+            ["dataformat", "fabrics", "flow", "flowinfo", "mxl", "platform", "rational", "time", "version"]
+        {
             assert!(prefix.join(format!("include/mxl/{header}.h")).exists(), "{header}");
         }
         assert!(TOOLS.iter().all(|tool| prefix.join("bin").join(tool).exists()));
-        let text = fs::read_to_string(prefix.join("lib/pkgconfig/libmxl.pc")).unwrap();
-        assert!(text.contains("-lmxl") && text.contains(&prefix.display().to_string()), "{text}");
+        for Library { name, requires, .. } in LIBRARIES {
+            assert_eq!(fs::read_to_string(prefix.join(format!("lib/lib{name}.so"))).unwrap(), name);
+            let text = fs::read_to_string(prefix.join(format!("lib/pkgconfig/lib{name}.pc"))).unwrap();
+            assert!(text.contains(&format!("-l{name}\n")) && text.contains(requires), "{text}");
+            assert!(text.contains(&prefix.display().to_string()), "{text}");
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

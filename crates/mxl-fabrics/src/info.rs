@@ -23,6 +23,8 @@ pub struct TargetInfo {
     pub address: Vec<u8>,
     /// Memory that may be written, as the C++ SDK lists it. Ours grants memory when it is written.
     pub regions: Vec<RegionInfo>,
+    /// Where the C++ SDK's initiators put samples: entries, and the bytes of each. Ours go into the rings.
+    pub bounce: Option<(u64, u64)>,
     /// The protocol of this library that the target speaks; `None` for one of the C++ SDK.
     pub version: Option<u16>,
 }
@@ -91,7 +93,15 @@ impl TargetInfo {
                 Some(version.ok_or_else(|| bad("ofi.version is no number of a version"))?)
             }
         };
+        let bounce = match root.get("bounceBufferInfo") {
+            None => None,
+            Some(bounce) => {
+                let bounce = bounce.as_object().ok_or_else(|| bad("bounceBufferInfo is no object"))?;
+                Some((number(bounce, "entryCount")?, number(bounce, "entrySize")?))
+            }
+        };
         Ok(Self {
+            bounce,
             id: number(root, "id")?,
             provider: text(root, "provider")?.parse().map_err(|error: Error| bad(error.to_string()))?,
             format: format.ok_or_else(|| bad("addressFormat is no number of a format"))?,
@@ -111,6 +121,10 @@ impl TargetInfo {
             "provider": self.provider.name(),
             "regions": self.regions.iter().map(region).collect::<Vec<_>>(),
         });
+        if let Some((count, size)) = self.bounce {
+            root["bounceBufferInfo"] =
+                json!({ "entryCount": count.to_string(), "entrySize": size.to_string() });
+        }
         if let Some(version) = self.version {
             root["ofi"] = json!({ "version": version });
         }
@@ -148,6 +162,10 @@ mod tests {
         assert_eq!(info.regions, [RegionInfo { addr: 0, len: 5_537_792, rkey: 10_160_052_299_842_048_269 }]);
         assert_eq!(info.to_json(), OF_CPP);
         assert!(info.check().unwrap_err().to_string().contains("C++ SDK"));
+        let audio = r#""bounceBufferInfo":{"entryCount":"41","entrySize":"3856"},"fabricAddress""#;
+        let audio = OF_CPP.replacen(r#""fabricAddress""#, audio, 1);
+        let info = TargetInfo::parse(&audio).unwrap();
+        assert_eq!((info.bounce, info.to_json()), (Some((41, 3856)), audio));
     }
 
     #[test]

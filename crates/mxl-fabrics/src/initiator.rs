@@ -114,13 +114,26 @@ impl Initiator {
     /// # Errors
     /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, or `start` beyond `end`.
     pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
+        self.send_slices_from(index, start, end, end)
+    }
+
+    /// As [`send_slices`](Self::send_slices), and takes the slices as they lie in the slot: the caller knows what they are
+    /// worth, whatever the source's writer has published of the grain.
+    ///
+    /// # Errors
+    /// [`Error::Flow`] if the slot is not the grain's; otherwise as there.
+    pub fn send_unpublished_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
+        self.send_slices_from(index, start, end, 0)
+    }
+
+    fn send_slices_from(&mut self, index: u64, start: u16, end: u16, published: u16) -> Result<()> {
         let Source::Grains(reader) = &self.source else {
             return Err(Error::Argument("the flow has samples, no grains".into()));
         };
         if start > end {
             return Err(Error::Argument(format!("slices {start} to {end}")));
         }
-        let grain = reader.read_slices(index, end, Wait::Not)?.info();
+        let grain = reader.read_slices(index, published, Wait::Not)?.info();
         let end = end.min(grain.total_slices);
         self.queue(Job {
             index,
@@ -145,22 +158,41 @@ impl Initiator {
     /// [`Error::Flow`] if they are not there; [`Error::Argument`] for a flow of grains, no samples or too many, or more channels
     /// than one batch can carry.
     pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
+        let reader = self.check_samples(count)?;
+        if count > index {
+            return Err(Error::Argument(format!("{count} samples before {index}")));
+        }
+        reader.read(index, count, Wait::Not)?;
+        self.queue(Job { index, what: What::Samples { count, published: true }, posted: 0, number: None });
+        Ok(())
+    }
+
+    /// As [`send_samples`](Self::send_samples), and takes the samples as they lie in the rings: the caller knows what they are
+    /// worth, whatever the source's writer has published.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as there.
+    pub fn send_unpublished_samples(&mut self, index: u64, count: u64) -> Result<()> {
+        self.check_samples(count)?;
+        self.queue(Job { index, what: What::Samples { count, published: false }, posted: 0, number: None });
+        Ok(())
+    }
+
+    /// The source, if a batch may have so many samples.
+    fn check_samples(&self, count: u64) -> Result<&SampleReader> {
         let Source::Samples(reader) = &self.source else {
             return Err(Error::Argument("the flow has grains, no samples".into()));
         };
-        if count == 0 || count > u64::from(u16::MAX) || count > index {
-            return Err(Error::Argument(format!("{count} samples before {index}")));
+        let most = reader.max_read().min(u16::MAX.into());
+        if count == 0 || count > most {
+            return Err(Error::Argument(format!("{count} samples; a batch has 1 to {most}")));
         }
         // In the worst case a channel's window is three pieces.
         if !shape::fits(reader.channels() as usize * 3) {
-            return Err(Error::Argument(format!(
-                "{} channels are more than a batch carries",
-                reader.channels()
-            )));
+            let channels = reader.channels();
+            return Err(Error::Argument(format!("{channels} channels are more than a batch carries")));
         }
-        reader.read(index, count, Wait::Not)?;
-        self.queue(Job { index, what: What::Samples { count }, posted: 0, number: None });
-        Ok(())
+        Ok(reader)
     }
 
     fn queue(&mut self, job: Job) {
@@ -208,6 +240,11 @@ impl Initiator {
         Ok(was_busy)
     }
 
+    /// Whether all targets are connected and nothing waits or is under way.
+    pub fn is_idle(&self) -> bool {
+        self.peers.iter().all(|peer| peer.state == PeerState::Connected && peer.is_idle())
+    }
+
     /// The oldest event that was not fetched.
     pub fn event(&mut self) -> Option<Transfer> {
         self.events.pop_front()
@@ -218,9 +255,7 @@ impl Initiator {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
-        let is_idle =
-            |peer: &Peer| peer.jobs.is_empty() && peer.flights.is_empty() && peer.verdicts.is_empty();
-        self.wait(timeout, |this| this.peers.iter().all(is_idle))
+        self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
     }
 
     /// Polls until all targets are connected. Whether that was within the time.
@@ -229,6 +264,14 @@ impl Initiator {
     /// As [`poll`](Self::poll).
     pub fn connect(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, |this| this.peers.iter().all(|peer| peer.state == PeerState::Connected))
+    }
+
+    /// Polls until [`is_idle`](Self::is_idle). Whether that was within the time.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn settle(&mut self, timeout: Duration) -> Result<bool> {
+        self.wait(timeout, Self::is_idle)
     }
 
     fn wait(&mut self, timeout: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {

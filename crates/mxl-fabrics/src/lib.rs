@@ -30,6 +30,7 @@ pub mod demo;
 mod error;
 mod info;
 mod initiator;
+pub mod interfaces;
 mod link;
 pub mod message;
 mod provider;

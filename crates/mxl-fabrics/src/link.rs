@@ -23,6 +23,10 @@ const RECEIVES: usize = 32;
 /// Entries of one queue read.
 const BATCH: usize = 16;
 
+/// What registrations may need.
+pub(crate) const MR_MODE: MrMode =
+    MrMode::VIRT_ADDR.union(MrMode::ALLOCATED).union(MrMode::PROV_KEY).union(MrMode::LOCAL);
+
 /// Names an operation of this end.
 pub(crate) type OpId = u64;
 
@@ -95,7 +99,7 @@ impl Link {
         wanted.ep_attr.ep_type = EpType::Rdm;
         wanted.caps = Caps::MSG | Caps::RMA;
         wanted.domain_attr.threading = Threading::Safe;
-        wanted.domain_attr.mr_mode = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL;
+        wanted.domain_attr.mr_mode = MR_MODE;
         let is_bound = node.is_some() || service.is_some();
         let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
         let infos = ofi::getinfo(Version::API, node, service, flags, Some(&hints))

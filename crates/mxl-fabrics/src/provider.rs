@@ -22,7 +22,8 @@ pub enum Provider {
 }
 
 impl Provider {
-    const ALL: [Self; 5] = [Self::Tcp, Self::Verbs, Self::Efa, Self::Shm, Self::Udp];
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Verbs, Self::Efa, Self::Shm, Self::Udp];
 
     /// As it is written in a target info.
     pub const fn name(self) -> &'static str {

@@ -160,7 +160,8 @@ impl Target {
         let id = id.map_or_else(random, Ok)?;
         // Memory is granted to an initiator that was taken: the list is of those who need no grants.
         let regions: Vec<RegionInfo> = Vec::new();
-        let info = TargetInfo { id, provider, format, address, regions, version: Some(VERSION) };
+        let info =
+            TargetInfo { id, provider, format, address, regions, bounce: None, version: Some(VERSION) };
         Ok(Self {
             peer: None,
             link,
@@ -410,10 +411,11 @@ impl Target {
                 }
                 _ => None,
             },
-            Ring::Samples(_) => match Commit::of_samples(data) {
+            Ring::Samples(writer) => match Commit::of_samples(data) {
                 Commit::Samples { number, parts, index, count } => {
                     let index = widen(self.expected.unwrap_or(0), index.into(), 32);
-                    let is_inside = index <= peer.until && u64::from(count) <= index && count > 0;
+                    let is_inside =
+                        index <= peer.until && u64::from(count) <= writer.max_write() && count > 0;
                     let parts = u32::from(parts) + 1;
                     let pending = Pending {
                         index,
@@ -506,7 +508,7 @@ impl Target {
                         peer.until = until;
                         peer.outbox.push_back(Message::Room { token: peer.token, until });
                     }
-                    let start = index - amount;
+                    let start = index.saturating_sub(amount);
                     if let Some(first) = self.expected.filter(|expected| *expected < start) {
                         self.lost(first, start - first);
                     }

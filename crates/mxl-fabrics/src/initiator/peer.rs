@@ -79,7 +79,7 @@ pub struct PeerStats {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Grain { start: u16, end: u16, invalid: bool },
-    Samples { count: u64 },
+    Samples { count: u64, published: bool },
 }
 
 /// A transfer that waits, or of which a part was posted.
@@ -153,5 +153,10 @@ impl Peer {
             number: 0,
             stats: PeerStats::default(),
         }
+    }
+
+    /// Whether nothing waits for it or is under way.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.flights.is_empty() && self.verdicts.is_empty()
     }
 }

@@ -45,7 +45,7 @@ impl Initiator {
         let Some(&job) = peer.jobs.front() else { return Ok(false) };
         match job.what {
             What::Grain { start, end, invalid } => self.step_grain(at, addr, job, (start, end, invalid)),
-            What::Samples { count } => self.step_samples(at, addr, job, count),
+            What::Samples { count, published } => self.step_samples(at, addr, job, (count, published)),
         }
     }
 
@@ -95,10 +95,16 @@ impl Initiator {
         Ok(true)
     }
 
-    fn step_samples(&mut self, at: usize, addr: FiAddr, job: Job, count: u64) -> Result<bool, ofi::Error> {
+    fn step_samples(
+        &mut self,
+        at: usize,
+        addr: FiAddr,
+        job: Job,
+        (count, published): (u64, bool),
+    ) -> Result<bool, ofi::Error> {
         let Source::Samples(reader) = &self.source else { return Ok(false) };
         let index = job.index;
-        let Ok(samples) = reader.read(index, count, Wait::Not) else {
+        if published && reader.read(index, count, Wait::Not).is_err() {
             // A batch of which a part was posted must be ended: with what is there, and told as torn.
             if job.posted == 0 {
                 self.peers[at].jobs.pop_front();
@@ -107,12 +113,12 @@ impl Initiator {
             }
             self.part(at);
             return Ok(false);
-        };
-        let stride = samples.stride();
+        }
+        let stride = reader.stride();
         let base = reader.base();
         let source = Memory { addr: base.cast_mut(), len: stride * reader.channels() as usize };
         let rings = Rings { length: stride as u64 / reader.word(), word: reader.word() };
-        let (channels, start) = (reader.channels(), index - count);
+        let (channels, start) = (reader.channels(), index.saturating_sub(count));
         let peer = &mut self.peers[at];
         let (remote, length) = peer.rings;
         if length / 2 < count {

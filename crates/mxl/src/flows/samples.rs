@@ -115,6 +115,11 @@ impl SampleReader {
         self.ring.word
     }
 
+    /// Bytes from a channel's ring to the next one's.
+    pub fn stride(&self) -> usize {
+        (self.ring.length * self.ring.word) as usize
+    }
+
     /// Samples that one read takes, at most.
     pub fn max_read(&self) -> u64 {
         self.ring.length / 2

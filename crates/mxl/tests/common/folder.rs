@@ -1,4 +1,5 @@
 //! A domain for one test; tests of other crates take this file too.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,194 @@
+/*
+ * Flows between hosts: an initiator writes a flow into the rings of targets.
+ *
+ * Both ends must be this library. Objects of one instance may be used by several threads; each call holds its object.
+ */
+#ifndef MXL_FABRICS_H
+#define MXL_FABRICS_H
+
+#include <mxl/flow.h>
+#include <mxl/mxl.h>
+#include <mxl/platform.h>
+
+/* What every field called version has. */
+#define MXL_FABRICS_API_VERSION 0
+#define MXL_FABRICS_FLAG(n) (1 << (n))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mxlFabricsInstance_t *mxlFabricsInstance;
+typedef struct mxlFabricsTarget_t *mxlFabricsTarget;
+typedef struct mxlFabricsTargetInfo_t *mxlFabricsTargetInfo;
+typedef struct mxlFabricsInitiator_t *mxlFabricsInitiator;
+
+typedef enum mxlFabricsProvider_t {
+	/* In queries only. */
+	MXL_FABRICS_PROVIDER_ANY = 0,
+	/* Reliable transfer over IP: UDP datagrams. */
+	MXL_FABRICS_PROVIDER_TCP = 1,
+	MXL_FABRICS_PROVIDER_VERBS = 2,
+	MXL_FABRICS_PROVIDER_EFA = 3,
+	/* Processes of one host. */
+	MXL_FABRICS_PROVIDER_SHM = 4,
+	/* As TCP; not in the C++ SDK. */
+	MXL_FABRICS_PROVIDER_UDP = 5,
+} mxlFabricsProvider;
+
+typedef struct mxlFabricsEndpointAddress_t {
+	/* An address of this host; over shared memory a name, or with a service a part of it. */
+	char const *node;
+	/* A port. Null or "0": any. */
+	char const *service;
+} mxlFabricsEndpointAddress;
+
+typedef enum mxlFabricsInterfaceCapFlags_t {
+	MXL_FABRICS_IFACE_CAP_BLOCKING_OPERATIONS = MXL_FABRICS_FLAG(0),
+	/* Targets and initiators are set up with this. */
+	MXL_FABRICS_IFACE_CAP_REMOTE_WRITE = MXL_FABRICS_FLAG(1),
+	/* Alone it is refused: MXL_ERR_NO_FABRIC. */
+	MXL_FABRICS_IFACE_CAP_SEND_RECEIVE = MXL_FABRICS_FLAG(2),
+} mxlFabricsInterfaceCapFlags;
+
+typedef struct mxlFabricsInterfaceCaps_t {
+	int version;
+	uint64_t flags;
+	/* Bytes; said by mxlFabricsGetInterfaces, not looked at elsewhere. */
+	uint64_t maxMessageSize;
+} mxlFabricsInterfaceCaps;
+
+typedef struct mxlFabricsInterfaceConfig_t {
+	int version;
+	mxlFabricsProvider provider;
+	mxlFabricsInterfaceCaps caps;
+	mxlFabricsEndpointAddress address;
+	/* An object of JSON; said by mxlFabricsGetInterfaces, not looked at elsewhere. */
+	char const *attr;
+} mxlFabricsInterfaceConfig;
+
+typedef struct mxlFabricsInterfaceList_t mxlFabricsInterfaceList;
+struct mxlFabricsInterfaceList_t {
+	mxlFabricsInterfaceList *next;
+	mxlFabricsInterfaceConfig interface;
+};
+
+typedef struct mxlFabricsTargetConfig_t {
+	int version;
+	mxlFabricsInterfaceConfig interface;
+	/* Of the flow that initiators write. The target opens the flow for itself. */
+	mxlFlowWriter writer;
+} mxlFabricsTargetConfig;
+
+typedef struct mxlFabricsInitiatorConfig_t {
+	int version;
+	mxlFabricsInterfaceConfig interface;
+	/* Of the flow that is sent. The initiator opens the flow for itself. */
+	mxlFlowReader reader;
+} mxlFabricsInitiatorConfig;
+
+/* Options may be null. */
+MXL_EXPORT
+mxlStatus mxlFabricsCreateInstance(mxlInstance in_instance, char const *options, mxlFabricsInstance *out_fabricsInstance);
+
+/* What it has goes too. */
+MXL_EXPORT
+mxlStatus mxlFabricsDestroyInstance(mxlFabricsInstance in_instance);
+
+/* What this host can be reached by, of a query's provider and node; of all, if the query is null or leaves them open. */
+MXL_EXPORT
+mxlStatus mxlFabricsGetInterfaces(mxlFabricsInstance in_instance, mxlFabricsInterfaceConfig const *in_query,
+				  mxlFabricsInterfaceList **out_list);
+
+MXL_EXPORT
+mxlStatus mxlFabricsFreeInterfaceList(mxlFabricsInterfaceList *interfaceList);
+
+MXL_EXPORT
+mxlStatus mxlFabricsCreateTarget(mxlFabricsInstance in_fabricsInstance, mxlFabricsTarget *out_target);
+
+MXL_EXPORT
+mxlStatus mxlFabricsDestroyTarget(mxlFabricsInstance in_fabricsInstance, mxlFabricsTarget in_target);
+
+/* Answers where the target is; the info is freed by mxlFabricsFreeTargetInfo. Options: {"cqDepth": N}, N from 1 on, or null. */
+MXL_EXPORT
+mxlStatus mxlFabricsTargetSetup(mxlFabricsTarget in_target, mxlFabricsTargetConfig const *in_config, char const *in_options,
+				mxlFabricsTargetInfo *out_info);
+
+/*
+ * The index of the oldest grain of which something arrived since the last call, or MXL_ERR_NOT_READY. It is committed already: a
+ * reader of the flow sees it. Targets make progress in these calls only.
+ */
+MXL_EXPORT
+mxlStatus mxlFabricsTargetReadGrainNonBlocking(mxlFabricsTarget in_target, uint64_t *out_grainIndex);
+
+/* As above, for so many milliseconds at most. */
+MXL_EXPORT
+mxlStatus mxlFabricsTargetReadGrain(mxlFabricsTarget in_target, uint16_t in_timeoutMs, uint64_t *out_entryIndex);
+
+/* The oldest batch of samples that arrived since the last call: `count` samples before `headIndex`. */
+MXL_EXPORT
+mxlStatus mxlFabricsTargetReadSamplesNonBlocking(mxlFabricsTarget in_target, uint64_t *out_headIndex, size_t *out_count);
+
+MXL_EXPORT
+mxlStatus mxlFabricsTargetReadSamples(mxlFabricsTarget in_target, uint16_t in_timeoutMs, uint64_t *out_headIndex,
+				      size_t *out_count);
+
+MXL_EXPORT
+mxlStatus mxlFabricsCreateInitiator(mxlFabricsInstance in_fabricsInstance, mxlFabricsInitiator *out_initiator);
+
+MXL_EXPORT
+mxlStatus mxlFabricsDestroyInitiator(mxlFabricsInstance in_fabricsInstance, mxlFabricsInitiator in_initiator);
+
+/* Options may be null. */
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorSetup(mxlFabricsInitiator in_initiator, mxlFabricsInitiatorConfig const *in_config,
+				   char const *in_options);
+
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorAddTarget(mxlFabricsInitiator in_initiator, mxlFabricsTargetInfo in_targetInfo);
+
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorRemoveTarget(mxlFabricsInitiator in_initiator, mxlFabricsTargetInfo in_targetInfo);
+
+/*
+ * Hands slices start..end of a grain to all targets that are connected, as they lie in the ring; 0..0 says that the grain is
+ * invalid. Never waits. The progress calls send it.
+ */
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorTransferGrain(mxlFabricsInitiator in_initiator, uint64_t in_grainIndex, uint16_t in_startSlice,
+					   uint16_t in_endSlice);
+
+/* Hands the `count` samples before `headIndex` to all targets that are connected. */
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorTransferSamples(mxlFabricsInitiator in_initiator, uint64_t in_headIndex, size_t in_count);
+
+/* MXL_STATUS_OK once all targets are connected and have what they were sent; otherwise MXL_ERR_NOT_READY. */
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorMakeProgressNonBlocking(mxlFabricsInitiator in_initiator);
+
+/* As above, for so many milliseconds at most. */
+MXL_EXPORT
+mxlStatus mxlFabricsInitiatorMakeProgressBlocking(mxlFabricsInitiator in_initiator, uint16_t in_timeoutMs);
+
+/* any, tcp, verbs, efa, shm, udp. */
+MXL_EXPORT
+mxlStatus mxlFabricsProviderFromString(char const *in_string, mxlFabricsProvider *out_provider);
+
+/* A null buffer is answered with the size that is needed; one that is too small with MXL_ERR_STRLEN. So are infos. */
+MXL_EXPORT
+mxlStatus mxlFabricsProviderToString(mxlFabricsProvider in_provider, char *out_string, size_t *in_stringSize);
+
+MXL_EXPORT
+mxlStatus mxlFabricsTargetInfoToString(mxlFabricsTargetInfo in_targetInfo, char *out_string, size_t *in_stringSize);
+
+MXL_EXPORT
+mxlStatus mxlFabricsTargetInfoFromString(char const *in_string, mxlFabricsTargetInfo *out_targetInfo);
+
+MXL_EXPORT
+mxlStatus mxlFabricsFreeTargetInfo(mxlFabricsTargetInfo in_info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

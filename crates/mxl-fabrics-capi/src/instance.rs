@@ -1,0 +1,134 @@
+//! An instance: the targets and initiators of a program.
+
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mxl::Status;
+use mxl_ffi::border::{Outcome, out, status};
+use mxl_ffi::log;
+use mxl_ffi::object::{self, Kind, Object, magics};
+
+use crate::initiator::Initiator;
+use crate::target::Target;
+
+/// What `mxlFabricsInstance` points to.
+#[derive(Default)]
+pub struct Instance {
+    targets: List<Target>,
+    initiators: List<Initiator>,
+}
+
+impl Kind for Instance {
+    const MAGIC: u64 = 0x6d78_6c66_5f69_6e73;
+}
+
+/// What was made and not destroyed.
+struct List<T>(Mutex<Vec<Arc<Object<T>>>>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Kind + Default> List<T> {
+    fn make(&self) -> *const Object<T> {
+        let object = Arc::new(Object::new(T::default()));
+        let handle = Arc::as_ptr(&object);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(object);
+        handle
+    }
+
+    /// Takes one out. It goes when the caller drops it, outside the lock.
+    fn take(&self, handle: *const Object<T>) -> Outcome<Arc<Object<T>>> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Compared only: an unknown handle may lead anywhere.
+        let found = list.iter().position(|object| std::ptr::eq(Arc::as_ptr(object), handle));
+        Ok(list.swap_remove(found.ok_or(Status::InvalidArg)?))
+    }
+}
+
+/// An instance of C's.
+///
+/// # Errors
+/// [`Status::InvalidArg`] for null and for what is none.
+pub(crate) fn instance<'a>(handle: *const Object<Instance>) -> Outcome<&'a Instance> {
+    Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
+}
+
+/// `mxlFabricsCreateInstance`. There are no options.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsCreateInstance(
+    mxl: *const u8,
+    _options: *const c_char,
+    made: *mut *const Object<Instance>,
+) -> c_int {
+    log::init();
+    status(|| {
+        let place = out(made)?;
+        if !object::is(mxl, magics::INSTANCE) {
+            return Err(Status::InvalidArg.into());
+        }
+        place.set(Box::into_raw(Box::new(Object::new(Instance::default()))).cast_const());
+        Ok(())
+    })
+}
+
+/// `mxlFabricsDestroyInstance`. Its targets and initiators go too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsDestroyInstance(handle: *const Object<Instance>) -> c_int {
+    status(|| {
+        instance(handle)?;
+        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it now.
+        drop(unsafe { Box::from_raw(handle.cast_mut()) });
+        Ok(())
+    })
+}
+
+/// `mxlFabricsCreateTarget`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsCreateTarget(
+    handle: *const Object<Instance>,
+    made: *mut *const Object<Target>,
+) -> c_int {
+    status(|| {
+        out(made)?.set(instance(handle)?.targets.make());
+        Ok(())
+    })
+}
+
+/// `mxlFabricsDestroyTarget`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsDestroyTarget(
+    handle: *const Object<Instance>,
+    target: *const Object<Target>,
+) -> c_int {
+    status(|| {
+        drop(instance(handle)?.targets.take(target)?);
+        Ok(())
+    })
+}
+
+/// `mxlFabricsCreateInitiator`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsCreateInitiator(
+    handle: *const Object<Instance>,
+    made: *mut *const Object<Initiator>,
+) -> c_int {
+    status(|| {
+        out(made)?.set(instance(handle)?.initiators.make());
+        Ok(())
+    })
+}
+
+/// `mxlFabricsDestroyInitiator`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsDestroyInitiator(
+    handle: *const Object<Instance>,
+    initiator: *const Object<Initiator>,
+) -> c_int {
+    status(|| {
+        drop(instance(handle)?.initiators.take(initiator)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,180 @@
+//! Targets: a flow that initiators write.
+
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mxl::{Domain, Geometry, Status};
+use mxl_fabrics::Received;
+use mxl_ffi::border::{Failure, Outcome, out, status};
+use mxl_ffi::object::{Kind, Object, magics, place_of};
+
+use crate::info::Info;
+use crate::status::{INVALID_STATE, NOT_READY, failed, refused};
+use crate::types::{Config, given, optional};
+
+/// What `mxlFabricsTarget` points to.
+#[derive(Default)]
+pub struct Target {
+    ready: Mutex<Option<Ready>>,
+}
+
+/// A target that was set up.
+struct Ready {
+    target: mxl_fabrics::Target,
+    is_discrete: bool,
+}
+
+impl Kind for Target {
+    const MAGIC: u64 = 0x6d78_6c66_5f74_6172;
+}
+
+fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
+    Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
+}
+
+/// The option `cqDepth` of the C++ SDK. Queues here are as long as they need to be, so it is checked and not used.
+fn check_options(options: Option<&str>) -> Outcome {
+    let Some(options) = options else { return Ok(()) };
+    let value: serde_json::Value = serde_json::from_str(options)
+        .map_err(|error| refused(format!("options: malformed JSON: {error}")))?;
+    let object = value.as_object().ok_or_else(|| refused("options: no object of JSON"))?;
+    match object.get("cqDepth") {
+        Some(depth) if depth.as_f64().is_none_or(|depth| depth < 1.0) => {
+            Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `mxlFabricsTargetSetup`. A target that is set up again is another afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsTargetSetup(
+    handle: *const Object<Target>,
+    config: *const Config,
+    options: *const c_char,
+    info: *mut *const Object<Info>,
+) -> c_int {
+    status(|| {
+        let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
+        check_options(optional(options)?)?;
+        let (provider, node, service) = config.check()?;
+        let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
+        let domain = Domain::open(domain)?;
+        let definition = domain.definition(flow)?;
+        let is_discrete = matches!(definition.geometry(), Geometry::Grains { .. });
+        let mut ready = target.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        // The old one goes first: it may have the same address.
+        *ready = None;
+        let made = mxl_fabrics::Target::open(&domain, &definition, provider, (node, service), None)
+            .map_err(failed)?;
+        place.set(Info::give(made.info().clone()));
+        *ready = Some(Ready { target: made, is_discrete });
+        Ok(())
+    })
+}
+
+/// The oldest commit that was not answered before.
+fn read<T>(
+    handle: *const Object<Target>,
+    timeout: Duration,
+    wants_grains: bool,
+    take: impl Fn(Received) -> Option<T>,
+) -> Outcome<T> {
+    let mut ready = target(handle)?.ready.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(Ready { target, is_discrete }) = ready.as_mut() else {
+        return Err(Failure::silent(INVALID_STATE));
+    };
+    if *is_discrete != wants_grains {
+        return Err(Failure::silent(INVALID_STATE));
+    }
+    let begin = Instant::now();
+    // What is no commit (a connection, a loss) has no name in this interface.
+    while let Some(received) = target.read(timeout.saturating_sub(begin.elapsed())).map_err(failed)? {
+        if let Some(taken) = take(received) {
+            return Ok(taken);
+        }
+    }
+    Err(Failure::silent(NOT_READY))
+}
+
+fn read_grain(handle: *const Object<Target>, timeout: Duration, index: *mut u64) -> Outcome {
+    let place = out(index)?;
+    place.set(read(handle, timeout, true, |received| match received {
+        Received::Grain { index, .. } => Some(index),
+        _ => None,
+    })?);
+    Ok(())
+}
+
+fn read_samples(
+    handle: *const Object<Target>,
+    timeout: Duration,
+    head: *mut u64,
+    count: *mut usize,
+) -> Outcome {
+    let places = (out(head)?, out(count)?);
+    let (head, count) = read(handle, timeout, false, |received| match received {
+        Received::Samples { index, count } => Some((index, count)),
+        _ => None,
+    })?;
+    places.0.set(head);
+    places.1.set(count as usize);
+    Ok(())
+}
+
+/// `mxlFabricsTargetReadGrainNonBlocking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsTargetReadGrainNonBlocking(
+    handle: *const Object<Target>,
+    index: *mut u64,
+) -> c_int {
+    status(|| read_grain(handle, Duration::ZERO, index))
+}
+
+/// `mxlFabricsTargetReadGrain`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsTargetReadGrain(
+    handle: *const Object<Target>,
+    timeout_ms: u16,
+    index: *mut u64,
+) -> c_int {
+    status(|| read_grain(handle, Duration::from_millis(timeout_ms.into()), index))
+}
+
+/// `mxlFabricsTargetReadSamplesNonBlocking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsTargetReadSamplesNonBlocking(
+    handle: *const Object<Target>,
+    head: *mut u64,
+    count: *mut usize,
+) -> c_int {
+    status(|| read_samples(handle, Duration::ZERO, head, count))
+}
+
+/// `mxlFabricsTargetReadSamples`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mxlFabricsTargetReadSamples(
+    handle: *const Object<Target>,
+    timeout_ms: u16,
+    head: *mut u64,
+    count: *mut usize,
+) -> c_int {
+    status(|| read_samples(handle, Duration::from_millis(timeout_ms.into()), head, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_options;
+
+    #[test]
+    fn the_depth_of_a_queue_is_a_number_from_1_on() {
+        for good in [r#"{"cqDepth": 1}"#, r#"{"cqDepth": 512, "other": []}"#, "{}"] {
+            assert!(check_options(Some(good)).is_ok(), "{good}");
+        }
+        assert!(check_options(None).is_ok());
+        for bad in [r#"{"cqDepth": 0}"#, r#"{"cqDepth": -3}"#, r#"{"cqDepth": "8"}"#, "[]", "{"] {
+            assert!(check_options(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The shared library as C programs see it: its symbols, and a program that calls all of them.
+
+#[path = "../../mxl/tests/common/c.rs"]
+mod c;
+#[path = "../../mxl/tests/common/folder.rs"]
+mod folder;
+
+use c::{Program, exported};
+use folder::Folder;
+
+#[test]
+fn the_library_has_the_sdks_functions_and_hides_the_rest() {
+    let Some(names) = exported("libmxl_fabrics_capi.so") else { return };
+    let wanted: Vec<&str> = include_str!("functions.txt").lines().collect();
+    assert_eq!(names, wanted);
+}
+
+#[test]
+fn a_c_program_carries_flows_between_two_domains() {
+    let (near, far) = (Folder::new(), Folder::new());
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Program {
+        source: here.join("tests/programs/fabrics.c"),
+        include: vec![here.join("include"), here.join("../mxl-capi/include")],
+        libraries: &[("libmxl_fabrics_capi.so", "libmxl-fabrics.so.1"), ("libmxl_capi.so", "libmxl.so.1")],
+    };
+    if program.run(&[near.path(), far.path()]) {
+        // The flows went with their last writers.
+        assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);
+    }
+}

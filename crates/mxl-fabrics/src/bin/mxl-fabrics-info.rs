@@ -1,0 +1,5 @@
+//! See `mxl_fabrics::interfaces`.
+
+fn main() -> std::process::ExitCode {
+    mxl_fabrics::interfaces::main()
+}

@@ -1,0 +1,270 @@
+//! What this host can be reached by, and `mxl-fabrics-info`, which shows it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use ofi::raw::{BusAttr, Caps, EpType, GetinfoFlags, Info, LinkState, Version};
+use ofi::{AddrFormat, Hints};
+use serde_json::{Value, json};
+
+use crate::{Error, Provider, Result};
+
+/// A way to reach this host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interface {
+    /// Over what.
+    pub provider: Provider,
+    /// An address of this host; for shared memory the host's name.
+    pub node: String,
+    /// Bytes of the longest transfer.
+    pub max_message: u64,
+    /// What else is known, by the C++ SDK's names.
+    pub attributes: BTreeMap<&'static str, Value>,
+}
+
+/// What this host can be reached by, of one provider or of all, at one node or at all. `udp` is listed as `tcp`, its name in the
+/// C++ SDK, unless it is asked for. What a provider cannot say is left out: no device is no error.
+pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interface> {
+    let wanted = |candidate: &Provider| match provider {
+        Some(provider) => *candidate == provider,
+        None => *candidate != Provider::Udp,
+    };
+    let mut all = Vec::new();
+    for provider in Provider::ALL.into_iter().filter(wanted) {
+        for info in infos(provider) {
+            for (node, device) in nodes(&info) {
+                let entry = Interface {
+                    provider,
+                    node,
+                    max_message: info.ep_attr.max_msg_size as u64,
+                    attributes: attributes(&info, device),
+                };
+                if !all
+                    .iter()
+                    .any(|other: &Interface| (other.provider, &other.node) == (provider, &entry.node))
+                {
+                    all.push(entry);
+                }
+            }
+        }
+    }
+    all.retain(|entry| node.is_none_or(|node| entry.node == node));
+    all
+}
+
+fn infos(provider: Provider) -> Vec<Info> {
+    let mut hints = Hints::default();
+    hints.info.fabric_attr.prov_name = provider.of_stack().into();
+    hints.info.ep_attr.ep_type = EpType::Rdm;
+    hints.info.caps = Caps::MSG | Caps::RMA;
+    hints.info.domain_attr.mr_mode = crate::link::MR_MODE;
+    ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).unwrap_or_default()
+}
+
+/// The nodes that an info stands for, and their devices where the system knows them.
+fn nodes(info: &Info) -> Vec<(String, Option<String>)> {
+    match &info.src_addr {
+        _ if info.addr_format == AddrFormat::Str => {
+            let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+            vec![(host.unwrap_or_else(|_| "localhost".into()), None)]
+        }
+        Some(address) => match address.to_socket_addr().map(|address| address.ip()) {
+            Some(ip) if ip.is_unspecified() => local(),
+            Some(ip) => vec![(ip.to_string(), None)],
+            // No address of IP's: as the provider writes it.
+            None => vec![(address.to_string(), None)],
+        },
+        None => local(),
+    }
+}
+
+/// The addresses of this host, with their devices.
+fn local() -> Vec<(String, Option<String>)> {
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    let up = all.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
+    let named = up.filter_map(|entry| {
+        let address = entry.address?;
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            // Addresses of a link need its name, which a target info has no room for.
+            (_, Some(v6)) if !v6.ip().is_unicast_link_local() => IpAddr::V6(v6.ip()),
+            _ => return None,
+        };
+        Some((ip.to_string(), Some(entry.interface_name)))
+    });
+    named.collect()
+}
+
+fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Value> {
+    let mut known = BTreeMap::new();
+    let mut put = |name, text: &str| {
+        if !text.is_empty() {
+            known.insert(name, json!(text));
+        }
+    };
+    put("ep_addr_format", &format!("{:?}", info.addr_format));
+    put("ep_protocol", &format!("{:?}", info.ep_attr.protocol));
+    put("ep_type", &format!("{:?}", info.ep_attr.ep_type));
+    put("fi_domain_name", &info.domain_attr.name);
+    put("device_name", device.as_deref().unwrap_or(&info.domain_attr.name));
+    let Some(nic) = &info.nic else { return known };
+    let (device, link) = (&nic.device_attr, &nic.link_attr);
+    put("device_name", &device.name);
+    put("device_id", &device.device_id);
+    put("device_vendor_id", &device.vendor_id);
+    put("device_version", &device.device_version);
+    put("device_driver", &device.driver);
+    put("device_firmware", &device.firmware);
+    put("link_address", &link.address);
+    put("link_type", &link.network_type);
+    put(
+        "link_state",
+        match link.state {
+            LinkState::Up => "up",
+            LinkState::Down => "down",
+            LinkState::Unknown => "unknown",
+        },
+    );
+    if link.speed > 0 {
+        known.insert("link_speed", json!(link.speed));
+    }
+    if let BusAttr::Pci(pci) = nic.bus_attr {
+        known.insert("pci_domain_id", json!(pci.domain_id));
+        known.insert("pci_bus_id", json!(pci.bus_id));
+        known.insert("pci_device_id", json!(pci.device_id));
+        known.insert("pci_function_id", json!(pci.function_id));
+    }
+    known
+}
+
+/// Lists what this host can be reached by.
+#[derive(Debug, Parser)]
+#[command(name = "mxl-fabrics-info", version)]
+struct Options {
+    /// Taken for the C++ SDK's sake: the list does not depend on a domain.
+    #[arg(short, long, value_name = "DIR")]
+    domain: Option<std::path::PathBuf>,
+    /// any, tcp, verbs, efa, shm, or udp.
+    #[arg(short, long, default_value = "any")]
+    provider: String,
+    /// Only this node, such as an IP address.
+    #[arg(short, long)]
+    node: Option<String>,
+    /// Shows all that is known.
+    #[arg(short, long)]
+    verbose: bool,
+    /// For programs: JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // A closed standard output cannot be helped here.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mxl-fabrics-info: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    if let Some(domain) = options.domain.as_ref().filter(|domain| !domain.is_dir()) {
+        return Err(Error::Argument(format!("{}: no directory", domain.display())));
+    }
+    let provider = match &*options.provider {
+        "any" => None,
+        name => Some(name.parse()?),
+    };
+    let found = interfaces(provider, options.node.as_deref());
+    if options.json {
+        let entry = |entry: &Interface| {
+            json!({
+                "provider": entry.provider.name(),
+                "node": entry.node,
+                "max_message_size": entry.max_message,
+                "attributes": entry.attributes,
+            })
+        };
+        println!("{}", Value::Array(found.iter().map(entry).collect()));
+        return Ok(());
+    }
+    print!("{}", text(&found, options.verbose));
+    if found.is_empty() {
+        eprintln!("No matching interfaces found.");
+    }
+    Ok(())
+}
+
+/// As the C++ SDK's program prints it.
+fn text(found: &[Interface], verbose: bool) -> String {
+    let mut text = String::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for Interface { provider, node, max_message, attributes } in found {
+        let count = counts.entry(provider.name()).or_default();
+        let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        // A `String` takes everything.
+        let _ = if verbose {
+            let attributes: String =
+                attributes.iter().map(|(name, value)| format!("    {name}: {}\n", shown(value))).collect();
+            write!(
+                text,
+                "interface {provider}-{count}\n  provider:      {provider}\n  node:          {node}\n  \
+                 max message:   {max_message} bytes\n  capabilities:  BLOCKING_OPERATIONS|REMOTE_WRITE|SEND_RECEIVE\n  \
+                 info:\n{attributes}"
+            )
+        } else {
+            let device = attributes.get("device_name").map_or_else(|| "<none>".into(), shown);
+            writeln!(text, "interface {provider}-{count} node {node} dev {device}")
+        };
+        *count += 1;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_is_reached_over_shared_memory_and_ip() {
+        let all = interfaces(None, None);
+        let over = |provider| all.iter().filter(|entry| entry.provider == provider).count();
+        assert!(over(Provider::Shm) == 1 && over(Provider::Tcp) > 0 && over(Provider::Udp) == 0, "{all:?}");
+        assert!(all.iter().all(|entry| entry.max_message > 0));
+        let home = interfaces(Some(Provider::Udp), Some("127.0.0.1"));
+        assert!(home.len() == 1 && home[0].provider == Provider::Udp, "{home:?}");
+        assert!(interfaces(None, Some("203.0.113.77")).is_empty());
+    }
+
+    #[test]
+    fn a_line_for_each_interface_and_more_if_asked_for() {
+        let attributes = BTreeMap::from([("device_name", json!("eth0")), ("link_speed", json!(5))]);
+        let entry =
+            Interface { provider: Provider::Tcp, node: "192.0.2.1".into(), max_message: 8, attributes };
+        let found = [entry.clone(), Interface { attributes: BTreeMap::new(), ..entry }];
+        assert_eq!(
+            text(&found, false),
+            "interface tcp-0 node 192.0.2.1 dev eth0\ninterface tcp-1 node 192.0.2.1 dev <none>\n"
+        );
+        let long = text(&found, true);
+        assert!(
+            long.contains("  max message:   8 bytes\n") && long.contains("    link_speed: 5\n"),
+            "{long}"
+        );
+    }
+}

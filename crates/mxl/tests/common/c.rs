@@ -1,0 +1,69 @@
+//! C programs on the shared libraries that cargo built beside a test of theirs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::folder::Folder;
+
+/// The library that cargo built beside this test.
+fn library(file: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = test.parent().unwrap().join(file);
+    assert!(beside.exists(), "{} is not there", beside.display());
+    beside
+}
+
+fn answers(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// The symbols that a library defines for others; `None`, and a line that says so, where nothing can tell.
+pub fn exported(file: &str) -> Option<Vec<String>> {
+    if !answers("nm") {
+        println!("NOT RUN: symbols of {file}: no nm (apt-get install binutils)");
+        return None;
+    }
+    let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(library(file)).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut names: Vec<String> =
+        listed.lines().filter_map(|line| Some(line.split_whitespace().last()?.to_owned())).collect();
+    names.sort_unstable();
+    Some(names)
+}
+
+/// A program in C.
+pub struct Program<'a> {
+    pub source: PathBuf,
+    pub include: Vec<PathBuf>,
+    /// What cargo calls a library, and what programs do.
+    pub libraries: &'a [(&'a str, &'a str)],
+}
+
+impl Program<'_> {
+    /// Compiles and runs it. False, and a line that says so, without a compiler.
+    pub fn run(&self, arguments: &[&Path]) -> bool {
+        let Self { source, include, libraries } = self;
+        if !answers("cc") {
+            println!("NOT RUN: {}: no C compiler (apt-get install gcc libc6-dev)", source.display());
+            return false;
+        }
+        let built = Folder::new();
+        let program = built.path().join("program");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1"]);
+        cc.args(include.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
+        cc.arg(source).arg("-o").arg(&program);
+        for (file, name) in *libraries {
+            // As it is installed: under the name that programs look for.
+            std::os::unix::fs::symlink(library(file), built.path().join(name)).unwrap();
+            cc.arg(built.path().join(name));
+        }
+        let compiled = cc.output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let mut run = Command::new("timeout");
+        run.arg("120").arg(&program).args(arguments).env("LD_LIBRARY_PATH", built.path());
+        let ran = run.output().unwrap();
+        assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+        true
+    }
+}
