@@ -11,7 +11,7 @@ use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use crate::link::{Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Provider, Result, TargetInfo, shape};
-use peer::{Job, Peer, Sent, What};
+use peer::{Job, Payload, Peer, Sent, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
 /// How often a target that does not answer is greeted.
@@ -112,35 +112,39 @@ impl Initiator {
     /// room is queued. A target that is not connected loses it.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, or `start` beyond `end`.
+    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but `0..0`.
     pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
-        self.send_slices_from(index, start, end, end)
+        self.send_slices_from(index, start, end, true)
     }
 
     /// As [`send_slices`](Self::send_slices), and takes the slices as they lie in the slot: the caller knows what they are
-    /// worth, whatever the source's writer has published of the grain.
+    /// worth, whatever the source's writer has published of the grain. A grain that is flagged invalid is sent with its flag.
     ///
     /// # Errors
     /// [`Error::Flow`] if the slot is not the grain's; otherwise as there.
     pub fn send_unpublished_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
-        self.send_slices_from(index, start, end, 0)
+        self.send_slices_from(index, start, end, false)
     }
 
-    fn send_slices_from(&mut self, index: u64, start: u16, end: u16, published: u16) -> Result<()> {
+    fn send_slices_from(&mut self, index: u64, start: u16, end: u16, published: bool) -> Result<()> {
         let Source::Grains(reader) = &self.source else {
             return Err(Error::Argument("the flow has samples, no grains".into()));
         };
-        if start > end {
+        if start > end || (start == end && end != 0) {
             return Err(Error::Argument(format!("slices {start} to {end}")));
         }
-        let grain = reader.read_slices(index, published, Wait::Not)?.info();
+        let grain = reader.read_slices(index, if published { end } else { 0 }, Wait::Not)?.info();
         let end = end.min(grain.total_slices);
-        self.queue(Job {
-            index,
-            what: What::Grain { start: start.min(end), end, invalid: grain.is_invalid() || end == 0 },
-            posted: 0,
-            number: None,
-        });
+        if start > 0 && start >= end {
+            return Err(Error::Argument(format!("slice {start}; a grain has {}", grain.total_slices)));
+        }
+        let payload = match grain.is_invalid() {
+            _ if end == 0 => Payload::Left,
+            true if published => Payload::Left,
+            true => Payload::Flagged,
+            false => Payload::Valid,
+        };
+        self.queue(Job { index, what: What::Grain { start, end, payload }, posted: 0, number: None });
         Ok(())
     }
 
@@ -377,7 +381,7 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, bytes, is_judged, .. } = sent;
+        let Sent { index, count, bytes, is_judged, is_flagged, .. } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
@@ -386,7 +390,7 @@ impl Initiator {
             Source::Samples(reader) => reader.holds(index.saturating_sub(count)),
         };
         if is_judged {
-            peer.verdicts.push_back((number, is_whole));
+            peer.verdicts.push_back((number, is_whole && !is_flagged));
         }
         if is_whole {
             peer.stats.done += 1;

@@ -34,22 +34,16 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
         Some(provider) => *candidate == provider,
         None => *candidate != Provider::Udp,
     };
-    let mut all = Vec::new();
-    for provider in Provider::ALL.into_iter().filter(wanted) {
-        for info in infos(provider) {
+    let mut all: Vec<Interface> = Vec::new();
+    for info in infos() {
+        let carries = |candidate: &Provider| candidate.of_stack() == info.fabric_attr.prov_name;
+        for provider in Provider::ALL.into_iter().filter(wanted).filter(carries) {
             for (node, device) in nodes(&info) {
-                let entry = Interface {
-                    provider,
-                    node,
-                    max_message: info.ep_attr.max_msg_size as u64,
-                    attributes: attributes(&info, device),
-                };
-                if !all
-                    .iter()
-                    .any(|other: &Interface| (other.provider, &other.node) == (provider, &entry.node))
-                {
-                    all.push(entry);
+                if all.iter().any(|other| (other.provider, &other.node) == (provider, &node)) {
+                    continue;
                 }
+                let max_message = info.ep_attr.max_msg_size as u64;
+                all.push(Interface { provider, node, max_message, attributes: attributes(&info, device) });
             }
         }
     }
@@ -57,9 +51,9 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
     all
 }
 
-fn infos(provider: Provider) -> Vec<Info> {
+/// What any provider offers for flows.
+fn infos() -> Vec<Info> {
     let mut hints = Hints::default();
-    hints.info.fabric_attr.prov_name = provider.of_stack().into();
     hints.info.ep_attr.ep_type = EpType::Rdm;
     hints.info.caps = Caps::MSG | Caps::RMA;
     hints.info.domain_attr.mr_mode = crate::link::MR_MODE;

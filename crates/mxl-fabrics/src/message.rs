@@ -85,7 +85,7 @@ pub enum Message {
         token: u64,
         /// Of the commit.
         number: u64,
-        /// 1; 0 if the source's writer overwrote it while it was sent.
+        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid.
         whole: u64,
     },
     /// The initiator goes.

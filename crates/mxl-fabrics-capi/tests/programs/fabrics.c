@@ -244,6 +244,18 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 	CHECK(grain_arrives(ends) == at);
 	OK(mxlFlowReaderGetGrainNonBlocking(ends->arrived, at, &grain, &payload));
 	CHECK((grain.flags & MXL_GRAIN_FLAG_INVALID) != 0);
+	/* One that is flagged invalid and sent all the same: slices that are there count, and the flag stays. */
+	at++;
+	OK(mxlFlowWriterOpenGrain(ends->source, at, &grain, &payload));
+	memset(payload, 9, grain.grainSize);
+	grain.flags |= MXL_GRAIN_FLAG_INVALID;
+	OK(mxlFlowWriterCommitGrain(ends->source, &grain));
+	OK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 0, 3));
+	CHECK(grain_arrives(ends) == at);
+	OK(mxlFlowReaderGetGrainNonBlocking(ends->arrived, at, &grain, &payload));
+	CHECK((grain.flags & MXL_GRAIN_FLAG_INVALID) != 0 && grain.validSlices == 3 && payload[0] == 9);
+	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 3, 3) == MXL_ERR_INVALID_ARG);
+	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 8, 9) == MXL_ERR_INVALID_ARG);
 	/* One that is not there. */
 	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at + 1, 0, 8) == MXL_ERR_OUT_OF_RANGE_TOO_EARLY);
 	tear_down(ends);

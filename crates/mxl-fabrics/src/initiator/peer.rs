@@ -76,9 +76,19 @@ pub struct PeerStats {
     pub failed: u64,
 }
 
+/// What the source's header says of a grain's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Payload {
+    Valid,
+    /// It is sent, and flagged invalid at the target as well.
+    Flagged,
+    /// It is not sent: the grain is invalid.
+    Left,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Grain { start: u16, end: u16, invalid: bool },
+    Grain { start: u16, end: u16, payload: Payload },
     Samples { count: u64, published: bool },
 }
 
@@ -106,6 +116,8 @@ pub(super) struct Sent {
     pub is_posted: bool,
     /// It had a payload, which may have been torn.
     pub is_judged: bool,
+    /// The target is to flag it invalid, torn or not.
+    pub is_flagged: bool,
 }
 
 pub(super) struct Peer {

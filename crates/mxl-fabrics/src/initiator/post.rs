@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mxl::{Geometry, Wait};
 use ofi::FiAddr;
 
-use super::peer::{Job, Sent, What};
+use super::peer::{Job, Payload, Sent, What};
 use super::{Initiator, PATIENCE, PeerState, Source};
 use crate::link::Memory;
 use crate::message::{Commit, Message};
@@ -44,7 +44,7 @@ impl Initiator {
         }
         let Some(&job) = peer.jobs.front() else { return Ok(false) };
         match job.what {
-            What::Grain { start, end, invalid } => self.step_grain(at, addr, job, (start, end, invalid)),
+            What::Grain { start, end, payload } => self.step_grain(at, addr, job, (start, end, payload)),
             What::Samples { count, published } => self.step_samples(at, addr, job, (count, published)),
         }
     }
@@ -54,7 +54,7 @@ impl Initiator {
         at: usize,
         addr: FiAddr,
         job: Job,
-        (start, end, invalid): (u16, u16, bool),
+        (start, end, payload): (u16, u16, Payload),
     ) -> Result<bool, ofi::Error> {
         let index = job.index;
         let Source::Grains(reader) = &self.source else { return Ok(false) };
@@ -66,7 +66,7 @@ impl Initiator {
         };
         let source = Memory { addr: grain.as_ptr().cast_mut(), len: grain.len() };
         let peer = &mut self.peers[at];
-        let Some(&payload) = peer.grants.get(&index) else {
+        let Some(&remote) = peer.grants.get(&index) else {
             // What is under way is of lower indices, or of this one.
             let floor = peer.sent.values().map(|sent| sent.index).min();
             return self.ask(at, addr, index, floor.unwrap_or(index).min(index));
@@ -74,21 +74,23 @@ impl Initiator {
         let spans = shape::slices(&self.geometry, start, end);
         let bytes: u64 = spans.iter().map(|span| span.len).sum();
         let number = peer.number;
-        let is_judged = !invalid && !spans.is_empty();
+        let is_judged = payload != Payload::Left;
         let posted = if !is_judged {
             self.link.send(addr, &Message::Invalid { token: peer.token, number, index })?
         } else {
             let commit = Commit::Grain { number: number as u8, index: index as u16, end };
             // SAFETY: the slot is mapped as long as the reader, which outlives the link; its writer may change it, which `holds` tells.
-            unsafe { self.link.write(addr, source, payload, &spans, commit.encode())? }
+            unsafe { self.link.write(addr, source, remote, &spans, commit.encode())? }
         };
         let Some(op) = posted else { return Ok(false) };
         peer.number += 1;
         peer.jobs.pop_front();
         peer.flights.insert(op, Some(number));
-        peer.sent.insert(number, Sent { index, count: 0, bytes, left: 1, is_posted: true, is_judged });
+        let is_flagged = payload == Payload::Flagged;
+        let sent = Sent { index, count: 0, bytes, left: 1, is_posted: true, is_judged, is_flagged };
+        peer.sent.insert(number, sent);
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
-        if end >= slices || invalid {
+        if end >= slices || !is_judged {
             // The target closes the slot when it is complete. Lower ones are given up.
             peer.grants.retain(|granted, _| *granted > index);
         }
@@ -150,7 +152,8 @@ impl Initiator {
             return Ok(false);
         };
         let is_last = job.posted + 1 == parts.len();
-        let sent = Sent { index, count, bytes: 0, left: 0, is_posted: false, is_judged: true };
+        let sent =
+            Sent { index, count, bytes: 0, left: 0, is_posted: false, is_judged: true, is_flagged: false };
         let sent = peer.sent.entry(number).or_insert(sent);
         sent.bytes += part.iter().map(|span| span.len).sum::<u64>();
         (sent.left, sent.is_posted) = (sent.left + 1, is_last);
