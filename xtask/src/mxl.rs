@@ -26,7 +26,8 @@ const LIBRARIES: [Library; 2] = [
 ];
 /// The interface that `mxlGetVersion` answers.
 const INTERFACE: &str = "1.2.0";
-const TOOLS: [&str; 5] = ["mxl-info", "mxl-generate", "mxl-view", "mxl-fabrics-info", "mxl-fabrics-demo"];
+const TOOLS: [&str; 6] =
+    ["mxl-info", "mxl-generate", "mxl-view", "mxl-fabrics-info", "mxl-fabrics-demo", "mxl-bench"];
 
 /// `cargo xtask install --mxl`: the libraries, headers of our own, pkg-config files and the programs, under a prefix.
 pub fn install(prefix: &Path) -> StepResult {

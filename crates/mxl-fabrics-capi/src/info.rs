@@ -47,7 +47,7 @@ fn put(text: &str, buffer: *mut c_char, size: *mut usize) -> Outcome {
     // SAFETY: the C caller's promise: the buffer has `room` bytes, which are enough.
     unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
     // SAFETY: as above: one more than the text is there.
-    unsafe { buffer.add(text.len()).write(0) };
+    unsafe { buffer.wrapping_add(text.len()).write(0) };
     Ok(())
 }
 

@@ -26,6 +26,7 @@
 //! The wire is that of this library, not of the C++ SDK: both ends are ours. Whoever can send to a target's endpoint and knows the
 //! numbers in its info may write its flow; `udp` has keys for networks that are not trusted (`docs/threat-model.md`).
 
+pub mod bench;
 pub mod demo;
 mod error;
 mod info;
