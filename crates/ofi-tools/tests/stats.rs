@@ -28,7 +28,7 @@ fn child() {
         b.recv(vec![0; 64]).unwrap();
         a.send(vec![7; 64], to).unwrap();
         for node in [&a, &b] {
-            node.wait(Duration::from_secs(10)).unwrap().expect("in time").ok().unwrap();
+            node.wait(Duration::from_secs(10)).unwrap().expect("in time").into_result().unwrap();
         }
     }
 }

@@ -41,9 +41,9 @@ async fn serve(request: Incoming) -> Result<usize> {
     let mut bytes = 0;
     for _ in 0..MESSAGES {
         let Some(message) = messages.next_message().await else { break };
-        bytes += message?.ok()?.bytes().len();
+        bytes += message?.into_result()?.bytes().len();
     }
-    connection.send(bytes.to_le_bytes().to_vec(), connection.peer()).await?;
+    connection.send(bytes.to_le_bytes().to_vec()).await?;
     connection.ended().await?;
     Ok(bytes)
 }
@@ -52,7 +52,7 @@ async fn client(hints: &Hints, server: &Address, number: usize) -> Result<()> {
     let connection = AsyncConnection::open(hints, server, b"")?.await?;
     let answer = connection.recv(vec![0; 8]);
     for _ in 0..MESSAGES {
-        connection.send(vec![1; 1000 * (number + 1)], connection.peer()).await?;
+        connection.send(vec![1; 1000 * (number + 1)]).await?;
     }
     let got = answer.await?;
     assert_eq!(got.bytes(), (MESSAGES * 1000 * (number + 1)).to_le_bytes());

@@ -48,7 +48,7 @@ fn client(address: &str, password: &str) -> Outcome {
     match Connection::open(&hints, &address.parse()?, password.as_bytes(), LIMIT) {
         Ok(connection) => {
             println!("the client heard {:?}", String::from_utf8_lossy(connection.greeting()));
-            connection.send(b"thank you".to_vec(), connection.peer())?;
+            connection.send(b"thank you".to_vec())?;
             support::next(&*connection)?;
             connection.shutdown()?;
         }

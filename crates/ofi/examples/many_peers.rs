@@ -63,7 +63,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
             std::thread::yield_now();
             continue;
         };
-        let message = completion.ok()?;
+        let message = completion.into_result()?;
         bytes += message.len;
         if let Some(peer) = message.source {
             let next = next_of.entry(peer).or_default();
@@ -143,5 +143,5 @@ fn step(node: &Node<threading::Completion>, to: FiAddr, next: &mut u64) -> Outco
         std::thread::yield_now();
     }
     let Some(completion) = node.poll()? else { return Ok(false) };
-    Ok(completion.ok()?.bytes() == b"thanks")
+    Ok(completion.into_result()?.bytes() == b"thanks")
 }

@@ -9,7 +9,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ofi::{Completion, CompletionFlags, FiAddr, Hints, Node, threading};
+use ofi::{Completion, CompletionKind, FiAddr, Hints, Node, threading};
 use support::{LIMIT, Outcome};
 
 const SIZES: [usize; 6] = [0, 8, 64, 4 << 10, 64 << 10, 1 << 20];
@@ -54,7 +54,7 @@ fn exchange(node: &Local, peer: FiAddr, out: Vec<u8>, back: Vec<u8>) -> Outcome<
     node.recv(back)?;
     node.send(out, peer)?;
     let (first, second) = (support::next(node)?, support::next(node)?);
-    let is_receive = |done: &Completion| done.flags.contains(CompletionFlags::RECV);
+    let is_receive = |done: &Completion| done.kind() == CompletionKind::Receive;
     let (mut sent, mut received) = if is_receive(&first) { (second, first) } else { (first, second) };
     Ok((sent.take_buffer().ok_or("no buffer")?, received.take_buffer().ok_or("no buffer")?))
 }
@@ -69,8 +69,8 @@ fn pong(node: &Local, peer: &str) -> Outcome {
         let mut received = support::next(node)?;
         let len = received.len;
         buffer = received.take_buffer().ok_or("no buffer")?;
-        node.sendmsg(ofi::SendMsg::new(buffer, peer).range(..len))?;
-        let mut sent = node.wait(LIMIT)?.ok_or("the answer did not go out")?.ok()?;
+        node.send_message(ofi::SendMsg::new(buffer, peer).range(..len))?;
+        let mut sent = node.wait(LIMIT)?.ok_or("the answer did not go out")?.into_result()?;
         buffer = sent.take_buffer().ok_or("no buffer")?;
         if round + 1 < ROUNDS * SIZES.len() {
             node.recv(std::mem::take(&mut buffer))?;

@@ -89,7 +89,7 @@ fn writer(node: &Node, peer: &str) -> Outcome {
 
     for number in 0..CHUNKS {
         let place = (number * CHUNK) as u64;
-        node.writedata(chunk(number), number as u64, peer, remote.slice(place..place + CHUNK as u64)?)?;
+        node.write_with_data(chunk(number), number as u64, peer, remote.slice(place..place + CHUNK as u64)?)?;
     }
     for _ in 0..CHUNKS {
         support::next(node)?;

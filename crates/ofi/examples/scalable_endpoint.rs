@@ -40,7 +40,7 @@ fn run() -> Outcome {
             let index = question as usize % WORKERS;
             client.recv(vec![0; 8])?;
             client.inject(&question.to_le_bytes(), client.rx_addr(to_service, index)?)?;
-            let answer = client.wait(LIMIT)?.ok_or("no answer")?.ok()?;
+            let answer = client.wait(LIMIT)?.ok_or("no answer")?.into_result()?;
             let answer = answer.value::<u64>().ok_or("a short answer")?;
             println!("worker {index} says that {question} squared is {answer}");
             if answer != question * question {
@@ -55,7 +55,7 @@ fn run() -> Outcome {
 fn work(worker: &Node) -> Outcome {
     for _ in 0..QUESTIONS {
         worker.recv(vec![0; 8])?;
-        let question = worker.wait(LIMIT)?.ok_or("no question")?.ok()?;
+        let question = worker.wait(LIMIT)?.ok_or("no question")?.into_result()?;
         let number = question.value::<u64>().ok_or("a short question")?;
         let client = question.source.ok_or("a question of a stranger")?;
         worker.inject(&(number * number).to_le_bytes(), client)?;

@@ -39,7 +39,7 @@ fn sender(node: &Node, peer: &str) -> Outcome {
         (NOTE, 2, "second note"),
         (ORDER, 9, "nine"),
     ] {
-        node.tinject(text.as_bytes(), receiver, tag(kind, number))?;
+        node.inject_tagged(text.as_bytes(), receiver, tag(kind, number))?;
     }
     node.recv(vec![0; 1])?;
     support::next(node)?; // "done": until then this process must be there
@@ -51,9 +51,9 @@ fn receiver(node: &Node) -> Outcome {
     let sender = support::meet(node)?;
 
     // Receives are posted in this order; each message takes the first that matches it.
-    let eight = node.trecv(vec![0; 32], tag(ORDER, 8), 0)?;
-    let any_order = node.trecv(vec![0; 32], tag(ORDER, 0), ANY_NUMBER)?;
-    let from_sender = node.trecv_from(vec![0; 32], sender, tag(ORDER, 0), ANY_NUMBER)?;
+    let eight = node.recv_tagged(vec![0; 32], tag(ORDER, 8), 0)?;
+    let any_order = node.recv_tagged(vec![0; 32], tag(ORDER, 0), ANY_NUMBER)?;
+    let from_sender = node.recv_tagged_from(vec![0; 32], sender, tag(ORDER, 0), ANY_NUMBER)?;
     let mut got = [support::next(node)?, support::next(node)?, support::next(node)?];
     got.sort_by_key(|done| done.tag);
     expect(&got[0], any_order, "seven", "seven matches no exact receive, so it takes the first wildcard")?;
@@ -69,7 +69,7 @@ fn receiver(node: &Node) -> Outcome {
         "peek and claim: the oldest note is {:?} and now nobody else's",
         found.tag.map(|tag| tag as u32)
     );
-    let second = node.trecv(vec![0; 32], tag(NOTE, 0), ANY_NUMBER)?;
+    let second = node.recv_tagged(vec![0; 32], tag(NOTE, 0), ANY_NUMBER)?;
     expect(
         &support::next(node)?,
         second,
@@ -80,7 +80,7 @@ fn receiver(node: &Node) -> Outcome {
     expect(&support::next(node)?, first, "first note", "the claimed note is received with its claim")?;
 
     // A receive that will never match.
-    let never = node.trecv(vec![0; 32], tag(9, 9), 0)?;
+    let never = node.recv_tagged(vec![0; 32], tag(9, 9), 0)?;
     node.cancel(never)?;
     let ended = node.wait(LIMIT)?.ok_or("no end")?;
     let why = ended.result.as_ref().err().ok_or("it was not cancelled")?;
@@ -112,7 +112,7 @@ fn look(node: &Node, search: impl Fn() -> ofi::Result<Op>) -> Outcome<Completion
         let found = node.wait(LIMIT)?.ok_or("no answer to a search")?;
         match &found.result {
             Err(error) if *error == Errno::ENOMSG && std::time::Instant::now() < until => {}
-            _ => return Ok(found.ok()?),
+            _ => return Ok(found.into_result()?),
         }
     }
 }

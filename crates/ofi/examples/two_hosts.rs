@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ofi::{CompletionFlags, Connection, Hints, Listener};
+use ofi::{CompletionKind, Connection, Hints, Listener};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Connection::open(&hints, &address.into(), b"", LIMIT)?
     };
     connection.recv(vec![0; 64])?; // the buffer moves into the operation
-    connection.send(format!("hello from the {role}").into_bytes(), connection.peer())?;
+    connection.send(format!("hello from the {role}").into_bytes())?;
     for _ in 0..2 {
-        let done = connection.wait(LIMIT)?.ok_or("nothing came in time")?.ok()?; // and comes back here
-        if done.flags.contains(CompletionFlags::RECV) {
+        let done = connection.wait(LIMIT)?.ok_or("nothing came in time")?.into_result()?; // and comes back here
+        if done.kind() == CompletionKind::Receive {
             println!("{}", String::from_utf8_lossy(done.bytes()));
         }
     }

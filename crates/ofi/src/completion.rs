@@ -10,6 +10,30 @@ use crate::element::{Element, numbers_of};
 use crate::multi_recv::{MultiRecvBuffer, MultiRecvRange};
 use crate::operations::{Claim, Op};
 
+/// What a [`Completion`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CompletionKind {
+    /// A message of this node was sent.
+    Send,
+    /// A message was received, or a search for one has ended.
+    Receive,
+    /// This node read a peer's memory.
+    Read,
+    /// This node wrote to a peer's memory.
+    Write,
+    /// An atomic operation of this node has ended.
+    Atomic,
+    /// A collective operation has ended.
+    Collective,
+    /// A peer wrote to this node's memory, with data or to be noticed.
+    PeerWrote,
+    /// A peer read this node's memory, to be noticed.
+    PeerRead,
+    /// None of these; its flags say more.
+    Other,
+}
+
 /// An operation that has ended, well or not, or something that a peer did.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -65,6 +89,23 @@ impl Completion {
         }
     }
 
+    /// What ended, or what a peer did.
+    pub fn kind(&self) -> CompletionKind {
+        use CompletionFlags as Flag;
+        let is = |flags| self.flags.contains(flags);
+        match () {
+            () if is(Flag::REMOTE_WRITE) => CompletionKind::PeerWrote,
+            () if is(Flag::REMOTE_READ) => CompletionKind::PeerRead,
+            () if is(Flag::COLLECTIVE) => CompletionKind::Collective,
+            () if is(Flag::ATOMIC) => CompletionKind::Atomic,
+            () if is(Flag::RECV) => CompletionKind::Receive,
+            () if is(Flag::SEND) => CompletionKind::Send,
+            () if is(Flag::READ) => CompletionKind::Read,
+            () if is(Flag::WRITE) => CompletionKind::Write,
+            () => CompletionKind::Other,
+        }
+    }
+
     /// The bytes of the operation: the message that was received, whole or as far as it came, or what was sent, read
     /// or written.
     pub fn bytes(&self) -> &[u8] {
@@ -109,7 +150,7 @@ impl Completion {
     ///
     /// # Errors
     /// Why it did not; the buffer is dropped.
-    pub fn ok(self) -> Result<Self, OpError> {
+    pub fn into_result(self) -> Result<Self, OpError> {
         match self.result {
             Ok(()) => Ok(self),
             Err(error) => Err(error),
@@ -179,5 +220,28 @@ impl PartialEq<Errno> for OpError {
 impl From<OpError> for Error {
     fn from(error: OpError) -> Self {
         Self::with(error.errno(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_is_of_one_kind() {
+        use CompletionFlags as Flag;
+        for (flags, kind) in [
+            (Flag::SEND | Flag::MSG, CompletionKind::Send),
+            (Flag::RECV | Flag::TAGGED | Flag::REMOTE_CQ_DATA, CompletionKind::Receive),
+            (Flag::RMA | Flag::READ, CompletionKind::Read),
+            (Flag::RMA | Flag::WRITE, CompletionKind::Write),
+            (Flag::ATOMIC | Flag::READ, CompletionKind::Atomic),
+            (Flag::COLLECTIVE, CompletionKind::Collective),
+            (Flag::RMA | Flag::REMOTE_WRITE | Flag::REMOTE_CQ_DATA, CompletionKind::PeerWrote),
+            (Flag::RMA | Flag::REMOTE_READ, CompletionKind::PeerRead),
+            (Flag::empty(), CompletionKind::Other),
+        ] {
+            assert_eq!(Completion::new(flags, 0).kind(), kind, "{flags:?}");
+        }
     }
 }

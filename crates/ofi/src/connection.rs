@@ -10,8 +10,11 @@ use ofi_api::{
     Info, PassiveEndpoint, Result, WaitObj,
 };
 
+use crate::buffer::Buffer;
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
+use crate::operations::Op;
+use crate::request::Rejected;
 use crate::threading::Safe;
 
 /// Why there is no connection, and what the peer said to it.
@@ -86,14 +89,14 @@ pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<R
 /// let client = std::thread::spawn(move || -> ofi::Result<Vec<u8>> {
 ///     let connection = Connection::open(&hints, &address, b"my name", LIMIT)?;
 ///     connection.recv(vec![0; 64])?;
-///     let message = connection.wait(LIMIT)?.expect("within five seconds").ok()?;
+///     let message = connection.wait(LIMIT)?.expect("within five seconds").into_result()?;
 ///     Ok(message.bytes().to_vec())
 /// });
 /// let request = listener.wait(LIMIT)?.expect("within five seconds");
 /// assert_eq!(request.data(), b"my name");
 /// let connection = request.accept(b"welcome", LIMIT)?;
-/// connection.send(b"hello".to_vec(), connection.peer())?;
-/// connection.wait(LIMIT)?.expect("within five seconds").ok()?;
+/// connection.send(b"hello".to_vec())?;
+/// connection.wait(LIMIT)?.expect("within five seconds").into_result()?;
 /// assert_eq!(client.join().expect("no panic")?, b"hello");
 /// # Ok::<(), ofi::Error>(())
 /// ```
@@ -175,8 +178,8 @@ impl Incoming {
         &self.data
     }
 
-    /// Who asks.
-    pub fn from(&self) -> Option<&Address> {
+    /// The address of the process that asks.
+    pub fn peer(&self) -> Option<&Address> {
         self.info.dest_addr.as_ref()
     }
 
@@ -193,6 +196,7 @@ impl Incoming {
     ///
     /// # Errors
     /// What the transport answers.
+    #[doc(alias = "fi_reject")]
     pub fn reject(self, data: &[u8]) -> Result<()> {
         let Some(handle) = &self.info.handle else { return Err(Error::new(Errno::EINVAL)) };
         self.pep.reject(handle, data)
@@ -202,13 +206,13 @@ impl Incoming {
 impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Incoming")
-            .field("from", &self.from())
+            .field("peer", &self.peer())
             .field("data", &self.data)
             .finish_non_exhaustive()
     }
 }
 
-/// A node with one peer: everything that a [`Node`] can do is done with [`Connection::peer`].
+/// A node with one peer: messages need no address, and everything else that a [`Node`] can do is done with [`Connection::peer`].
 #[derive(Debug)]
 pub struct Connection {
     node: Node<Safe>,
@@ -266,8 +270,25 @@ impl Connection {
     ///
     /// # Errors
     /// What the transport answers.
+    #[doc(alias = "fi_getpeer")]
     pub fn peer_name(&self) -> Result<Address> {
         self.node.raw_endpoint().peer_name()
+    }
+
+    /// Sends a message to the peer. See [`Node::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+        self.node.send(buffer, self.peer())
+    }
+
+    /// Sends a short message to the peer, which is copied at once. See [`Node::inject`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn inject(&self, bytes: &[u8]) -> Result<()> {
+        self.node.inject(bytes, self.peer())
     }
 
     /// What the peer gave along when it accepted; empty at the end that accepted.
@@ -279,6 +300,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the transport answers.
+    #[doc(alias = "fi_shutdown")]
     pub fn shutdown(&self) -> Result<()> {
         self.node.raw_endpoint().shutdown()
     }

@@ -10,7 +10,7 @@
 //! let to_bob = alice.insert(&bob.name()?)?; // addresses are numbered
 //! bob.recv(vec![0; 64])?; // the buffer moves into the operation
 //! alice.send(b"hello, Bob".to_vec(), to_bob)?;
-//! let message = bob.wait(Duration::from_secs(1))?.expect("a message").ok()?; // and comes back with its completion
+//! let message = bob.wait(Duration::from_secs(1))?.expect("a message").into_result()?; // and comes back with its completion
 //! assert_eq!(message.bytes(), b"hello, Bob");
 //! # Ok::<(), ofi::Error>(())
 //! ```
@@ -76,7 +76,7 @@ pub use asynchronous::{
     MultiRecv, NextMessage, NextRequest, Operation, Transferred, Turn,
 };
 pub use buffer::{Buffer, BufferMut, RawBuffer};
-pub use completion::{Completion, OpError};
+pub use completion::{Completion, CompletionKind, OpError};
 pub use connection::{Connection, Incoming, Listener, Refused};
 pub use domain::Domain;
 pub use element::Element;

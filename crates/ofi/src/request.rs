@@ -83,7 +83,7 @@ impl Part {
 /// # fn send(node: &ofi::Node, peer: ofi::FiAddr) -> ofi::Result<()> {
 /// use ofi::{OpFlags, SendMsg};
 /// let message = SendMsg::new(vec![0; 4096], peer).tag(7).range(..100).flags(OpFlags::DELIVERY_COMPLETE);
-/// let op = node.sendmsg(message)?;
+/// let op = node.send_message(message)?;
 /// # Ok(())
 /// # }
 /// ```

@@ -238,7 +238,7 @@ impl Membership {
 /// let sender = Node::open(&hints)?;
 /// let to_blue = sender.insert(&blue.name()?)?;
 /// sender.inject(b"hello, blue", to_blue)?;
-/// let message = blue.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+/// let message = blue.wait(Duration::from_secs(5))?.expect("within five seconds").into_result()?;
 /// assert_eq!(message.bytes(), b"hello, blue");
 /// # Ok::<(), ofi::Error>(())
 /// ```
@@ -279,47 +279,49 @@ impl<L: Level> SharedReceive<L> {
     /// # Errors
     /// As there.
     pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer))
+        self.recv_message(RecvMsg::new(buffer))
     }
 
-    /// Posts a receive for a tagged message to any of the nodes, as [`Node::trecv`](crate::Node::trecv).
+    /// Posts a receive for a tagged message to any of the nodes, as [`Node::recv_tagged`](crate::Node::recv_tagged).
     ///
     /// # Errors
     /// As there.
-    pub fn trecv<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).tag(tag, ignore))
+    #[doc(alias = "fi_trecv")]
+    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+        self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Posts a receive with all choices, as [`Node::recvmsg`](crate::Node::recvmsg). A source is one of the nodes' address
+    /// Posts a receive with all choices, as [`Node::recv_message`](crate::Node::recv_message). A source is one of the nodes' address
     /// vector.
     ///
     /// # Errors
     /// As there; `FI_ENOAV` for a source while there is no node.
-    pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
-        self.shared.desk().recvmsg(message)
+    #[doc(alias = "fi_recvmsg")]
+    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+        self.shared.desk().recv_message(message)
     }
 
     /// Posts a receive for an untagged message of `source`, a number of the nodes' address vector, as
     /// [`Node::recv_from`](crate::Node::recv_from).
     ///
     /// # Errors
-    /// As [`SharedReceive::recvmsg`].
+    /// As [`SharedReceive::recv_message`].
     pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).source(source))
+        self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
-    /// Posts a receive for a tagged message of `source`, as [`Node::trecv_from`](crate::Node::trecv_from).
+    /// Posts a receive for a tagged message of `source`, as [`Node::recv_tagged_from`](crate::Node::recv_tagged_from).
     ///
     /// # Errors
-    /// As [`SharedReceive::recvmsg`].
-    pub fn trecv_from<B: BufferMut>(
+    /// As [`SharedReceive::recv_message`].
+    pub fn recv_tagged_from<B: BufferMut>(
         &self,
         buffer: B,
         source: FiAddr,
         tag: u64,
         ignore: u64,
     ) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+        self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
     /// Posts a buffer that takes one untagged message after the other, whichever node they are for, as
@@ -339,7 +341,7 @@ impl<L: Level> SharedReceive<L> {
     /// let sender = Node::open(&hints)?;
     /// for (node, text) in [(&red, "for red"), (&blue, "for blue"), (&red, "red again")] {
     ///     sender.inject(text.as_bytes(), sender.insert(&node.name()?)?)?;
-    ///     let message = node.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+    ///     let message = node.wait(Duration::from_secs(5))?.expect("within five seconds").into_result()?;
     ///     assert_eq!(message.bytes(), text.as_bytes());
     /// }
     /// # Ok::<(), ofi::Error>(())
@@ -375,7 +377,7 @@ impl<L: Level> SharedReceive<L> {
     /// As [`SharedReceive::peek`], for messages of `source`, a number of the nodes' address vector.
     ///
     /// # Errors
-    /// As there, and as [`SharedReceive::recvmsg`] about the source.
+    /// As there, and as [`SharedReceive::recv_message`] about the source.
     pub fn peek_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
         self.look(false, source, tag, ignore, OpFlags::PEEK)
     }

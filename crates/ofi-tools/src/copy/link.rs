@@ -54,7 +54,7 @@ impl Link {
                 return Ok(false);
             }
             let Some(posted) = message.take() else { return Ok(true) };
-            match link.connection.send(posted, link.connection.peer()) {
+            match link.connection.send(posted) {
                 Ok(_) => {
                     link.sending += 1;
                     Ok(true)

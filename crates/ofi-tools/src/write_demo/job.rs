@@ -135,7 +135,7 @@ impl Job {
             write = write.data(self.request.context.into());
         }
         let now = Instant::now();
-        match node.writemsg(write) {
+        match node.write_message(write) {
             Ok(op) => {
                 self.under_way.insert(op, (place, now));
                 if warm {
@@ -169,7 +169,7 @@ impl Job {
             return Ok(false);
         };
         self.pages[place] = completion.take_buffer();
-        completion.ok().map_err(|error| Failure::stack("writing a page")(error.into()))?;
+        completion.into_result().map_err(|error| Failure::stack("writing a page")(error.into()))?;
         let timed = self.began.is_some();
         if timed {
             self.done += 1;

@@ -217,7 +217,7 @@ impl<'a> Desk<'a> {
         while let Some(completion) = self.node.poll().map_err(Failure::stack("reading the queue"))? {
             busy = true;
             let (flags, data) = (completion.flags, completion.data);
-            completion.ok().map_err(|error| Failure::stack("a request")(error.into()))?;
+            completion.into_result().map_err(|error| Failure::stack("a request")(error.into()))?;
             if flags.contains(CompletionFlags::REMOTE_WRITE) {
                 if data != Some(u64::from(CONTEXT)) || self.expected == 0 {
                     return Err(Failure::Peer(format!(

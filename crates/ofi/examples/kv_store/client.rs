@@ -43,8 +43,8 @@ impl Client {
     pub async fn connect(&self, server: &Address) -> Outcome<Store<'_>> {
         let node = &self.node;
         let server = node.insert(server)?;
-        let answer = node.trecv_from(vec![0; 64], server, HELLO | ANSWER, 0);
-        node.tsend(node.name()?.to_string().into_bytes(), server, HELLO).await?;
+        let answer = node.recv_tagged_from(vec![0; 64], server, HELLO | ANSWER, 0);
+        node.send_tagged(node.name()?.to_string().into_bytes(), server, HELLO).await?;
         let answer = answer.await?;
         let (slots, table) = answer.bytes().split_first_chunk().ok_or("a short answer")?;
         let slots = usize::try_from(u64::from_le_bytes(*slots))?;
@@ -78,8 +78,8 @@ impl Store<'_> {
         let slot = table::slot(key, value)?;
         let number = self.next.replace(self.next.get().wrapping_add(1));
         let tag = PUT | u64::from(number);
-        let answer = self.node.trecv_from(vec![0; 1], self.server, tag | ANSWER, 0);
-        self.node.tsend(slot.to_vec(), self.server, tag).await?;
+        let answer = self.node.recv_tagged_from(vec![0; 1], self.server, tag | ANSWER, 0);
+        self.node.send_tagged(slot.to_vec(), self.server, tag).await?;
         match answer.await?.bytes() {
             [1] => Ok(()),
             _ => Err("the table has no room for the key".into()),
@@ -88,7 +88,7 @@ impl Store<'_> {
 
     /// Tells the server that there will be no more requests.
     pub async fn leave(self) -> Outcome {
-        self.node.tsend(Vec::new(), self.server, LEAVE).await?;
+        self.node.send_tagged(Vec::new(), self.server, LEAVE).await?;
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ impl Server {
     pub fn run(&self, clients: usize) -> Outcome<u64> {
         self.node.block_on(async {
             // Equal receives match in the order in which they were posted, so the first is always the next to end.
-            let receive = || self.node.trecv(vec![0; REQUEST], 0, !ANSWER);
+            let receive = || self.node.recv_tagged(vec![0; REQUEST], 0, !ANSWER);
             let mut receives: VecDeque<_> = (0..POSTED).map(|_| receive()).collect();
             let (mut left, mut puts) = (0, 0);
             while left < clients
@@ -117,7 +117,7 @@ impl Server {
     async fn answer(&self, request: &Done<Vec<u8>>, client: FiAddr, answer: Vec<u8>) -> Outcome {
         let tag = request.tag.unwrap_or_default() | ANSWER;
         // A client that is gone needs no answer.
-        let _ = self.node.tsend(answer, client, tag).await;
+        let _ = self.node.send_tagged(answer, client, tag).await;
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ pub fn report(main: impl FnOnce() -> Outcome) -> ExitCode {
 
 /// Waits for the next completion, which must be a good one.
 pub fn next<L: Level>(node: &Node<L>) -> Outcome<Completion> {
-    Ok(node.wait(LIMIT)?.ok_or("nothing came within the limit")?.ok()?)
+    Ok(node.wait(LIMIT)?.ok_or("nothing came within the limit")?.into_result()?)
 }
 
 /// This program once more, as a process of its own that gets `arguments`; and the address that it prints first.

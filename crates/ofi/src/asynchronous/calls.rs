@@ -98,71 +98,97 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(dest), buffer, move |node, buffer| node.send(buffer, dest), transferred)
     }
 
-    /// Sends a message with remote CQ data, as [`Node::senddata`].
-    pub fn senddata<B: Buffer>(
+    /// Sends a message with remote CQ data, as [`Node::send_with_data`].
+    #[doc(alias = "fi_senddata")]
+    pub fn send_with_data<B: Buffer>(
         &self,
         buffer: B,
         data: u64,
         dest: FiAddr,
     ) -> Operation<'_, Transferred<B>, L> {
-        self.start(Line::To(dest), buffer, move |node, buffer| node.senddata(buffer, data, dest), transferred)
+        self.start(
+            Line::To(dest),
+            buffer,
+            move |node, buffer| node.send_with_data(buffer, data, dest),
+            transferred,
+        )
     }
 
-    /// Sends a tagged message, as [`Node::tsend`].
-    pub fn tsend<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Operation<'_, Transferred<B>, L> {
-        self.start(Line::To(dest), buffer, move |node, buffer| node.tsend(buffer, dest, tag), transferred)
+    /// Sends a tagged message, as [`Node::send_tagged`].
+    #[doc(alias = "fi_tsend")]
+    pub fn send_tagged<B: Buffer>(
+        &self,
+        buffer: B,
+        dest: FiAddr,
+        tag: u64,
+    ) -> Operation<'_, Transferred<B>, L> {
+        self.start(
+            Line::To(dest),
+            buffer,
+            move |node, buffer| node.send_tagged(buffer, dest, tag),
+            transferred,
+        )
     }
 
-    /// Sends a tagged message with remote CQ data, as [`Node::tsenddata`].
-    pub fn tsenddata<B: Buffer>(
+    /// Sends a tagged message with remote CQ data, as [`Node::send_tagged_with_data`].
+    #[doc(alias = "fi_tsenddata")]
+    pub fn send_tagged_with_data<B: Buffer>(
         &self,
         buffer: B,
         data: u64,
         dest: FiAddr,
         tag: u64,
     ) -> Operation<'_, Transferred<B>, L> {
-        let post = move |node: &Node<L>, buffer| node.tsenddata(buffer, data, dest, tag);
+        let post = move |node: &Node<L>, buffer| node.send_tagged_with_data(buffer, data, dest, tag);
         self.start(Line::To(dest), buffer, post, transferred)
     }
 
-    /// Sends a message, tagged or not, with all choices, as [`Node::sendmsg`].
-    pub fn sendmsg<B: Buffer>(&self, message: SendMsg<B>) -> Operation<'_, Transferred<B>, L> {
+    /// Sends a message, tagged or not, with all choices, as [`Node::send_message`].
+    #[doc(alias = "fi_sendmsg")]
+    pub fn send_message<B: Buffer>(&self, message: SendMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let SendMsg { buffer, dest, tag, data, part, flags } = message;
         let post =
-            move |node: &Node<L>, buffer| node.sendmsg(SendMsg { buffer, dest, tag, data, part, flags });
+            move |node: &Node<L>, buffer| node.send_message(SendMsg { buffer, dest, tag, data, part, flags });
         self.start(Line::To(dest), buffer, post, transferred)
     }
 
     /// Receives an untagged message of anybody, as [`Node::recv`].
     pub fn recv<B: BufferMut>(&self, buffer: B) -> Operation<'_, Transferred<B>, L> {
-        self.recvmsg(RecvMsg::new(buffer))
+        self.recv_message(RecvMsg::new(buffer))
     }
 
     /// Receives an untagged message of `source`, as [`Node::recv_from`].
     pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Operation<'_, Transferred<B>, L> {
-        self.recvmsg(RecvMsg::new(buffer).source(source))
+        self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
-    /// Receives a tagged message of anybody, as [`Node::trecv`].
-    pub fn trecv<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Operation<'_, Transferred<B>, L> {
-        self.recvmsg(RecvMsg::new(buffer).tag(tag, ignore))
+    /// Receives a tagged message of anybody, as [`Node::recv_tagged`].
+    #[doc(alias = "fi_trecv")]
+    pub fn recv_tagged<B: BufferMut>(
+        &self,
+        buffer: B,
+        tag: u64,
+        ignore: u64,
+    ) -> Operation<'_, Transferred<B>, L> {
+        self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Receives a tagged message of `source`, as [`Node::trecv_from`].
-    pub fn trecv_from<B: BufferMut>(
+    /// Receives a tagged message of `source`, as [`Node::recv_tagged_from`].
+    pub fn recv_tagged_from<B: BufferMut>(
         &self,
         buffer: B,
         source: FiAddr,
         tag: u64,
         ignore: u64,
     ) -> Operation<'_, Transferred<B>, L> {
-        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+        self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
-    /// Receives a message, tagged or not, with all choices, as [`Node::recvmsg`].
-    pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Operation<'_, Transferred<B>, L> {
+    /// Receives a message, tagged or not, with all choices, as [`Node::recv_message`].
+    #[doc(alias = "fi_recvmsg")]
+    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let RecvMsg { buffer, source, tag, part } = message;
-        let post = move |node: &Node<L>, buffer| node.recvmsg(RecvMsg { buffer, source, tag, part });
+        let post = move |node: &Node<L>, buffer| node.recv_message(RecvMsg { buffer, source, tag, part });
         self.start(Line::Receive, buffer, post, transferred)
     }
 
@@ -183,11 +209,13 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(peer), buffer, post, transferred)
     }
 
-    /// Reads with all choices, as [`Node::readmsg`].
-    pub fn readmsg<B: BufferMut>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
+    /// Reads with all choices, as [`Node::read_message`].
+    #[doc(alias = "fi_readmsg")]
+    pub fn read_message<B: BufferMut>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let RmaMsg { buffer, peer, remote, data, part, flags } = message;
-        let post =
-            move |node: &Node<L>, buffer| node.readmsg(RmaMsg { buffer, peer, remote, data, part, flags });
+        let post = move |node: &Node<L>, buffer| {
+            node.read_message(RmaMsg { buffer, peer, remote, data, part, flags })
+        };
         self.start(Line::To(peer), buffer, post, transferred)
     }
 
@@ -202,23 +230,26 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(peer), buffer, post, transferred)
     }
 
-    /// Writes, and gives the peer an [event](AsyncNode::event) with `data`, as [`Node::writedata`].
-    pub fn writedata<B: Buffer>(
+    /// Writes, and gives the peer an [event](AsyncNode::event) with `data`, as [`Node::write_with_data`].
+    #[doc(alias = "fi_writedata")]
+    pub fn write_with_data<B: Buffer>(
         &self,
         buffer: B,
         data: u64,
         peer: FiAddr,
         remote: RemoteWindow,
     ) -> Operation<'_, Transferred<B>, L> {
-        let post = move |node: &Node<L>, buffer| node.writedata(buffer, data, peer, remote);
+        let post = move |node: &Node<L>, buffer| node.write_with_data(buffer, data, peer, remote);
         self.start(Line::To(peer), buffer, post, transferred)
     }
 
-    /// Writes with all choices, as [`Node::writemsg`].
-    pub fn writemsg<B: Buffer>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
+    /// Writes with all choices, as [`Node::write_message`].
+    #[doc(alias = "fi_writemsg")]
+    pub fn write_message<B: Buffer>(&self, message: RmaMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let RmaMsg { buffer, peer, remote, data, part, flags } = message;
-        let post =
-            move |node: &Node<L>, buffer| node.writemsg(RmaMsg { buffer, peer, remote, data, part, flags });
+        let post = move |node: &Node<L>, buffer| {
+            node.write_message(RmaMsg { buffer, peer, remote, data, part, flags })
+        };
         self.start(Line::To(peer), buffer, post, transferred)
     }
 

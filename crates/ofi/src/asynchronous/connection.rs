@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use ofi_api::{Address, Errno, Error, Event, EventKind, EventQueue, FiAddr, Hints, Info, Result, WaitObj};
 
-use super::{AsyncNode, watch};
+use super::{AsyncNode, Operation, Transferred, watch};
+use crate::buffer::Buffer;
 use crate::connection::{Events, Incoming, Listener, Refused, connected, open_eq, outcome};
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
@@ -50,7 +51,7 @@ impl Listener {
     ///     let request = listener.next_request().await?;
     ///     assert_eq!(request.data(), b"my name");
     ///     let connection = request.accept_async(b"welcome").await?;
-    ///     connection.send(b"hello".to_vec(), connection.peer()).await?;
+    ///     connection.send(b"hello".to_vec()).await?;
     ///     connection.ended().await // the client closes
     /// })?;
     /// assert_eq!(client.join().expect("no panic")?, b"hello");
@@ -156,8 +157,8 @@ impl fmt::Debug for Connecting {
     }
 }
 
-/// An async node with one peer: everything that an [`AsyncNode`] can do is done with [`AsyncConnection::peer`]. It is driven as any
-/// other, by what `AsyncNode` lists.
+/// An async node with one peer: messages need no address, and everything else that an [`AsyncNode`] can do is done with
+/// [`AsyncConnection::peer`]. It is driven as any other, by what `AsyncNode` lists.
 #[derive(Debug)]
 pub struct AsyncConnection {
     node: Arc<AsyncNode<Safe>>,
@@ -193,6 +194,11 @@ impl AsyncConnection {
     /// What the transport answers.
     pub fn peer_name(&self) -> Result<Address> {
         self.node.node.raw_endpoint().peer_name()
+    }
+
+    /// Sends a message to the peer, as [`Connection::send`](crate::Connection::send).
+    pub fn send<B: Buffer>(&self, buffer: B) -> Operation<'_, Transferred<B>> {
+        self.node.send(buffer, self.peer())
     }
 
     /// What the peer gave along when it accepted; empty at the end that accepted.

@@ -48,7 +48,7 @@ impl<L: Level> Driver<'_, L> {
             let mut table = self.0.table();
             let turn = table.drive(node, &mut chores).and_then(|()| {
                 // No descriptor says when there is room again.
-                if table.is_short() || !node.trywait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
+                if table.is_short() || !node.try_wait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
             });
             match turn {
                 Ok(Turn::Sleep) => table.sleep(clone, &mut chores),

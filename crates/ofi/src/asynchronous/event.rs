@@ -18,7 +18,7 @@ pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> AsyncNode<L> {
     /// Waits for the next completion that is of no operation of the node: a peer's write with remote CQ data
-    /// ([`writedata`](AsyncNode::writedata)), or a receive of a [shared context](crate::SharedReceive). The node keeps 65,536 that nobody fetched; more are dropped, and
+    /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The node keeps 65,536 that nobody fetched; more are dropped, and
     /// [counted](AsyncNode::lost).
     ///
     /// # Errors

@@ -257,7 +257,7 @@ pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
 pub(super) fn completed(ended: Ended) -> ofi_api::Result<Completion> {
     match ended {
         Ended::Refused(error, _) | Ended::Lost(error) => Err(error),
-        Ended::Done(done) => Ok(done.ok()?),
+        Ended::Done(done) => Ok(done.into_result()?),
     }
 }
 

@@ -28,7 +28,7 @@ impl<L: Level> Node<L> {
     ///     let done = loop {
     ///         counter.poll()?; // the owner may be asked first whether it shares the memory
     ///         if let Some(done) = visitor.poll()? {
-    ///             break done.ok()?;
+    ///             break done.into_result()?;
     ///         }
     ///     };
     ///     assert_eq!(done.value::<u64>(), Some(visits));

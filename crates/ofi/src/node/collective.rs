@@ -103,10 +103,10 @@ impl<L: Level> Node<L> {
     ///             let members: Vec<_> = names.iter().map(|name| node.insert(name).unwrap()).collect();
     ///             let group = node.join(&members, limit).unwrap();
     ///             node.allreduce(&group, FiOp::Sum, &[1u64, group.rank() as u64]).unwrap();
-    ///             let sum = node.wait(limit).unwrap().unwrap().ok().unwrap();
+    ///             let sum = node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///             assert_eq!(sum.values::<u64>().collect::<Vec<_>>(), [3, 0 + 1 + 2]);
     ///             node.barrier(&group).unwrap(); // so that nobody leaves while others still calculate
-    ///             node.wait(limit).unwrap().unwrap().ok().unwrap();
+    ///             node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///         });
     ///     }
     /// });

@@ -55,6 +55,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again. `FI_EMSGSIZE`, `FI_EINVAL` for an unknown peer.
+    #[doc(alias = "fi_send")]
     pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Result<Op, Rejected<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, None))
     }
@@ -63,7 +64,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn senddata<B: Buffer>(&self, buffer: B, data: u64, dest: FiAddr) -> Result<Op, Rejected<B>> {
+    #[doc(alias = "fi_senddata")]
+    pub fn send_with_data<B: Buffer>(&self, buffer: B, data: u64, dest: FiAddr) -> Result<Op, Rejected<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, Some(data)))
     }
 
@@ -71,7 +73,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` for a range beyond the buffer, `FI_EBADFLAGS`.
-    pub fn sendmsg<B: Buffer>(&self, message: SendMsg<B>) -> Result<Op, Rejected<B>> {
+    #[doc(alias = "fi_sendmsg")]
+    pub fn send_message<B: Buffer>(&self, message: SendMsg<B>) -> Result<Op, Rejected<B>> {
         let SendMsg { buffer, dest, tag, data, part, flags } = message;
         let out = Outgoing { dest, tag, data, flags: flags | OpFlags::COMPLETION, call: Call::Msg };
         self.post_send(buffer, part, out)
@@ -82,6 +85,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
+    #[doc(alias = "fi_inject")]
     pub fn inject(&self, bytes: &[u8], dest: FiAddr) -> Result<()> {
         self.post_inject(bytes, Outgoing::plain(dest, None, None))
     }
@@ -90,7 +94,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn injectdata(&self, bytes: &[u8], data: u64, dest: FiAddr) -> Result<()> {
+    #[doc(alias = "fi_injectdata")]
+    pub fn inject_with_data(&self, bytes: &[u8], data: u64, dest: FiAddr) -> Result<()> {
         self.post_inject(bytes, Outgoing::plain(dest, None, Some(data)))
     }
 
@@ -98,8 +103,9 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again.
+    #[doc(alias = "fi_recv")]
     pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer))
+        self.recv_message(RecvMsg::new(buffer))
     }
 
     /// Posts a receive for an untagged message of `source` (`FI_DIRECTED_RECV`).
@@ -107,15 +113,16 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`]; `FI_EOPNOTSUPP` without the capability, `FI_EINVAL` for an unknown peer.
     pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).source(source))
+        self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
     /// Posts a receive, tagged or not, with all choices (`fi_recvmsg`, `fi_trecvmsg`).
     ///
     /// # Errors
     /// As [`Node::recv_from`]; `FI_EINVAL` for a range beyond the buffer.
-    pub fn recvmsg<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
-        self.receiving().recvmsg(message)
+    #[doc(alias = "fi_recvmsg")]
+    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+        self.receiving().recv_message(message)
     }
 
     /// Posts a buffer that takes one untagged message after the other (`FI_MULTI_RECV`), until less than

@@ -49,9 +49,9 @@ use crate::threading::{Completion, Level, Safe};
 /// let to_bob = alice.insert(&bob.name()?)?;
 /// bob.recv(vec![0; 64])?;
 /// alice.send(b"hello, Bob".to_vec(), to_bob)?;
-/// let message = bob.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+/// let message = bob.wait(Duration::from_secs(5))?.expect("within five seconds").into_result()?;
 /// assert_eq!(message.bytes(), b"hello, Bob");
-/// let sent = alice.wait(Duration::from_secs(5))?.expect("within five seconds").ok()?;
+/// let sent = alice.wait(Duration::from_secs(5))?.expect("within five seconds").into_result()?;
 /// assert_eq!(sent.bytes(), b"hello, Bob"); // the buffer is Alice's again
 /// # Ok::<(), ofi::Error>(())
 /// ```
@@ -175,6 +175,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// What the transport answers.
+    #[doc(alias = "fi_getname")]
     pub fn name(&self) -> Result<Address> {
         self.endpoint.name()
     }
@@ -183,6 +184,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for an address of another transport or format.
+    #[doc(alias = "fi_av_insert")]
     pub fn insert(&self, address: &Address) -> Result<FiAddr> {
         let mut inserted = self.av.insert(std::slice::from_ref(address));
         inserted.pop().unwrap_or_else(|| Err(Error::new(Errno::EINVAL)))
@@ -192,6 +194,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for a name that does not resolve.
+    #[doc(alias = "fi_av_insertsvc")]
     pub fn insert_service(&self, node: &str, service: &str) -> Result<FiAddr> {
         self.av.insert_service(node, service)
     }
@@ -200,6 +203,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` if it is not there.
+    #[doc(alias = "fi_av_remove")]
     pub fn remove(&self, address: FiAddr) -> Result<()> {
         self.av.remove(&[address])
     }
@@ -208,6 +212,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` if it is not there.
+    #[doc(alias = "fi_av_lookup")]
     pub fn lookup(&self, address: FiAddr) -> Result<Address> {
         self.av.lookup(address)
     }
@@ -231,6 +236,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for an index that [`NodeBuilder::rx_ctx_bits`] has no room for.
+    #[doc(alias = "fi_rx_addr")]
     pub fn rx_addr(&self, peer: FiAddr, index: usize) -> Result<FiAddr> {
         let count = 1_u64 << self.rx_ctx_bits;
         if index as u64 >= count {
@@ -249,6 +255,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_ENOPROTOOPT` for one that the transport does not have.
+    #[doc(alias = "fi_getopt")]
     pub fn option(&self, option: EpOption) -> Result<usize> {
         self.endpoint.option(option)
     }
@@ -257,6 +264,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_ENOPROTOOPT` for one that the transport does not have, `FI_EINVAL` out of range.
+    #[doc(alias = "fi_setopt")]
     pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
         self.endpoint.set_option(option, value)
     }
@@ -275,6 +283,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_ENOENT` if it is no receive of this node that waits: it may have ended already.
+    #[doc(alias = "fi_cancel")]
     pub fn cancel(&self, op: Op) -> Result<()> {
         self.receiving().cancel(op)
     }

@@ -19,6 +19,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// What the queue itself answers; no failed operation.
+    #[doc(alias = "fi_cq_read")]
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut found = None;
         self.read_entries::<1>(1, |completion| found = Some(completion))?;
@@ -86,6 +87,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; what the queue answers.
+    #[doc(alias = "fi_cq_sread")]
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -123,6 +125,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`.
+    #[doc(alias = "fi_cq_signal")]
     pub fn signal(&self) -> Result<()> {
         self.signaled.store(true, Ordering::Relaxed);
         self.cq.signal()
@@ -141,7 +144,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for a node without wait object.
-    pub fn trywait(&self) -> Result<bool> {
+    #[doc(alias = "fi_trywait")]
+    pub fn try_wait(&self) -> Result<bool> {
         match self.cq.trywait() {
             Ok(()) => Ok(true),
             Err(error) if error.is_again() => Ok(false),

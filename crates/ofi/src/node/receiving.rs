@@ -9,7 +9,7 @@ use crate::operations::{Claim, Op};
 use crate::request::{RecvMsg, Rejected};
 
 impl Desk<'_> {
-    pub(crate) fn recvmsg<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+    pub(crate) fn recv_message<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
         let RecvMsg { buffer, source, tag, part } = message;
         if let Err(error) = self.check_source(source, tag.is_some()) {
             return Err(Rejected { error, buffer });

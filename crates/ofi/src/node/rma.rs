@@ -14,6 +14,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` if the lengths differ. What the peer refuses fails the operation.
+    #[doc(alias = "fi_read")]
     pub fn read<B: BufferMut>(
         &self,
         buffer: B,
@@ -27,7 +28,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
-    pub fn readmsg<B: BufferMut>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+    #[doc(alias = "fi_readmsg")]
+    pub fn read_message<B: BufferMut>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
         self.post_read(message, Call::Msg)
     }
 
@@ -45,6 +47,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`].
+    #[doc(alias = "fi_write")]
     pub fn write<B: Buffer>(&self, buffer: B, peer: FiAddr, remote: RemoteWindow) -> Result<Op, Rejected<B>> {
         self.post_write(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
@@ -53,7 +56,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`].
-    pub fn writedata<B: Buffer>(
+    #[doc(alias = "fi_writedata")]
+    pub fn write_with_data<B: Buffer>(
         &self,
         buffer: B,
         data: u64,
@@ -67,7 +71,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
-    pub fn writemsg<B: Buffer>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+    #[doc(alias = "fi_writemsg")]
+    pub fn write_message<B: Buffer>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
         self.post_write(message, Call::Msg)
     }
 
@@ -85,6 +90,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`].
+    #[doc(alias = "fi_inject_write")]
     pub fn inject_write(&self, bytes: &[u8], peer: FiAddr, remote: RemoteWindow) -> Result<()> {
         self.post_inject_write(bytes, peer, remote, None)
     }
@@ -93,7 +99,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::read`].
-    pub fn inject_writedata(
+    #[doc(alias = "fi_inject_writedata")]
+    pub fn inject_write_with_data(
         &self,
         bytes: &[u8],
         data: u64,

@@ -15,7 +15,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn tsend<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Result<Op, Rejected<B>> {
+    #[doc(alias = "fi_tsend")]
+    pub fn send_tagged<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Result<Op, Rejected<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), None))
     }
 
@@ -23,7 +24,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn tsenddata<B: Buffer>(
+    #[doc(alias = "fi_tsenddata")]
+    pub fn send_tagged_with_data<B: Buffer>(
         &self,
         buffer: B,
         data: u64,
@@ -37,15 +39,17 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn tinject(&self, bytes: &[u8], dest: FiAddr, tag: u64) -> Result<()> {
+    #[doc(alias = "fi_tinject")]
+    pub fn inject_tagged(&self, bytes: &[u8], dest: FiAddr, tag: u64) -> Result<()> {
         self.post_inject(bytes, Outgoing::plain(dest, Some(tag), None))
     }
 
-    /// [`Node::tinject`] with remote CQ data (`fi_tinjectdata`).
+    /// [`Node::inject_tagged`] with remote CQ data (`fi_tinjectdata`).
     ///
     /// # Errors
     /// As [`Node::send`].
-    pub fn tinjectdata(&self, bytes: &[u8], data: u64, dest: FiAddr, tag: u64) -> Result<()> {
+    #[doc(alias = "fi_tinjectdata")]
+    pub fn inject_tagged_with_data(&self, bytes: &[u8], data: u64, dest: FiAddr, tag: u64) -> Result<()> {
         self.post_inject(bytes, Outgoing::plain(dest, Some(tag), Some(data)))
     }
 
@@ -54,22 +58,23 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::recv`].
-    pub fn trecv<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).tag(tag, ignore))
+    #[doc(alias = "fi_trecv")]
+    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+        self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
     /// Posts a receive for a tagged message of `source`.
     ///
     /// # Errors
     /// As [`Node::recv_from`].
-    pub fn trecv_from<B: BufferMut>(
+    pub fn recv_tagged_from<B: BufferMut>(
         &self,
         buffer: B,
         source: FiAddr,
         tag: u64,
         ignore: u64,
     ) -> Result<Op, Rejected<B>> {
-        self.recvmsg(RecvMsg::new(buffer).source(source).tag(tag, ignore))
+        self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
     /// Posts a buffer that takes one tagged message after the other: see [`Node::recv_multi`].

@@ -19,8 +19,8 @@
 //!     node.recv(vec![0; 64])?;
 //!     node.send(format!("hello from rank {}", group.rank).into_bytes(), other)?;
 //!     loop {
-//!         let done = node.wait(Duration::from_secs(10))?.expect("a completion").ok()?;
-//!         if done.flags.contains(ofi::CompletionFlags::RECV) {
+//!         let done = node.wait(Duration::from_secs(10))?.expect("a completion").into_result()?;
+//!         if done.kind() == ofi::CompletionKind::Receive {
 //!             return Ok(String::from_utf8_lossy(done.bytes()).into_owned());
 //!         }
 //!     }

@@ -26,7 +26,7 @@ fn a_connection_comes_about_carries_messages_and_ends() {
         assert_eq!((client.greeting(), server.greeting()), (&b"you"[..], &b""[..]));
         assert_eq!(client.peer_name().unwrap(), server.name().unwrap());
         for (from, to) in [(&client, &server), (&server, &client)] {
-            let (sent, got) = both(from.send(pattern(70_000), from.peer()), to.recv(vec![0; 70_000])).await;
+            let (sent, got) = both(from.send(pattern(70_000)), to.recv(vec![0; 70_000])).await;
             assert!(sent.is_ok());
             assert_eq!(got.unwrap().buffer, pattern(70_000));
         }

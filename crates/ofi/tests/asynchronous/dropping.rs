@@ -84,7 +84,8 @@ async fn session(pair: &super::support::Pair, shared: &Arc<[u8]>) -> ofi::Result
         let back = pair.a.read(vec![0; LARGE], pair.to_b, remote).await?;
         assert_eq!(back.buffer.len(), LARGE);
         pair.a.fetch_add(1u64, pair.to_b, remote.slice(..8)?).await?;
-        let (sent, received) = both(pair.a.tsend(vec![1], pair.to_b, 1), pair.b.trecv(vec![0], 1, 0)).await;
+        let (sent, received) =
+            both(pair.a.send_tagged(vec![1], pair.to_b, 1), pair.b.recv_tagged(vec![0], 1, 0)).await;
         assert_eq!(sent?.buffer, received?.buffer);
     }
     Ok(())
@@ -109,8 +110,8 @@ fn dropped_after(steps: usize) -> bool {
         })
     };
     // The nodes work on, with what is left of the operations in flight.
-    let mut sent = pair.a.tsend(pattern(50), pair.to_b, 99);
-    let mut received = pair.b.trecv(vec![0; 50], 99, 0);
+    let mut sent = pair.a.send_tagged(pattern(50), pair.to_b, 99);
+    let mut received = pair.b.recv_tagged(vec![0; 50], 99, 0);
     let late = Instant::now() + LONG;
     let message = loop {
         drive(&pair.a); // its send may have ended, and what is before it not
@@ -165,9 +166,11 @@ fn many_receives_dropped_in_any_order() {
     let pair = pair();
     park_on(async {
         for round in 0..20 {
-            let mut receives: Vec<_> = (0..50).map(|tag| Some(pair.b.trecv(vec![0; 8], tag, 0))).collect();
-            let sends: Vec<_> =
-                (0..50u64).map(|tag| pair.a.tsend(tag.to_le_bytes().to_vec(), pair.to_b, tag)).collect();
+            let mut receives: Vec<_> =
+                (0..50).map(|tag| Some(pair.b.recv_tagged(vec![0; 8], tag, 0))).collect();
+            let sends: Vec<_> = (0..50u64)
+                .map(|tag| pair.a.send_tagged(tag.to_le_bytes().to_vec(), pair.to_b, tag))
+                .collect();
             for step in 0..25 {
                 receives[(step * 7 + round) % 50] = None;
             }
@@ -182,7 +185,7 @@ fn many_receives_dropped_in_any_order() {
             }
             // Messages whose receives were dropped before they came are still there.
             while let Ok(found) = pair.b.peek(0, u64::MAX).await {
-                pair.b.trecv(vec![0; 8], found.tag.unwrap(), 0).await.unwrap();
+                pair.b.recv_tagged(vec![0; 8], found.tag.unwrap(), 0).await.unwrap();
             }
         }
     });

@@ -50,7 +50,7 @@ fn a_cancelled_stream_gives_what_came_and_its_buffer() {
     park_on(async {
         let mut messages = pair.b.trecv_multi(MultiRecvBuffer::new(vec![0; 100_000]), 1, 0);
         for len in [10, 20] {
-            pair.a.tsend(pattern(len), pair.to_b, 1).await.unwrap();
+            pair.a.send_tagged(pattern(len), pair.to_b, 1).await.unwrap();
         }
         look_around(&pair.b).await;
         messages.cancel();
@@ -151,7 +151,7 @@ fn a_claimed_message_is_received_or_dropped() {
     let pair = pair();
     park_on(async {
         for (tag, len) in [(1, 100), (2, 50_000), (3, 7), (4, 5)] {
-            let _sent = pair.a.tsend(pattern(len), pair.to_b, tag); // a long one waits for its receive
+            let _sent = pair.a.send_tagged(pattern(len), pair.to_b, tag); // a long one waits for its receive
             arrived(&pair.b, tag).await;
         }
         for (tag, len) in [(1, 100), (2, 50_000)] {
@@ -175,7 +175,7 @@ fn a_claimed_message_is_received_or_dropped() {
 fn a_claim_for_a_future_that_is_gone_is_discarded() {
     let pair = pair();
     park_on(async {
-        let _ = pair.a.tsend(pattern(10), pair.to_b, 1).await;
+        let _ = pair.a.send_tagged(pattern(10), pair.to_b, 1).await;
         arrived(&pair.b, 1).await;
         drop(pair.b.peek_claim(1, 0));
         // Another turn of the queue, and the message is gone with what kept it.

@@ -30,18 +30,21 @@ fn tags_data_ranges_and_sources() {
     park_on(async {
         let message = SendMsg::new(pattern(100), pair.to_b).tag(7).data(9).range(10..20);
         let receive = RecvMsg::new(vec![0; 50]).tag(7, 0).source(pair.to_a).range(5..);
-        let (sent, received) = both(pair.a.sendmsg(message), pair.b.recvmsg(receive)).await;
+        let (sent, received) = both(pair.a.send_message(message), pair.b.recv_message(receive)).await;
         let (sent, received) = (sent.unwrap(), received.unwrap());
         assert_eq!((sent.bytes(), received.bytes()), (&pattern(100)[10..20], &pattern(100)[10..20]));
         assert_eq!((received.tag, received.data, received.len), (Some(7), Some(9), 10));
 
-        let (sent, received) =
-            both(pair.a.tsenddata(vec![1], 5, pair.to_b, 0x12), pair.b.trecv(vec![0; 4], 0x10, 0xF)).await;
+        let (sent, received) = both(
+            pair.a.send_tagged_with_data(vec![1], 5, pair.to_b, 0x12),
+            pair.b.recv_tagged(vec![0; 4], 0x10, 0xF),
+        )
+        .await;
         assert!(sent.is_ok());
         assert_eq!((received.as_ref().unwrap().tag, received.unwrap().data), (Some(0x12), Some(5)));
 
         assert_eq!(pair.b.peek(3, 0).await.unwrap_err(), Errno::ENOMSG);
-        let (sent, found) = both(pair.a.tsend(vec![1; 9], pair.to_b, 3), async {
+        let (sent, found) = both(pair.a.send_tagged(vec![1; 9], pair.to_b, 3), async {
             loop {
                 match pair.b.peek(3, 0).await {
                     Ok(found) => return found.len,
@@ -51,7 +54,7 @@ fn tags_data_ranges_and_sources() {
         })
         .await;
         assert_eq!((sent.unwrap().len, found), (9, 9));
-        assert_eq!(pair.b.trecv_from(vec![0; 9], pair.to_a, 3, 0).await.unwrap().bytes(), [1; 9]);
+        assert_eq!(pair.b.recv_tagged_from(vec![0; 9], pair.to_a, 3, 0).await.unwrap().bytes(), [1; 9]);
     });
 }
 
@@ -69,7 +72,7 @@ fn remote_memory_and_atomics() {
             let read = pair.a.read(vec![0; 100], peer, part).await.unwrap();
             assert_eq!((read.bytes(), read.len), (&pattern(1 << 16)[100..200], 100));
             let message = RmaMsg::new(vec![0; 10], peer, remote.slice(..4).unwrap()).range(3..7);
-            assert_eq!(pair.a.readmsg(message).await.unwrap().bytes(), &pattern(4));
+            assert_eq!(pair.a.read_message(message).await.unwrap().bytes(), &pattern(4));
 
             let word = remote.slice(..8).unwrap();
             pair.a.write(40u64.to_le_bytes().to_vec(), peer, word).await.unwrap();
@@ -78,7 +81,7 @@ fn remote_memory_and_atomics() {
             pair.a.atomic(FiOp::Max, &[60u64], peer, word).await.unwrap();
             let old = pair.a.fetch_atomic(FiOp::Min, &[1u64], vec![0; 8], peer, word).await.unwrap();
             assert_eq!(old.buffer, 60u64.to_le_bytes());
-            pair.a.writedata(&b"done"[..], 77, peer, remote.slice(..4).unwrap()).await.unwrap();
+            pair.a.write_with_data(&b"done"[..], 77, peer, remote.slice(..4).unwrap()).await.unwrap();
             let wrong = ofi::RemoteWindow { key: remote.key ^ 1, ..part };
             let failed = pair.a.read(vec![7; 100], peer, wrong).await.unwrap_err();
             assert_eq!(failed.buffer.map(|buffer| buffer.len()), Some(100), "{}", failed.error);

@@ -68,8 +68,8 @@ fn many_threads_share_two_nodes() {
                 for round in 0..50u64 {
                     let tag = thread << 32 | round;
                     let (sent, received) = park_on(both(
-                        pair.a.tsend(tag.to_le_bytes().to_vec(), pair.to_b, tag),
-                        pair.b.trecv(vec![0; 8], tag, 0),
+                        pair.a.send_tagged(tag.to_le_bytes().to_vec(), pair.to_b, tag),
+                        pair.b.recv_tagged(vec![0; 8], tag, 0),
                     ));
                     assert_eq!(sent.unwrap().buffer, received.unwrap().buffer);
                 }
@@ -110,8 +110,8 @@ fn two_threads_block_on_one_node() {
             scope.spawn(move || {
                 for _ in 0..50 {
                     let (sent, got) = pair.a.block_on(both(
-                        pair.b.tsend(vec![tag as u8; 8], pair.to_a, tag),
-                        pair.a.trecv(vec![0; 8], tag, 0),
+                        pair.b.send_tagged(vec![tag as u8; 8], pair.to_a, tag),
+                        pair.a.recv_tagged(vec![0; 8], tag, 0),
                     ));
                     assert_eq!(sent.unwrap().buffer, got.unwrap().buffer);
                 }
@@ -128,9 +128,9 @@ fn many_nodes_on_one_thread() {
         let mut sends = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
             let to_hub = node.insert(&hub.name().unwrap()).unwrap();
-            sends.extend((0..10).map(|_| node.tsend(vec![number as u8; 100], to_hub, number as u64)));
+            sends.extend((0..10).map(|_| node.send_tagged(vec![number as u8; 100], to_hub, number as u64)));
         }
-        let receives: Vec<_> = (0..80).map(|at| hub.trecv(vec![0; 100], at / 10, 0)).collect();
+        let receives: Vec<_> = (0..80).map(|at| hub.recv_tagged(vec![0; 100], at / 10, 0)).collect();
         let (sent, received) = both(all(sends), all(receives)).await;
         assert!(sent.iter().all(Result::is_ok));
         for message in received {

@@ -33,13 +33,13 @@ async fn traffic() {
         let (node, peer) = (Arc::clone(pair.a.node()), pair.to_b);
         tasks.push(tokio::spawn(async move {
             for _ in 0..10 {
-                assert!(node.tsend(pattern(len), peer, tag).await.unwrap().buffer.len() == len);
+                assert!(node.send_tagged(pattern(len), peer, tag).await.unwrap().buffer.len() == len);
             }
         }));
         let node = Arc::clone(pair.b.node());
         tasks.push(tokio::spawn(async move {
             for _ in 0..10 {
-                assert!(node.trecv(vec![0; len], tag, 0).await.unwrap().buffer == pattern(len));
+                assert!(node.recv_tagged(vec![0; len], tag, 0).await.unwrap().buffer == pattern(len));
             }
         }));
     }
@@ -92,10 +92,10 @@ async fn timeouts_and_selects_cancel_receives() {
 
     tokio::select! {
         biased;
-        _ = pair.b.trecv(vec![0; 8], 1, 0) => unreachable!("nobody sends with tag 1"),
-        got = pair.b.trecv(vec![0; 8], 2, 0) => assert_eq!(got.unwrap().buffer, pattern(8)),
+        _ = pair.b.recv_tagged(vec![0; 8], 1, 0) => unreachable!("nobody sends with tag 1"),
+        got = pair.b.recv_tagged(vec![0; 8], 2, 0) => assert_eq!(got.unwrap().buffer, pattern(8)),
         () = async {
-            pair.a.tsend(pattern(8), pair.to_b, 2).await.unwrap();
+            pair.a.send_tagged(pattern(8), pair.to_b, 2).await.unwrap();
             std::future::pending().await
         } => {}
     }

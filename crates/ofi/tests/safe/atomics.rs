@@ -15,7 +15,7 @@ fn nodes() -> (Node, Node) {
 fn numbers_of_windows_are_changed_and_fetched() {
     let (a, b) = nodes();
     let peer = a.insert(&b.name().unwrap()).unwrap();
-    let done = || a.wait(LONG).unwrap().unwrap().ok().unwrap();
+    let done = || a.wait(LONG).unwrap().unwrap().into_result().unwrap();
     let application = b.domain().window(vec![0; 64], BOTH).unwrap();
     let library = b.domain().alloc_window(64, BOTH).unwrap();
     for window in [application.remote(), library.remote()] {

@@ -19,7 +19,7 @@ fn together(ranks: usize, work: impl Fn(&Node, &Group) + Sync) {
                 let group = node.join(&members, LONG).unwrap();
                 work(node, &group);
                 node.barrier(&group).unwrap();
-                let last = node.wait(LONG).unwrap().unwrap().ok().unwrap();
+                let last = node.wait(LONG).unwrap().unwrap().into_result().unwrap();
                 assert!(last.flags.contains(CompletionFlags::COLLECTIVE));
                 assert_eq!(node.in_flight(), 0);
             });
@@ -31,7 +31,7 @@ fn together(ranks: usize, work: impl Fn(&Node, &Group) + Sync) {
 fn every_collective_gives_numbers() {
     together(3, |node, group| {
         let me = group.rank() as u32;
-        let done = || node.wait(LONG).unwrap().unwrap().ok().unwrap();
+        let done = || node.wait(LONG).unwrap().unwrap().into_result().unwrap();
         let values = || done().values::<u32>().collect::<Vec<_>>();
         node.allreduce(group, FiOp::Max, &[me, 10 - me]).unwrap();
         assert_eq!(values(), [2, 10]);

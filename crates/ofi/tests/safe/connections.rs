@@ -13,7 +13,7 @@ fn connect() -> (Connection, Connection) {
         let client = scope.spawn(|| Connection::open(&hints(), &address, b"who", LONG).unwrap());
         let request = listener.wait(LONG).unwrap().expect("a request");
         assert_eq!(request.data(), b"who");
-        assert!(request.from().is_some());
+        assert!(request.peer().is_some());
         let server = request.accept(b"you", LONG).unwrap();
         (client.join().unwrap(), server)
     })
@@ -26,10 +26,10 @@ fn a_connection_sends_both_ways_and_ends() {
     assert_eq!(client.peer_name().unwrap(), server.name().unwrap());
     for (from, to) in [(&client, &server), (&server, &client)] {
         to.recv(vec![0; 1000]).unwrap();
-        from.send(pattern(1000), from.peer()).unwrap();
+        from.send(pattern(1000)).unwrap();
         let (sent, received) = super::support::both(&**from, &**to);
-        assert!(sent.ok().is_ok());
-        assert_eq!(received.ok().unwrap().bytes(), pattern(1000));
+        assert!(sent.into_result().is_ok());
+        assert_eq!(received.into_result().unwrap().bytes(), pattern(1000));
     }
     let waits = server.recv(vec![0; 8]).unwrap();
     assert!(!server.wait_shutdown(Duration::from_millis(10)).unwrap());
@@ -37,8 +37,8 @@ fn a_connection_sends_both_ways_and_ends() {
     assert!(server.wait_shutdown(LONG).unwrap());
     let ended = server.wait(LONG).unwrap().expect("the receive ends");
     assert_eq!(ended.op, Some(waits));
-    assert!(ended.ok().is_err());
-    assert!(server.send(vec![1], server.peer()).is_err());
+    assert!(ended.into_result().is_err());
+    assert!(server.send(vec![1]).is_err());
 }
 
 #[test]

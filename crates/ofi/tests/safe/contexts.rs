@@ -45,8 +45,8 @@ fn each_context_is_a_node_of_its_own_at_one_address() {
         assert_eq!((got.bytes(), got.source), (&text[..], Some(back)));
         assert!(next(&[&client, node]).result.is_ok());
         // And it answers from its own transmit context, with the endpoint's address.
-        client.trecv(vec![0; 64], index as u64, 0).unwrap();
-        let sent = node.tsend(text.clone(), back, index as u64).unwrap();
+        client.recv_tagged(vec![0; 64], index as u64, 0).unwrap();
+        let sent = node.send_tagged(text.clone(), back, index as u64).unwrap();
         let answer = next(&[&client, node]);
         assert_eq!((answer.bytes(), answer.source), (&text[..], Some(to)));
         assert_eq!(next(&[node, &client]).op, Some(sent));
@@ -80,7 +80,7 @@ fn receives_are_cancelled_searched_and_packed_in_a_context() {
     let mut cancelled = next(&[node]);
     assert_eq!(cancelled.result.as_ref().unwrap_err(), &Errno::ECANCELED);
     assert_eq!(cancelled.take_buffer(), Some(vec![3_u8; 10]));
-    client.tinject(b"found", client.rx_addr(to, 1).unwrap(), 9).unwrap();
+    client.inject_tagged(b"found", client.rx_addr(to, 1).unwrap(), 9).unwrap();
     let until = Instant::now() + LONG;
     let claim = loop {
         node.peek_claim(9, 0).unwrap();
@@ -130,22 +130,23 @@ fn threads<L: Level + Send>(nodes: Vec<Node<L>>, client: &Node, to: FiAddr) {
                 let back = node.insert(&client).unwrap();
                 for _ in 0..EACH {
                     node.recv(vec![0; 8]).unwrap();
-                    let question = node.wait(LONG).unwrap().expect("a question").ok().unwrap();
-                    node.tsend(question.bytes().to_vec(), back, question.data.unwrap_or(0)).unwrap();
+                    let question = node.wait(LONG).unwrap().expect("a question").into_result().unwrap();
+                    node.send_tagged(question.bytes().to_vec(), back, question.data.unwrap_or(0)).unwrap();
                     assert!(node.wait(LONG).unwrap().expect("sent").result.is_ok());
                 }
             });
         }
         for number in 0..EACH * count as u64 {
             let index = number as usize % count;
-            client.trecv(vec![0; 8], index as u64, 0).unwrap();
+            client.recv_tagged(vec![0; 8], index as u64, 0).unwrap();
             let bytes = number.to_le_bytes();
-            while let Err(error) = client.injectdata(&bytes, index as u64, client.rx_addr(to, index).unwrap())
+            while let Err(error) =
+                client.inject_with_data(&bytes, index as u64, client.rx_addr(to, index).unwrap())
             {
                 assert!(error.is_again(), "{error}");
                 let _ = client.poll_many(&mut Vec::new(), 0);
             }
-            let answer = client.wait(LONG).unwrap().expect("an answer").ok().unwrap();
+            let answer = client.wait(LONG).unwrap().expect("an answer").into_result().unwrap();
             assert_eq!(answer.bytes(), bytes);
         }
     });
@@ -171,7 +172,7 @@ fn a_context_sleeps_until_its_message_comes() {
     nodes[1].recv(vec![0; 8]).unwrap();
     assert!(nodes[0].wait(Duration::from_millis(5)).unwrap().is_none());
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| nodes[1].wait(LONG).unwrap().expect("a message").ok().unwrap());
+        let sleeper = scope.spawn(|| nodes[1].wait(LONG).unwrap().expect("a message").into_result().unwrap());
         std::thread::sleep(Duration::from_millis(20));
         client.inject(b"wake up", client.rx_addr(to, 1).unwrap()).unwrap();
         assert_eq!(sleeper.join().unwrap().bytes(), b"wake up");

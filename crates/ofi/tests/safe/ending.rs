@@ -60,7 +60,7 @@ fn dropping_a_node_frees_what_was_in_flight_after_closing() {
 fn closing_gives_the_buffers_back() {
     let pair = pair();
     pair.b.recv(pattern(1)).unwrap();
-    pair.b.trecv(pattern(2).into_boxed_slice(), 1, 0).unwrap();
+    pair.b.recv_tagged(pattern(2).into_boxed_slice(), 1, 0).unwrap();
     pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 10])).unwrap();
     assert_eq!(pair.b.in_flight(), 3);
     let mut buffers = pair.b.close();
@@ -114,7 +114,7 @@ fn everything_at_once_is_dropped_in_any_order() {
         for step in 0..30 {
             let _ = pair.b.recv(vec![0; 400_000]);
             let _ = pair.a.send(Arc::clone(&long), pair.to_b);
-            let _ = pair.a.tsend(pattern(100), pair.to_b, 1);
+            let _ = pair.a.send_tagged(pattern(100), pair.to_b, 1);
             let _ = pair.a.write(Arc::clone(&longer), pair.to_b, window.remote());
             let _ = pair.a.read(vec![0; 500_000], pair.to_b, window.remote());
             let _ = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 50_000]));

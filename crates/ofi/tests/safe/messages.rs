@@ -68,13 +68,13 @@ fn every_kind_of_buffer_sends_and_the_writable_ones_receive() {
 fn data_ranges_and_completion_levels() {
     let pair = pair();
     pair.b.recv(vec![0; 8]).unwrap();
-    pair.a.senddata(b"data".to_vec(), 77, pair.to_b).unwrap();
+    pair.a.send_with_data(b"data".to_vec(), 77, pair.to_b).unwrap();
     let (sent, got) = pair.both();
     assert_eq!((got.data, got.bytes(), sent.data), (Some(77), &b"data"[..], None));
 
-    pair.b.recvmsg(RecvMsg::new(vec![b'.'; 8]).range(2..)).unwrap();
+    pair.b.recv_message(RecvMsg::new(vec![b'.'; 8]).range(2..)).unwrap();
     let flags = OpFlags::DELIVERY_COMPLETE;
-    pair.a.sendmsg(SendMsg::new(pattern(100), pair.to_b).range(10..=14).data(1).flags(flags)).unwrap();
+    pair.a.send_message(SendMsg::new(pattern(100), pair.to_b).range(10..=14).data(1).flags(flags)).unwrap();
     let (sent, mut got) = pair.both();
     assert_eq!(
         (sent.bytes(), got.bytes(), got.data),
@@ -90,7 +90,7 @@ fn injected_messages_borrow_and_complete_only_at_the_peer() {
     let mut bytes = *b"one";
     pair.a.inject(&bytes, pair.to_b).unwrap();
     bytes = *b"two";
-    pair.a.injectdata(&bytes, 5, pair.to_b).unwrap();
+    pair.a.inject_with_data(&bytes, 5, pair.to_b).unwrap();
     for (text, data) in [(b"one", None), (b"two", Some(5))] {
         pair.b.recv(vec![0; 3]).unwrap();
         let got = pair.of_b();
@@ -128,11 +128,11 @@ fn a_rejected_call_gives_the_buffer_back() {
     let bytes = pattern(10);
     let unknown = pair.a.send(bytes, ofi::FiAddr(12_345)).unwrap_err();
     assert_eq!(unknown.error.errno(), Errno::EINVAL);
-    let range = pair.a.sendmsg(SendMsg::new(unknown.buffer, pair.to_b).range(..11)).unwrap_err();
+    let range = pair.a.send_message(SendMsg::new(unknown.buffer, pair.to_b).range(..11)).unwrap_err();
     assert_eq!(range.error.errno(), Errno::EINVAL);
-    let flags = pair.a.sendmsg(SendMsg::new(range.buffer, pair.to_b).flags(OpFlags::PEEK)).unwrap_err();
+    let flags = pair.a.send_message(SendMsg::new(range.buffer, pair.to_b).flags(OpFlags::PEEK)).unwrap_err();
     assert_eq!((flags.error.errno(), &flags.buffer), (Errno::EBADFLAGS, &pattern(10)));
-    let range = pair.a.recvmsg(RecvMsg::new(flags.buffer).range(11..)).unwrap_err();
+    let range = pair.a.recv_message(RecvMsg::new(flags.buffer).range(11..)).unwrap_err();
     assert_eq!((range.buffer, pair.a.in_flight()), (pattern(10), 0));
     let elsewhere = pair.b.domain().register(pattern(3)).unwrap();
     let domain = pair.a.send(elsewhere, pair.to_b).unwrap_err();
@@ -175,7 +175,7 @@ fn a_truncated_message_fails_with_its_buffer_and_what_fitted() {
         assert!(error.to_string().starts_with("FI_ETRUNC"), "{error}");
         assert_eq!(ofi::Error::from(error), Errno::ETRUNC);
         assert_eq!(got.take_buffer::<Vec<u8>>().unwrap(), pattern(4));
-        assert_eq!(got.ok().unwrap_err(), Errno::ETRUNC);
+        assert_eq!(got.into_result().unwrap_err(), Errno::ETRUNC);
     }
 }
 
@@ -188,7 +188,7 @@ fn the_source_is_none_for_strangers_and_addresses_can_be_looked_up() {
     assert_eq!(pair.b.remove(pair.to_a).unwrap_err(), Errno::EINVAL);
     pair.b.recv(vec![0; 4]).unwrap();
     pair.a.send(b"anon".to_vec(), pair.to_b).unwrap();
-    assert_eq!(pair.both().1.ok().unwrap().source, None);
+    assert_eq!(pair.both().1.into_result().unwrap().source, None);
     let picky = pair_with(&hints().caps(Caps::MSG | Caps::SOURCE_ERR));
     picky.b.remove(picky.to_a).unwrap();
     picky.b.recv(vec![0; 4]).unwrap();

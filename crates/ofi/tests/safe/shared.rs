@@ -68,8 +68,8 @@ fn receives_take_what_any_node_is_sent() {
 #[test]
 fn messages_wait_are_searched_and_claimed() {
     let group = group(2, &hints());
-    group.sender.tinject(b"one", group.to[1], 1).unwrap();
-    group.sender.tinject(b"two", group.to[0], 2).unwrap();
+    group.sender.inject_tagged(b"one", group.to[1], 1).unwrap();
+    group.sender.inject_tagged(b"two", group.to[0], 2).unwrap();
     let until = Instant::now() + LONG;
     // Found through the second node, told there; until it has come, the first one tells.
     let claim = loop {
@@ -87,7 +87,7 @@ fn messages_wait_are_searched_and_claimed() {
     group.receives.claim(claim, vec![0; 8]).unwrap();
     assert_eq!(group.next(1).bytes(), b"one");
     let source = group.nodes[0].insert(&group.sender.name().unwrap()).unwrap();
-    group.receives.recvmsg(RecvMsg::new(vec![0; 8]).tag(2, 0).source(source)).unwrap();
+    group.receives.recv_message(RecvMsg::new(vec![0; 8]).tag(2, 0).source(source)).unwrap();
     let two = group.next(0);
     assert_eq!((two.bytes(), two.source), (&b"two"[..], Some(source)));
     assert_eq!(group.receives.in_flight(), 0);
@@ -100,7 +100,7 @@ fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
         Some(tag) => message.tag(tag),
         None => message,
     };
-    let op = group.sender.sendmsg(message).unwrap();
+    let op = group.sender.send_message(message).unwrap();
     let until = Instant::now() + LONG;
     loop {
         assert!(Instant::now() < until, "the message does not arrive");
@@ -169,7 +169,7 @@ fn receives_and_searches_may_be_directed() {
         [&group.sender, &other].map(|node| group.nodes[0].insert(&node.name().unwrap()).unwrap());
     let to = other.insert(&group.nodes[1].name().unwrap()).unwrap();
     for (tag, text) in [(1, "first"), (1, "second"), (2, "third")] {
-        group.sender.tinject(text.as_bytes(), group.to[1], tag).unwrap();
+        group.sender.inject_tagged(text.as_bytes(), group.to[1], tag).unwrap();
     }
     let until = Instant::now() + LONG;
     let found = |search: &dyn Fn() -> ofi::Result<ofi::Op>| {
@@ -188,8 +188,8 @@ fn receives_and_searches_may_be_directed() {
     assert_eq!(found(&|| receives.peek_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
     assert_eq!(found(&|| receives.peek_claim_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
     assert_eq!(found(&|| receives.discard_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
-    receives.trecv_from(vec![0; 8], there, 1, 0).unwrap();
-    other.tinject(b"theirs", to, 1).unwrap();
+    receives.recv_tagged_from(vec![0; 8], there, 1, 0).unwrap();
+    other.inject_tagged(b"theirs", to, 1).unwrap();
     assert_eq!(group.next(1).bytes(), b"theirs", "though others came first");
     receives.claim(claim, vec![0; 8]).unwrap();
     assert_eq!(group.next(1).bytes(), b"first");
@@ -244,7 +244,7 @@ fn the_context_outlives_its_handle_while_it_has_nodes() {
     receives.recv(vec![0; 8]).unwrap();
     drop(receives);
     sender.inject(b"here", to[0]).unwrap();
-    let done = nodes[0].wait(LONG).unwrap().expect("a message").ok().unwrap();
+    let done = nodes[0].wait(LONG).unwrap().expect("a message").into_result().unwrap();
     assert_eq!(done.bytes(), b"here");
 }
 
@@ -257,7 +257,7 @@ fn fed<L: Level + Send>(receives: &SharedReceive<L>, nodes: Vec<Node<L>>, sender
         for (at, node) in nodes.into_iter().enumerate() {
             scope.spawn(move || {
                 for _ in 0..EACH {
-                    let got = node.wait(LONG).unwrap().expect("a message").ok().unwrap();
+                    let got = node.wait(LONG).unwrap().expect("a message").into_result().unwrap();
                     assert_eq!(got.bytes(), [at as u8; 32]);
                 }
             });

@@ -89,7 +89,7 @@ pub fn until(pair: &Pair, mut done: impl FnMut() -> bool) {
 /// Checks that a completion is that of `op` and went well.
 pub fn well(completion: Completion, op: Op) -> Completion {
     assert_eq!(completion.op, Some(op));
-    completion.ok().unwrap()
+    completion.into_result().unwrap()
 }
 
 /// Bytes that differ from place to place.

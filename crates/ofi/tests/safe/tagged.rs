@@ -9,7 +9,7 @@ fn unexpected(pair: &Pair, tag: u64, bytes: &[u8]) {
         all.iter().find(|count| count.name == "rx_unexpected_now").unwrap().value
     };
     let before = held(&pair.b);
-    pair.a.tinject(bytes, pair.to_b, tag).unwrap();
+    pair.a.inject_tagged(bytes, pair.to_b, tag).unwrap();
     until(pair, || held(&pair.b) > before);
 }
 
@@ -22,21 +22,21 @@ fn search(pair: &Pair, op: Op) -> Completion {
 #[test]
 fn tags_choose_the_receive() {
     let pair = pair();
-    let odd = pair.b.trecv(vec![0; 16], 1, !1).unwrap();
-    let four = pair.b.trecv(vec![0; 16], 4, 0).unwrap();
-    let send = pair.a.tsend(b"four".to_vec(), pair.to_b, 4).unwrap();
+    let odd = pair.b.recv_tagged(vec![0; 16], 1, !1).unwrap();
+    let four = pair.b.recv_tagged(vec![0; 16], 4, 0).unwrap();
+    let send = pair.a.send_tagged(b"four".to_vec(), pair.to_b, 4).unwrap();
     let (sent, got) = pair.both();
     let (sent, got) = (well(sent, send), well(got, four));
     assert_eq!((got.tag, got.bytes(), sent.tag), (Some(4), &b"four"[..], None));
-    pair.a.tsenddata(b"seven".to_vec(), 70, pair.to_b, 7).unwrap();
+    pair.a.send_tagged_with_data(b"seven".to_vec(), 70, pair.to_b, 7).unwrap();
     let (_, got) = pair.both();
     let got = well(got, odd);
     assert_eq!((got.tag, got.data, got.bytes()), (Some(7), Some(70), &b"seven"[..]));
-    pair.b.recvmsg(RecvMsg::new(vec![0; 16]).tag(5, 0).source(pair.to_a)).unwrap();
-    pair.a.sendmsg(SendMsg::new(b"five".to_vec(), pair.to_b).tag(5)).unwrap();
+    pair.b.recv_message(RecvMsg::new(vec![0; 16]).tag(5, 0).source(pair.to_a)).unwrap();
+    pair.a.send_message(SendMsg::new(b"five".to_vec(), pair.to_b).tag(5)).unwrap();
     assert_eq!(pair.both().1.bytes(), b"five");
-    pair.b.trecv_from(vec![0; 16], pair.to_a, 6, 0).unwrap();
-    pair.a.tinjectdata(b"six", 60, pair.to_b, 6).unwrap();
+    pair.b.recv_tagged_from(vec![0; 16], pair.to_a, 6, 0).unwrap();
+    pair.a.inject_tagged_with_data(b"six", 60, pair.to_b, 6).unwrap();
     assert_eq!(pair.of_b().data, Some(60));
 }
 
@@ -49,11 +49,11 @@ fn peeking_finds_a_message_and_leaves_it() {
     unexpected(&pair, 3, b"three");
     for _ in 0..2 {
         let op = pair.b.peek_from(pair.to_a, 3, 0).unwrap();
-        let found = search(&pair, op).ok().unwrap();
+        let found = search(&pair, op).into_result().unwrap();
         assert_eq!((found.len, found.tag, found.source), (5, Some(3), Some(pair.to_a)));
         assert!(found.buffer.is_none() && found.claim.is_none() && found.bytes().is_empty());
     }
-    let receive = pair.b.trecv(vec![0; 5], 3, 0).unwrap();
+    let receive = pair.b.recv_tagged(vec![0; 5], 3, 0).unwrap();
     assert_eq!(well(pair.of_b(), receive).bytes(), b"three");
 }
 
@@ -64,8 +64,8 @@ fn a_claimed_message_is_received_by_its_claim_only() {
         unexpected(&pair, 3, bytes);
     }
     let op = pair.b.peek_claim(3, 0).unwrap();
-    let claim = search(&pair, op).ok().unwrap().claim.unwrap();
-    let receive = pair.b.trecv(vec![0; 8], 3, 0).unwrap();
+    let claim = search(&pair, op).into_result().unwrap().claim.unwrap();
+    let receive = pair.b.recv_tagged(vec![0; 8], 3, 0).unwrap();
     assert_eq!(well(pair.of_b(), receive).bytes(), b"second");
 
     let elsewhere = pair.a.claim(claim, vec![0; 8]).unwrap_err();
@@ -86,12 +86,12 @@ fn messages_are_discarded_with_and_without_claim() {
     let op = pair.b.peek_claim(3, 0).unwrap();
     let claim = search(&pair, op).claim.unwrap();
     let op = pair.b.discard(3, 0).unwrap();
-    assert_eq!(search(&pair, op).ok().unwrap().len, 3);
+    assert_eq!(search(&pair, op).into_result().unwrap().len, 3);
     let rejected = pair.a.discard_claimed(claim).unwrap_err();
     assert_eq!(rejected.error.errno(), Errno::EINVAL);
     let op = pair.b.discard_claimed(rejected.buffer).unwrap();
     assert!(search(&pair, op).result.is_ok());
-    pair.b.trecv(vec![0; 8], 3, 0).unwrap();
+    pair.b.recv_tagged(vec![0; 8], 3, 0).unwrap();
     assert_eq!(pair.of_b().bytes(), b"three");
     assert_eq!(pair.b.in_flight(), 0);
 }
@@ -110,7 +110,7 @@ fn a_claim_outlives_a_full_endpoint() {
     let op = pair.b.peek_claim(1, 0).unwrap();
     let claim = search(&pair, op).claim.unwrap();
     let mut others = Vec::new();
-    while let Ok(op) = pair.b.trecv(vec![0; 4], 9, 0) {
+    while let Ok(op) = pair.b.recv_tagged(vec![0; 4], 9, 0) {
         others.push(op);
     }
     let full = pair.b.claim(claim, vec![0; 20]).unwrap_err();

@@ -50,7 +50,7 @@ fn the_first_message_of_a_stranger_wakes_a_sleeper() {
             a.send(b"hello".to_vec(), to_b).unwrap();
             assert!(a.wait(LONG).unwrap().unwrap().result.is_ok());
             let (got, slept) = waiting.join().unwrap();
-            assert_eq!((got.ok().unwrap().bytes(), slept < LONG / 2), (&b"hello"[..], true));
+            assert_eq!((got.into_result().unwrap().bytes(), slept < LONG / 2), (&b"hello"[..], true));
         });
     }
 }
@@ -69,7 +69,7 @@ fn a_signal_wakes_and_a_polled_node_cannot_wait() {
     let node = Node::builder().hints(hints()).wait_obj(WaitObj::None).open().unwrap();
     assert_eq!(node.wait(Duration::ZERO).unwrap_err(), Errno::EINVAL);
     assert_eq!(node.signal().unwrap_err(), Errno::EINVAL);
-    assert_eq!(node.trywait().unwrap_err(), Errno::EINVAL);
+    assert_eq!(node.try_wait().unwrap_err(), Errno::EINVAL);
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn trywait_says_whether_the_descriptor_may_be_slept_on() {
     assert!(b.wait_fd().unwrap().as_raw_fd() >= 0);
     b.recv(vec![0; 8]).unwrap();
     let until = Instant::now() + LONG;
-    while !b.trywait().unwrap() {
+    while !b.try_wait().unwrap() {
         assert!(b.poll().unwrap().is_none() && Instant::now() < until);
     }
     a.send(b"ready".to_vec(), to_b).unwrap();
-    while b.trywait().unwrap() {
+    while b.try_wait().unwrap() {
         a.poll().unwrap();
         assert!(Instant::now() < until);
     }
@@ -181,7 +181,7 @@ fn nodes_without_locks_work_one_to_a_thread_and_move() {
         }
         for _ in 0..rounds {
             node.recv(vec![0; 9]).unwrap();
-            let mut got = node.wait(LONG).unwrap().unwrap().ok().unwrap();
+            let mut got = node.wait(LONG).unwrap().unwrap().into_result().unwrap();
             let bytes: Vec<u8> = got.take_buffer().unwrap();
             while node.inject(&bytes, peer).is_err() {
                 node.poll().unwrap();
