@@ -13,6 +13,7 @@ use ofi::{BufferMut, Errno, Error, Result};
 use crate::builder::{Builder, Thread};
 use crate::driver::{Driver, Guard, Shared};
 use crate::engine::{Counts, Event, Notification, PathState, PeerId, Piece, Plan, Way};
+use crate::future::NextNotification;
 use crate::memory::{Inner as RegionInner, Library, Local, Region};
 use crate::rail::RailCounts;
 use crate::transfer::{Prepared, Remote, Transfer};
@@ -104,6 +105,7 @@ impl Agent {
     pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
         let inner = region.inner();
         inner.revoke();
+        self.shared.rouse(&mut self.shared.lock());
         let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
         let quiet = self.shared.wait_for(timeout, |driver| (!driver.core.is_used(uses)).then_some(()))?;
         if quiet.is_none() {
@@ -139,6 +141,7 @@ impl Agent {
             .core
             .load(&parsed)
             .map_err(|(errno, why)| Error::with(errno, format!("{}: {why}", parsed.name)))?;
+        self.shared.rouse(&mut driver); // a session may have ended with its peer's incarnation
         Ok(parsed.name.into())
     }
 
@@ -252,6 +255,11 @@ impl Agent {
         self.shared.wait_for(timeout, |driver| driver.core.take_notification())
     }
 
+    /// As [`Agent::wait_notification`], as a future of any executor, without end. See [`Transfer::ended`].
+    pub fn next_notification(&self) -> NextNotification<'_> {
+        NextNotification(self)
+    }
+
     /// What happened to peers since the last call.
     pub fn events(&self) -> Vec<Event> {
         self.shared.lock().core.take_events()
@@ -267,6 +275,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.connect(id, now);
         driver.pump(now);
+        self.shared.rouse(&mut driver);
         Ok(())
     }
 
@@ -315,6 +324,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.disconnect(id, now);
         driver.pump(now);
+        self.shared.rouse(&mut driver);
         Ok(())
     }
 
@@ -328,6 +338,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.forget(id, now);
         driver.pump(now);
+        self.shared.rouse(&mut driver);
         Ok(())
     }
 
@@ -336,7 +347,7 @@ impl Agent {
     /// # Errors
     /// What a rail's queue answers.
     pub fn progress(&self) -> Result<bool> {
-        self.shared.lock().progress(self.shared.now())
+        self.shared.poll()
     }
 }
 
@@ -360,6 +371,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if Arc::strong_count(&self.thread) == 1 {
             self.shared.over.store(true, Ordering::Relaxed);
+            self.shared.rouse(&mut self.shared.lock());
             self.say_goodbye();
         }
     }

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
 
 use crate::agent::Agent;
-use crate::driver::{Driver, NAP, SPIN, Shared};
+use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::rail::Rail;
+use crate::wait::Waiters;
 use crate::wire::{MOST_RAILS, check_name};
 
 /// How to open an [`Agent`].
@@ -106,7 +107,10 @@ impl Builder {
             name: self.name.into(),
             began: Instant::now(),
             domains,
-            state: Mutex::new(Driver { core, rails, stalled }),
+            news: Condvar::new(),
+            queues: rails.iter().map(Rail::queue).collect(),
+            has_thread: self.progress_thread,
+            state: Mutex::new(Driver { core, rails, stalled, waiters: Waiters::default() }),
             regions: Mutex::new(BTreeMap::new()),
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),
@@ -126,24 +130,19 @@ fn random() -> u64 {
     })
 }
 
+/// For so long the progress thread drives and sleeps before it looks whether the agent is still there.
+const TURN: Duration = Duration::from_secs(1);
+
 fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let weak = Arc::downgrade(shared);
     let run = move || {
-        let mut idle = Instant::now();
-        // The thread keeps nothing: it ends with the agent's last handle.
+        // The thread keeps the agent for a turn at most: it ends with the agent's last handle.
         while let Some(shared) = weak.upgrade().filter(|shared| !shared.over.load(Ordering::Relaxed)) {
-            let progressed = shared.lock().progress(shared.now());
-            match progressed {
-                Ok(true) => idle = Instant::now(),
-                Ok(false) if idle.elapsed() < SPIN => std::thread::yield_now(),
-                Ok(false) => {
-                    drop(shared);
-                    std::thread::sleep(NAP);
-                }
-                Err(error) => {
-                    tracing::error!(target: "multirail", %error, "the progress thread ends");
-                    return;
-                }
+            let over = Arc::clone(&shared);
+            let is_over = move |_: &mut Driver| over.over.load(Ordering::Relaxed).then_some(());
+            if let Err(error) = shared.wait_for(TURN, is_over) {
+                tracing::error!(target: "multirail", %error, "the progress thread ends");
+                return;
             }
         }
     };

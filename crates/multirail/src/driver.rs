@@ -2,26 +2,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi::raw::Domain;
+use ofi::raw::{CompletionQueue, Domain};
 use ofi::{Errno, Error, Result};
 
 use crate::engine::{Access, Command, Core, OpId, Plan};
 use crate::memory::Inner as RegionInner;
 use crate::rail::{Happened, Rail};
+use crate::wait::Waiters;
 
 /// Commands that one call of [`Driver::progress`] carries out, so that it ends.
 const COMMANDS: usize = 4096;
 /// Queue reads of one rail in one call, likewise.
 const READS: usize = 16;
-/// Polls that find nothing for which the clock is read once.
-const POLLS: usize = 8;
-/// How long a waiting thread polls before it sleeps between polls, and how long it sleeps.
-pub(crate) const SPIN: Duration = Duration::from_micros(200);
-pub(crate) const NAP: Duration = Duration::from_micros(50);
-
 /// What keeps the memory of a plan.
 pub(crate) type Guard = Vec<Arc<RegionInner>>;
 
@@ -31,6 +26,11 @@ pub(crate) struct Shared {
     pub(crate) began: Instant,
     pub(crate) domains: Arc<[Arc<dyn Domain>]>,
     pub(crate) state: Mutex<Driver>,
+    /// For threads that wait while another sleeps on the rails' descriptors.
+    pub(crate) news: Condvar,
+    /// The rails' queues: their descriptors stay open while somebody sleeps on them.
+    pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
+    pub(crate) has_thread: bool,
     pub(crate) regions: Mutex<BTreeMap<u64, Weak<RegionInner>>>,
     pub(crate) next_region: AtomicU64,
     pub(crate) over: AtomicBool,
@@ -44,41 +44,6 @@ impl Shared {
     pub(crate) fn now(&self) -> Duration {
         self.began.elapsed()
     }
-
-    /// Drives everything until `found` finds something, or the time is up.
-    pub(crate) fn wait_for<T>(
-        &self,
-        timeout: Duration,
-        mut found: impl FnMut(&mut Driver) -> Option<T>,
-    ) -> Result<Option<T>> {
-        let began = self.now();
-        let (mut now, mut idle) = (began, began);
-        loop {
-            let mut was_busy = false;
-            for _ in 0..POLLS {
-                let mut driver = self.lock();
-                was_busy = driver.progress(now)?;
-                if let Some(result) = found(&mut driver) {
-                    return Ok(Some(result));
-                }
-                if was_busy {
-                    break;
-                }
-            }
-            now = self.now();
-            if now.saturating_sub(began) >= timeout {
-                return Ok(None);
-            }
-            if was_busy {
-                idle = now;
-            } else if now.saturating_sub(idle) < SPIN {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(NAP);
-                now = self.now();
-            }
-        }
-    }
 }
 
 /// What the lock protects.
@@ -88,6 +53,7 @@ pub(crate) struct Driver {
     pub(crate) core: Core<Guard>,
     /// Commands that a rail had no room for, oldest first.
     pub(crate) stalled: Vec<VecDeque<Command>>,
+    pub(crate) waiters: Waiters,
 }
 
 impl Driver {
@@ -112,6 +78,11 @@ impl Driver {
         Ok(self.pump(now) || was_busy)
     }
 
+    /// Whether something waits for room of a rail, of which no descriptor tells.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.iter().any(|commands| !commands.is_empty()) || self.rails.iter().any(Rail::is_short)
+    }
+
     /// Carries out commands. Whether there were any.
     pub(crate) fn pump(&mut self, now: Duration) -> bool {
         let mut blocked = 0_u64;
@@ -132,7 +103,7 @@ impl Driver {
         let mut done = 0;
         while done < COMMANDS && self.core.has_command(blocked, now) {
             done += 1;
-            let Self { rails, core, stalled } = self;
+            let Self { rails, core, stalled, .. } = self;
             let Some((access, plan, more)) = core.first_access() else {
                 let Some(command) = core.take_command() else { break };
                 let rail = rail_of(&command);

@@ -6,7 +6,7 @@
 //! accelerator and which memory.
 //!
 //! What decides is [`engine`], which does no I/O; [`wire`] has what agents tell each other. `docs/multirail.md` is the guide.
-#![deny(unsafe_code)] // allowed in memory.rs and rail.rs, which lend memory to rails
+#![deny(unsafe_code)] // allowed in memory.rs and rail.rs, which lend memory to rails, and wait.rs
 
 mod agent;
 mod builder;
@@ -15,11 +15,13 @@ pub mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exchange;
+mod future;
 mod memory;
 mod rail;
 mod range;
 pub mod topology;
 mod transfer;
+mod wait;
 pub mod wire;
 
 pub use agent::Agent;
@@ -28,6 +30,7 @@ pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way}
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, Published};
 pub use exchange::Server;
+pub use future::{Ended, NextNotification};
 pub use memory::{Library, Local, Region};
 pub use rail::RailCounts;
 pub use topology::Topology;

@@ -88,7 +88,7 @@ impl Rail {
         let fabric = ofi::open_fabric(info)?;
         let domain = fabric.open_domain(info, Serialization::LIBRARY)?;
         let endpoint = domain.open_endpoint(info)?;
-        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::None, wait_set: None };
+        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr)?;
         let av = domain.open_av(&AvAttr { av_type: info.domain_attr.av_type, ..AvAttr::default() })?;
         endpoint.bind_cq(&cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
@@ -137,6 +137,16 @@ impl Rail {
 
     fn endpoint(&self) -> Result<&Arc<dyn Endpoint>> {
         self.endpoint.as_ref().ok_or_else(|| Error::new(Errno::EOPBADSTATE))
+    }
+
+    /// Whether receives could not be posted yet.
+    pub(crate) fn is_short(&self) -> bool {
+        !self.unposted.is_empty()
+    }
+
+    /// Its queue.
+    pub(crate) fn queue(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.cq)
     }
 
     fn post_receives(&mut self) -> Result<()> {

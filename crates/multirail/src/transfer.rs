@@ -6,8 +6,9 @@ use std::time::Duration;
 use ofi::{Errno, Error, Result};
 
 use crate::agent::Agent;
-use crate::driver::Guard;
+use crate::driver::{Driver, Guard};
 use crate::engine::{Outcome, PeerId, Plan, Progress, TransferId};
+use crate::future::Ended;
 
 /// A range of a region of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ impl Prepared {
             .post(self.peer, Arc::clone(&self.plan), notice.map(<[u8]>::to_vec), deadline, now)
             .map_err(|(errno, why)| Error::with(errno, why))?;
         driver.pump(now);
+        shared.posted(&mut driver);
         drop(driver);
         Ok(Transfer { agent: self.agent.clone(), id })
     }
@@ -118,16 +120,23 @@ impl Transfer {
     /// Why it failed: `FI_ETIMEDOUT` when its time was up, `FI_ECANCELED` if it was cancelled, `FI_ECONNRESET` and the like when the
     /// peer or all paths to it are gone, and what the peer answers for memory that it does not give.
     pub fn wait(&self) -> Result<()> {
-        let id = self.id;
-        let ended = self.agent.shared.wait_for(Duration::MAX, |driver| match driver.core.progress(id) {
-            Some(progress) => progress.outcome,
-            None => Some(Outcome::Cancelled),
-        })?;
-        match ended {
-            Some(Outcome::Done) => Ok(()),
-            Some(Outcome::Failed(errno)) => Err(Error::with(errno, "a transfer")),
-            Some(Outcome::Cancelled) | None => Err(Error::with(Errno::ECANCELED, "a transfer")),
-        }
+        let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
+        result(ended.unwrap_or(Outcome::Cancelled))
+    }
+
+    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has something; without one, the future
+    /// drives the agent when it is polled, and has itself polled again at once.
+    pub fn ended(&self) -> Ended<'_> {
+        Ended(self)
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn outcome(&self, driver: &Driver) -> Option<Outcome> {
+        driver.core.progress(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
     }
 
     /// Waits, after its end, until no rail uses its memory; `false` if one still does after `timeout`.
@@ -144,7 +153,17 @@ impl Transfer {
 
     /// Cancels it, if it has not ended: nothing more of it is posted. What is under way may still take place; see [`Transfer::wait_quiet`].
     pub fn cancel(&self) {
-        self.agent.shared.lock().core.cancel(self.id);
+        let mut driver = self.agent.shared.lock();
+        driver.core.cancel(self.id);
+        self.agent.shared.rouse(&mut driver);
+    }
+}
+
+pub(crate) fn result(outcome: Outcome) -> Result<()> {
+    match outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Failed(errno) => Err(Error::with(errno, "a transfer")),
+        Outcome::Cancelled => Err(Error::with(Errno::ECANCELED, "a transfer")),
     }
 }
 

@@ -1,0 +1,62 @@
+//! Transfers and notifications as futures, on any executor.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ofi::Result;
+
+use crate::agent::Agent;
+use crate::driver::Driver;
+use crate::engine::Notification;
+use crate::transfer::{Transfer, result};
+
+/// The end of a transfer: see [`Transfer::ended`]. Dropping it leaves the transfer under way.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Ended<'a>(pub(crate) &'a Transfer);
+
+impl Future for Ended<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let transfer = self.0;
+        poll(transfer.agent(), context, |driver| transfer.outcome(driver)).map(|ended| result(ended?))
+    }
+}
+
+/// The next notification: see [`Agent::next_notification`]. Of several that wait, any gets it.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct NextNotification<'a>(pub(crate) &'a Agent);
+
+impl Future for NextNotification<'_> {
+    type Output = Result<Notification>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Notification>> {
+        poll(self.0, context, |driver| driver.core.take_notification())
+    }
+}
+
+/// Polls the agent if no thread does, and looks.
+fn poll<T>(
+    agent: &Agent,
+    context: &mut Context<'_>,
+    found: impl FnOnce(&mut Driver) -> Option<T>,
+) -> Poll<Result<T>> {
+    let shared = &agent.shared;
+    if !shared.has_thread
+        && let Err(error) = shared.poll()
+    {
+        return Poll::Ready(Err(error));
+    }
+    let mut driver = shared.lock();
+    if let Some(found) = found(&mut driver) {
+        return Poll::Ready(Ok(found));
+    }
+    match shared.has_thread {
+        true => driver.waiters.register(context.waker()),
+        false => context.waker().wake_by_ref(),
+    }
+    Poll::Pending
+}

@@ -1,0 +1,208 @@
+//! Waiting: threads that sleep until something ends, and futures.
+//!
+//! A waiting thread polls for a while, then sleeps. One thread *leads*: it sleeps on the descriptors of the rails' queues, until the engine's
+//! next timer. Others that wait *follow*: they sleep until the leader, or whoever polls, has found something. Whoever polls beside a
+//! sleeping leader disarms its descriptors, and so wakes it; the leader then leaves the rails to that thread for as long as it polls.
+//!
+//! Nothing depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
+#![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
+
+use std::os::fd::BorrowedFd;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Duration;
+
+use ofi::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::driver::{Driver, Shared};
+
+/// Polls that find nothing for which the clock is read once.
+const POLLS: usize = 8;
+/// How long a waiting thread polls before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long it sleeps where no descriptor says when there is something to do: a rail was full.
+const NAP: Duration = Duration::from_micros(50);
+/// How long a leader leaves the rails to a thread that polls them.
+const LEAVE: Duration = Duration::from_millis(1);
+/// Longest sleep of a leader.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Longest sleep of a follower.
+const FOLLOW: Duration = Duration::from_millis(100);
+
+/// Who waits. Behind the agent's lock.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    /// A thread sleeps on the rails' descriptors until this time, or is about to.
+    led_until: Option<Duration>,
+    /// Another thread has polled since, or has changed something.
+    is_disarmed: bool,
+    followers: usize,
+    wakers: Vec<Waker>,
+}
+
+impl Waiters {
+    /// Has a future polled again when something has happened.
+    pub(crate) fn register(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+}
+
+impl Shared {
+    /// Drives everything once. Whether there was anything to do.
+    pub(crate) fn poll(&self) -> Result<bool> {
+        let mut driver = self.lock();
+        let was_busy = driver.progress(self.now());
+        let wakers = self.polled(&mut driver, !matches!(was_busy, Ok(false)));
+        drop(driver);
+        wakers.into_iter().for_each(Waker::wake);
+        was_busy
+    }
+
+    /// Somebody has polled: the leader's descriptors are disarmed, and if something was found, others want to know. The wakers are to be woken
+    /// when the lock is free.
+    fn polled(&self, driver: &mut Driver, was_busy: bool) -> Vec<Waker> {
+        self.disarm(driver);
+        if !was_busy {
+            return Vec::new();
+        }
+        if driver.waiters.followers > 0 {
+            self.news.notify_all();
+        }
+        std::mem::take(&mut driver.waiters.wakers)
+    }
+
+    fn disarm(&self, driver: &mut Driver) {
+        let waiters = &mut driver.waiters;
+        if waiters.led_until.is_some() && !std::mem::replace(&mut waiters.is_disarmed, true) {
+            // A queue with a descriptor can be signalled, and no sleep is longer than `SLEEP`.
+            let _ = self.queues[0].signal();
+        }
+    }
+
+    /// Something was changed from outside: whoever waits looks again.
+    pub(crate) fn rouse(&self, driver: &mut Driver) {
+        let wakers = self.polled(driver, true);
+        // Called where a program's own call changes something, not from a poll of a future.
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Something was posted: the leader must not sleep beyond a new timer.
+    pub(crate) fn posted(&self, driver: &mut Driver) {
+        let is_earlier = |until| driver.core.next_timeout().is_some_and(|next| next < until);
+        if driver.waiters.led_until.is_some_and(is_earlier) || driver.is_stalled() {
+            self.disarm(driver);
+        }
+    }
+
+    /// Drives everything until `found` finds something, or the time is up.
+    pub(crate) fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        mut found: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut now = self.now();
+        let deadline = now.saturating_add(timeout);
+        let mut idle = now;
+        loop {
+            let mut was_busy = false;
+            for _ in 0..POLLS {
+                let mut driver = self.lock();
+                let result = driver.progress(now);
+                was_busy = !matches!(result, Ok(false));
+                let wakers = self.polled(&mut driver, was_busy);
+                let end = result.map(|_| found(&mut driver));
+                drop(driver);
+                wakers.into_iter().for_each(Waker::wake);
+                match end {
+                    Ok(None) => {}
+                    end => return end,
+                }
+                if was_busy {
+                    break;
+                }
+            }
+            now = self.now();
+            if now >= deadline {
+                return Ok(None);
+            }
+            if was_busy {
+                idle = now;
+            } else if now.saturating_sub(idle) < SPIN {
+                std::thread::yield_now();
+            } else if let Some(end) = self.sleep(deadline, now, &mut found)? {
+                return Ok(Some(end));
+            } else {
+                now = self.now();
+                if now >= deadline {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there may be something, or `deadline`.
+    fn sleep<T>(
+        &self,
+        deadline: Duration,
+        now: Duration,
+        found: &mut impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut driver = self.lock();
+        if driver.waiters.led_until.is_some() {
+            driver.waiters.followers += 1;
+            let left = deadline.saturating_sub(now).min(FOLLOW);
+            driver = self.news.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+            driver.waiters.followers -= 1;
+            return Ok(found(&mut driver));
+        }
+        let until = [Some(deadline), driver.core.next_timeout(), Some(now.saturating_add(SLEEP))];
+        let until = until.into_iter().flatten().min().unwrap_or(now);
+        if driver.is_stalled() || self.queues.iter().any(|queue| queue.wait_fd().is_none()) {
+            drop(driver);
+            std::thread::sleep(NAP.min(until.saturating_sub(now)));
+            return Ok(None);
+        }
+        if self.queues.iter().any(|queue| queue.trywait().is_err()) {
+            return Ok(None); // there is something already
+        }
+        (driver.waiters.led_until, driver.waiters.is_disarmed) = (Some(until), false);
+        drop(driver);
+        self.sleep_on_descriptors(until.saturating_sub(now));
+        loop {
+            let mut driver = self.lock();
+            if !std::mem::take(&mut driver.waiters.is_disarmed) || self.now() >= until {
+                driver.waiters.led_until = None;
+                if driver.waiters.followers > 0 {
+                    self.news.notify_one(); // it leads, if this thread does not any more
+                }
+                return Ok(found(&mut driver));
+            }
+            let end = found(&mut driver);
+            if end.is_some() || self.over.load(Ordering::Relaxed) {
+                driver.waiters.led_until = None;
+                return Ok(end);
+            }
+            drop(driver);
+            std::thread::sleep(LEAVE.min(until.saturating_sub(self.now())));
+        }
+    }
+
+    fn sleep_on_descriptors(&self, time: Duration) {
+        let mut fds: Vec<PollFd<'_>> = self
+            .queues
+            .iter()
+            .filter_map(|queue| queue.wait_fd())
+            .map(|fd| {
+                // SAFETY: the descriptor is the queue's as long as it lives, and `self` keeps the queue.
+                PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+            })
+            .collect();
+        let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+        // A signal of the system's ends the sleep early, which is as good.
+        let _ = poll(&mut fds, Some(&time));
+    }
+}
