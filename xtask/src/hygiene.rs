@@ -43,7 +43,7 @@ fn deny() -> StepResult {
     if !answers("cargo-deny", &["--version"]) {
         return not_run("cargo-deny", "not installed (cargo install cargo-deny)");
     }
-    run(&mut cargo(&["deny", "--offline", "--log-level", "error", "check", "bans", "licenses", "sources"]))
+    run(&mut cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
 fn machete() -> StepResult {
