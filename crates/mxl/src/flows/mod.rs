@@ -13,6 +13,8 @@ mod grains;
 pub mod layout;
 mod samples;
 mod scaffold;
+#[cfg(feature = "stream")]
+mod stream;
 mod sync_group;
 pub mod time;
 pub mod v210;
@@ -27,6 +29,8 @@ pub use flow::{FlowInfo, Runtime};
 pub use garbage::Collected;
 pub use grains::{GrainInfo, GrainReader, GrainWriter, OpenGrain, ReadGrain};
 pub use samples::{OpenSamples, ReadSamples, Sample, SampleReader, SampleWriter};
+#[cfg(feature = "stream")]
+pub use stream::Grains;
 pub use sync_group::SyncGroup;
 pub use time::Rational;
 pub use uuid::Uuid;

@@ -21,9 +21,9 @@ pub enum Wait {
 }
 
 /// How long one sleep is, at most: then somebody looks whether the flow still is there.
-const SLICE: Duration = Duration::from_millis(100);
+pub const SLICE: Duration = Duration::from_millis(100);
 /// How long a sleep is where the kernel cannot wait for many words.
-const FALLBACK: Duration = Duration::from_micros(500);
+pub const FALLBACK: Duration = Duration::from_micros(500);
 
 /// Why a wait ended without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,18 @@ impl<'a> Watch<'a> {
     pub(crate) fn new(flow: &'a Flow) -> Self {
         let word = flow.words().counter;
         Self { word, seen: word.load(Ordering::Acquire) }
+    }
+
+    /// The counter that changes with the flow.
+    #[cfg(feature = "stream")]
+    pub(crate) fn word(&self) -> &'a AtomicU32 {
+        self.word
+    }
+
+    /// What it was.
+    #[cfg(feature = "stream")]
+    pub(crate) fn seen(&self) -> u32 {
+        self.seen
     }
 
     /// Whether the flow was written (or deleted) since.
