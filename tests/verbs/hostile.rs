@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ibv::{
     Access, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, MemoryRegion,
-    ProtectionDomain, QueuePairAttr, Segment, SharedReceiveQueue,
+    ProtectionDomain, QueuePairAttr, Receives, Segment, SharedReceiveQueue,
 };
 use testkit::prelude::*;
 
@@ -80,6 +80,7 @@ fn record(numbers: &mut Numbers, key: u64, addr: u64) -> Vec<u8> {
 /// A device of our own, with memory to send from and to receive into.
 struct Attacker {
     attr: QueuePairAttr,
+    srq: Arc<SharedReceiveQueue>,
     channel: Arc<EventChannel>,
     region: MemoryRegion,
     memory: *mut u8,
@@ -95,8 +96,9 @@ impl Attacker {
         let memory = Box::leak(vec![0u8; 2 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
         let region = unsafe { MemoryRegion::new(&pd, memory, 2 * SLOT, Access::RemoteReadWrite) }.unwrap();
-        let attr = QueuePairAttr { pd, cq, srq, size: 64, pieces: 1 };
-        let made = Self { attr, channel: EventChannel::new().unwrap(), region, memory };
+        let attr =
+            QueuePairAttr { pd, cq, receives: Receives::Shared(Arc::clone(&srq)), size: 64, pieces: 1 };
+        let made = Self { attr, srq, channel: EventChannel::new().unwrap(), region, memory };
         (0..128).for_each(|_| made.receive());
         made
     }
@@ -105,7 +107,7 @@ impl Attacker {
     fn receive(&self) {
         let to = Segment { addr: self.memory.wrapping_add(SLOT), len: SLOT as u32, lkey: self.region.lkey() };
         // SAFETY: leaked memory.
-        let _ = unsafe { self.attr.srq.post(1, to) };
+        let _ = unsafe { self.srq.post(1, to) };
     }
 
     /// Takes what has ended, and answers whether a send has.

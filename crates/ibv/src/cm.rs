@@ -261,6 +261,24 @@ impl CmId {
         from_storage(unsafe { &(*self.id.as_ptr()).src_addr })
     }
 
+    /// The address of the other end of its connection.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        // SAFETY: as above.
+        from_storage(unsafe { &(*self.id.as_ptr()).dst_addr })
+    }
+
+    /// Has its events come to another channel, those that wait too.
+    ///
+    /// # Errors
+    /// Those of rdma_migrate_id(3).
+    pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<()> {
+        // SAFETY: the identifier and the channel are there; no event of it is unacknowledged, so this does not wait.
+        let failed = unsafe { (self.channel.cm.rdma_migrate_id)(self.id.as_ptr(), channel.channel.as_ptr()) };
+        self.check("rdma_migrate_id", failed)?;
+        self.channel = Arc::clone(channel);
+        Ok(())
+    }
+
     /// The device that its address is of.
     pub fn context(&self) -> Option<Context> {
         // SAFETY: as above.
@@ -319,6 +337,14 @@ impl CmId {
         self.qp.as_ref()
     }
 
+    /// Takes its queue pair away: when this returns, the device uses no memory of its requests any more.
+    pub fn destroy_qp(&mut self) {
+        if self.qp.take().is_some() {
+            // SAFETY: the queue pair was made on it, and nothing refers to it any more.
+            unsafe { (self.channel.cm.rdma_destroy_qp)(self.id.as_ptr()) };
+        }
+    }
+
     /// Asks for the connection: [`CmEventKind::Established`] follows, or why not.
     ///
     /// # Errors
@@ -370,10 +396,7 @@ fn milliseconds(limit: Duration) -> c_int {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        if self.qp.take().is_some() {
-            // SAFETY: the queue pair was made on it, and nothing refers to it any more.
-            unsafe { (self.channel.cm.rdma_destroy_qp)(self.id.as_ptr()) };
-        }
+        self.destroy_qp();
         // SAFETY: made above. All events of it that were taken have been acknowledged, so this does not wait.
         unsafe { (self.channel.cm.rdma_destroy_id)(self.id.as_ptr()) };
     }

@@ -6,7 +6,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::IBV_WC_WITH_IMM;
+use crate::abi_ex::{IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM};
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{Verbs, verbs};
@@ -89,6 +89,8 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> Result<()> {
 pub enum Opcode {
     /// A receive.
     Receive,
+    /// A receive that a peer's write with immediate data has used up: nothing was put into its memory.
+    WriteArrived,
     /// A send, a read, or a write.
     Request,
 }
@@ -100,6 +102,8 @@ pub struct Status(u32);
 impl Status {
     /// It did what it should.
     pub const SUCCESS: Self = Self(0);
+    /// A message is longer than the receive that it came for.
+    pub const TOO_LONG: Self = Self(1);
     /// Its queue pair was in error, so it was not tried.
     pub const FLUSHED: Self = Self(5);
     /// The peer does not allow this access.
@@ -200,7 +204,11 @@ impl CompletionQueue {
         let count = unsafe { poll(self.cq.as_ptr(), entries.len() as c_int, entries.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(Error::of("ibv_poll_cq", libc::EIO)) };
         for entry in &entries[..count] {
-            let opcode = if entry.opcode & IBV_WC_RECV != 0 { Opcode::Receive } else { Opcode::Request };
+            let opcode = match entry.opcode {
+                IBV_WC_RECV_RDMA_WITH_IMM => Opcode::WriteArrived,
+                opcode if opcode & IBV_WC_RECV != 0 => Opcode::Receive,
+                _ => Opcode::Request,
+            };
             take(WorkCompletion {
                 id: entry.wr_id,
                 status: Status(entry.status),

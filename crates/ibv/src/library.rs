@@ -71,6 +71,7 @@ functions!(Cm: c"librdmacm.so.1" {
     rdma_destroy_event_channel: fn(*mut rdma_event_channel);
     rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_int) -> c_int;
     rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
+    rdma_migrate_id: fn(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
     rdma_bind_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
     rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
     rdma_resolve_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;

@@ -5,8 +5,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::abi::*;
+use crate::abi_ex::{IBV_QP_MIN_RNR_TIMER, ibv_qp_attr};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
+use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 use crate::srq::SharedReceiveQueue;
 
@@ -36,6 +38,15 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// Where receives of a queue pair come from.
+#[derive(Clone)]
+pub enum Receives {
+    /// A queue that it shares with others.
+    Shared(Arc<SharedReceiveQueue>),
+    /// Its own, which holds so many ([`QueuePair::receive`]).
+    Own(u32),
+}
+
 /// How a queue pair is to be.
 #[derive(Clone)]
 pub struct QueuePairAttr {
@@ -44,7 +55,7 @@ pub struct QueuePairAttr {
     /// Where ends are reported.
     pub cq: Arc<CompletionQueue>,
     /// Where its receives come from.
-    pub srq: Arc<SharedReceiveQueue>,
+    pub receives: Receives,
     /// Requests that it holds.
     pub size: u32,
     /// Pieces of one request.
@@ -53,22 +64,42 @@ pub struct QueuePairAttr {
 
 impl QueuePairAttr {
     pub(crate) fn to_init(&self) -> ibv_qp_init_attr {
+        let (srq, max_recv_wr) = match &self.receives {
+            Receives::Shared(srq) => (srq.as_ptr(), 0),
+            Receives::Own(count) => (null_mut(), *count),
+        };
         ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: self.cq.as_ptr(),
             recv_cq: self.cq.as_ptr(),
-            srq: self.srq.as_ptr(),
+            srq,
             cap: ibv_qp_cap {
                 max_send_wr: self.size,
-                max_recv_wr: 0,
+                max_recv_wr,
                 max_send_sge: self.pieces,
-                max_recv_sge: 1,
+                max_recv_sge: if srq.is_null() { self.pieces } else { 1 },
                 max_inline_data: 0,
             },
             qp_type: IBV_QPT_RC,
             sq_sig_all: 0,
         }
     }
+}
+
+/// Most pieces of a request.
+const MAX_PIECES: usize = 16;
+/// What sends name instead of a peer's memory.
+const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
+
+/// Puts the pieces of a request where the driver reads them; how many.
+fn gather(call: &'static str, room: &mut [ibv_sge; MAX_PIECES], pieces: &[Segment]) -> Result<c_int> {
+    let Some(room) = room.get_mut(..pieces.len()) else {
+        return Err(Error::with(call, libc::EINVAL, "a request has 16 pieces at most"));
+    };
+    for (piece, segment) in room.iter_mut().zip(pieces) {
+        *piece = segment.into_sge();
+    }
+    Ok(pieces.len() as c_int)
 }
 
 /// A queue pair, which belongs to the identifier that it was made on ([`crate::CmId::create_qp`]).
@@ -98,7 +129,19 @@ impl QueuePair {
     /// The memory is registered, and lent until the request ends or the queue pair is gone.
     pub unsafe fn send(&self, id: u64, from: &[Segment], fence: bool) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND, from, Remote { addr: 0, rkey: 0 }, fence) }
+        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (fence, None)) }
+    }
+
+    /// Posts a send with immediate data.
+    ///
+    /// # Errors
+    /// As [`QueuePair::send`].
+    ///
+    /// # Safety
+    /// As [`QueuePair::send`].
+    pub unsafe fn send_data(&self, id: u64, from: &[Segment], data: u32) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.post(id, IBV_WR_SEND_WITH_IMM, from, NOWHERE, (false, Some(data))) }
     }
 
     /// Posts a read of the peer's memory.
@@ -110,7 +153,7 @@ impl QueuePair {
     /// As [`QueuePair::send`]; the memory is written.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, false) }
+        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, (false, None)) }
     }
 
     /// Posts a write to the peer's memory. `fence` as in [`QueuePair::send`].
@@ -122,7 +165,56 @@ impl QueuePair {
     /// As [`QueuePair::send`].
     pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, fence: bool) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, fence) }
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (fence, None)) }
+    }
+
+    /// Posts a write to the peer's memory with immediate data, for which the peer has to have posted a receive.
+    ///
+    /// # Errors
+    /// As [`QueuePair::send`].
+    ///
+    /// # Safety
+    /// As [`QueuePair::send`].
+    pub unsafe fn write_data(&self, id: u64, from: &[Segment], to: Remote, data: u32) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE_WITH_IMM, from, to, (false, Some(data))) }
+    }
+
+    /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that were
+    /// posted before it.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the queue is full; `EINVAL` if the receives are a shared queue's, or for too many pieces.
+    ///
+    /// # Safety
+    /// The memory is registered for local access, and nobody else's until the receive ends or the queue pair is gone.
+    pub unsafe fn receive(&self, id: u64, to: &[Segment]) -> Result<()> {
+        let Some(post) = self.attr.pd.context().ops().post_recv else {
+            return Err(Error::of("ibv_post_recv", libc::ENOSYS));
+        };
+        let mut pieces = [ibv_sge::default(); MAX_PIECES];
+        let num_sge = gather("ibv_post_recv", &mut pieces, to)?;
+        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
+        let mut bad = null_mut();
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's promise.
+        match unsafe { post(self.qp, &mut request, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_post_recv", errno)),
+        }
+    }
+
+    /// How long a peer waits before it sends again what found no receive here: `code` as in ibv_modify_qp(3), 12 for 640
+    /// microseconds. 0, which connections begin with, means 655 milliseconds.
+    ///
+    /// # Errors
+    /// Those of ibv_modify_qp(3).
+    pub fn set_rnr_timer(&self, code: u8) -> Result<()> {
+        let mut attr = ibv_qp_attr { min_rnr_timer: code, ..Default::default() };
+        // SAFETY: a queue pair that is there, and a structure as the interface has it.
+        match unsafe { (verbs()?.ibv_modify_qp)(self.qp, &mut attr, IBV_QP_MIN_RNR_TIMER) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_modify_qp", errno)),
+        }
     }
 
     /// Posts a request, whose end is reported.
@@ -132,26 +224,21 @@ impl QueuePair {
         opcode: u32,
         local: &[Segment],
         remote: Remote,
-        fence: bool,
+        (fence, data): (bool, Option<u32>),
     ) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
         };
-        let mut pieces = [ibv_sge::default(); 16];
-        let Some(room) = pieces.get_mut(..local.len()) else {
-            return Err(Error::with("ibv_post_send", libc::EINVAL, "a request has 16 pieces at most"));
-        };
-        for (piece, segment) in room.iter_mut().zip(local) {
-            *piece = segment.into_sge();
-        }
+        let mut pieces = [ibv_sge::default(); MAX_PIECES];
+        let num_sge = gather("ibv_post_send", &mut pieces, local)?;
         let mut request = ibv_send_wr {
             wr_id: id,
             next: null_mut(),
             sg_list: pieces.as_mut_ptr(),
-            num_sge: local.len() as c_int,
+            num_sge,
             opcode,
             send_flags: if fence { IBV_SEND_SIGNALED | IBV_SEND_FENCE } else { IBV_SEND_SIGNALED },
-            imm_data: 0,
+            imm_data: data.unwrap_or(0).to_be(),
             remote_addr: remote.addr,
             rkey: remote.rkey,
             qkey: 0,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ibv::{
     Access, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, EventChannel,
-    MemoryRegion, Opcode, ProtectionDomain, QueuePairAttr, Remote, Segment, SharedReceiveQueue, Status,
-    WorkCompletion,
+    MemoryRegion, Opcode, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue,
+    Status, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -32,6 +32,7 @@ fn device() -> Option<(Context, SocketAddr)> {
 /// A domain with queues, and registered memory of four slots.
 struct Setup {
     attr: QueuePairAttr,
+    srq: Arc<SharedReceiveQueue>,
     channel: Arc<EventChannel>,
     region: MemoryRegion,
     memory: *mut u8,
@@ -49,9 +50,10 @@ impl Setup {
         let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
         let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, Access::RemoteWrite) }.unwrap();
-        let attr = QueuePairAttr { pd, cq, srq, size: 8, pieces: 2 };
+        let attr = QueuePairAttr { pd, cq, receives: Receives::Shared(Arc::clone(&srq)), size: 8, pieces: 2 };
         Some(Self {
             attr,
+            srq,
             channel: EventChannel::new().unwrap(),
             region,
             memory,
@@ -129,7 +131,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, server) = setup.connect();
     // SAFETY: slot 1 is used by nothing else until the receive has ended.
-    unsafe { setup.attr.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    unsafe { setup.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
     setup.fill(0, 0xA5);
     // SAFETY: slot 0 stays as it is until the send has ended.
     unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], false) }.unwrap();
@@ -176,7 +178,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, _server) = setup.connect();
     // SAFETY: slot 1 is used by nothing else until the receive has ended.
-    unsafe { setup.attr.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    unsafe { setup.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
     let channel = CompletionChannel::new(setup.attr.pd.context()).unwrap();
     let cq = CompletionQueue::new(&channel, 8).unwrap();
     cq.arm().unwrap();

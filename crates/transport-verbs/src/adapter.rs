@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ibv::transfer::Source;
 use ibv::{
     Access, CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain,
-    QueuePairAttr, Segment, SharedReceiveQueue, WorkCompletion,
+    QueuePairAttr, Receives, Segment, SharedReceiveQueue, WorkCompletion,
 };
 use ofi_api::Result;
 use ofi_core::slots::{SlotId, Slots};
@@ -115,6 +115,7 @@ pub struct Adapter {
     /// What peers connect to, as long as it is there.
     _listener: CmId,
     pub attr: QueuePairAttr,
+    srq: Arc<SharedReceiveQueue>,
     pub posted: Slots<Posted>,
     pub address: SocketAddr,
     /// Remote reads under way.
@@ -148,12 +149,14 @@ impl Adapter {
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
         let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1, SLOT)?, Slab::new(pd, receives, SLOT)?);
         let size = REQUESTS.min(limits.max_queue) as u32;
-        let attr = QueuePairAttr { pd: Arc::clone(pd), cq, srq, size, pieces: 1 };
+        let shared = Receives::Shared(Arc::clone(&srq));
+        let attr = QueuePairAttr { pd: Arc::clone(pd), cq, receives: shared, size, pieces: 1 };
         let free = (0..SEND_SLOTS as u32).collect();
         let adapter = Self {
             channel,
             _listener: listener,
             attr,
+            srq,
             posted: Slots::default(),
             address,
             reads: 0,
@@ -172,8 +175,7 @@ impl Adapter {
     /// Has a slot receive.
     pub fn receive(&self, slot: u32) {
         // SAFETY: the slot's record has been taken, so that it is the device's again; the slab goes after the queue.
-        let posted =
-            unsafe { self.attr.srq.post(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
+        let posted = unsafe { self.srq.post(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
         if let Err(error) = posted {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }

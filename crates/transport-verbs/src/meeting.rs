@@ -132,7 +132,7 @@ impl Greeting {
     }
 }
 
-fn limit() -> Duration {
+pub fn limit() -> Duration {
     Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64)
 }
 
