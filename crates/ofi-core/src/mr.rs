@@ -140,9 +140,18 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                 "bind counters of local operations to the endpoint",
             ));
         }
+        let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
+        if self.domain.part.data(granted.region()).is_some_and(|data| !T::counts(data)) {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_mr_bind with a counter",
+                "a registration whose accesses its owner executes",
+                "one that peers access by their devices, which tell nobody",
+                "have the peer send a message, or write with remote CQ data",
+            ));
+        }
         self.domain.regions.bind(self.desc, &counter, flags)?;
         self.domain.roster.watch(&counter)?;
-        let granted = self.domain.regions.region(self.desc).map_err(|_| closed())?;
         self.withdraw(granted.region())
     }
 

@@ -4,17 +4,22 @@
 //! blocks. All calls of one endpoint's [`Lanes`] come one at a time, under that endpoint's lock. Calls into the core go
 //! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
 
+mod outgoing;
+mod port;
+
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
-    Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, OpFlags, Piece, Placement,
-    RemotePiece, Result, Statistic,
+    Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, Piece, Placement, RemotePiece,
+    Result, Statistic,
 };
 
-use crate::atomic::Executor;
 use crate::domain::{DomainPart, Regions, Registered};
 use crate::slots::SlotId;
+
+pub use outgoing::{OutAtomic, OutMessage, OutNote, OutRma};
+pub use port::{Held, MAX_PACKET, Port, Reaction};
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`]. A number is used again only
 /// once nothing refers to its peer any more ([`Host::retire`]).
@@ -122,6 +127,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EBUSY` if a live peer did not stop within the bound.
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()>;
 
+    /// Whether a counter may count what peers do to a registration: not where every access goes past its owner.
+    fn counts(_region: &Self::Region) -> bool {
+        true
+    }
+
     /// Allocates memory that peers can map.
     ///
     /// # Errors
@@ -149,6 +159,11 @@ pub trait Transport: Sized + Send + Sync + 'static {
         16 << 20
     }
 
+    /// Bytes that an application may give along with a request, its acceptance, or its rejection.
+    fn cm_data_size() -> usize {
+        crate::cm::DATA_SIZE
+    }
+
     /// Whether it has nothing but shared memory.
     fn needs_shared_memory() -> bool {
         false
@@ -173,136 +188,6 @@ pub trait Transport: Sized + Send + Sync + 'static {
     fn open_port(_info: &Info, _name: Option<&Address>) -> Result<Box<dyn Port>> {
         Err(Error::new(Errno::ENOSYS))
     }
-}
-
-/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet arrives,
-/// or the peer's process is gone.
-pub trait Port: Send + Sync {
-    /// Its address.
-    fn address(&self) -> &Address;
-    /// The address that the connecting endpoint at `from` knows it by, where it has several.
-    fn address_towards(&self, from: &Address) -> Address {
-        let _ = from;
-        self.address().clone()
-    }
-    /// Sends a packet of up to [`MAX_PACKET`] bytes to a connecting endpoint.
-    ///
-    /// # Errors
-    /// `FI_EAGAIN` if it has to be tried again; others if the peer is gone.
-    fn send(&self, to: &Address, packet: &[u8]) -> Result<()>;
-    /// Takes the next packet: from whom, and its bytes.
-    fn receive(&self) -> Option<(Address, Vec<u8>)>;
-    /// Readable while packets wait.
-    fn wait_fd(&self) -> Option<RawFd>;
-}
-
-/// The longest connection packet, in bytes.
-pub const MAX_PACKET: usize = 512;
-
-/// What a connection packet asks of the endpoint's lanes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reaction {
-    /// Nothing.
-    Nothing,
-    /// [`Lanes::join`] the sender, and send it this packet.
-    Join(Vec<u8>),
-    /// Send this packet back.
-    Reply(Vec<u8>),
-    /// [`Lanes::part`]: the peer sends no more.
-    Part,
-}
-
-/// A message on its way out.
-#[derive(Clone, Copy)]
-pub struct OutMessage<'a> {
-    /// The bytes, in the application's memory.
-    pub pieces: &'a [Piece],
-    /// Their number.
-    pub len: usize,
-    /// To whom.
-    pub peer: Peer,
-    /// To which of its receive contexts.
-    pub rx: RxName,
-    /// Whether `tag` counts.
-    pub tagged: bool,
-    /// The tag.
-    pub tag: u64,
-    /// Carried if `flags` has `FI_REMOTE_CQ_DATA`.
-    pub data: u64,
-    /// Completion level, inject, fence, more.
-    pub flags: OpFlags,
-    /// What [`Host::open`] needs.
-    pub ticket: Ticket,
-}
-
-/// A remote read or write on its way out. Local and remote lengths are equal.
-#[derive(Clone, Copy)]
-pub struct OutRma<'a> {
-    /// A write, or a read.
-    pub write: bool,
-    /// Local memory.
-    pub pieces: &'a [Piece],
-    /// The peer's memory.
-    pub remote: &'a [RemotePiece],
-    /// Bytes in all.
-    pub len: usize,
-    /// Whose.
-    pub peer: Peer,
-    /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
-    pub data: u64,
-    /// Which of the peer's receive contexts reports `data`.
-    pub rx: RxName,
-    /// Completion level, inject, fence, more.
-    pub flags: OpFlags,
-    /// What [`Host::open`] needs.
-    pub ticket: Ticket,
-}
-
-impl OutRma<'_> {
-    /// What the peer is told of it, if anything.
-    #[inline]
-    pub fn remote_data(&self) -> Option<RemoteData> {
-        let told = self.flags.contains(OpFlags::REMOTE_CQ_DATA);
-        told.then_some(RemoteData { value: self.data, rx: self.rx })
-    }
-}
-
-/// An atomic operation on its way out. All lengths are those of the target.
-#[derive(Clone, Copy)]
-pub struct OutAtomic<'a> {
-    /// What is done to each element.
-    pub executor: Executor,
-    /// The operands: none for `FI_ATOMIC_READ`.
-    pub operands: &'a [Piece],
-    /// The comparands, where it compares.
-    pub comparands: &'a [Piece],
-    /// Where the old values go, where it fetches.
-    pub results: &'a [Piece],
-    /// The peer's memory: each piece a multiple of the element's size.
-    pub remote: &'a [RemotePiece],
-    /// Bytes in all; at most [`Transport::atomic_size`], and not 0.
-    pub len: usize,
-    /// Whose.
-    pub peer: Peer,
-    /// Completion level, inject, fence, more.
-    pub flags: OpFlags,
-    /// What [`Host::open`] needs.
-    pub ticket: Ticket,
-}
-
-/// A note on its way out: a small message from the core of one endpoint to the core of another ([`Host::noted`]).
-#[derive(Clone, Copy)]
-pub struct OutNote<'a> {
-    /// To whom.
-    pub peer: Peer,
-    /// What it says.
-    pub words: [u64; 4],
-    /// Memory with its payload.
-    pub pieces: &'a [Piece],
-    /// From which of their bytes on.
-    pub skip: usize,
-    /// How much: at most [`Transport::note_size`].
-    pub len: usize,
 }
 
 /// How an operation will be reported.
@@ -441,6 +326,19 @@ pub trait Host<T: Transport> {
 
     /// A pulled payload has arrived, or failed to.
     fn received(&mut self, id: SlotId, result: Result<(), Errno>);
+
+    /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device before their
+    /// message is known. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] with an error, or with its peer
+    /// ([`Host::fail_lane`]), and cannot be cancelled any more. `None` if none is posted.
+    fn claim(&mut self, _peer: Peer) -> Option<SlotId> {
+        None
+    }
+
+    /// A message has come into a claimed receive.
+    fn landed(&mut self, _id: SlotId, _arrived: &Arrived) {}
+
+    /// A peer's write of `len` bytes with remote CQ data has used a claimed receive up (`FI_RX_CQ_DATA`).
+    fn spent(&mut self, _id: SlotId, _data: u64, _len: usize) {}
 
     /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
     #[must_use]
@@ -599,6 +497,14 @@ pub trait Lanes<T: Transport>: Send {
     /// Tells the sender that the payload behind `token` is not wanted.
     fn discard(&mut self, peer: Peer, token: T::Token);
 
+    /// Whether it takes receives before their messages ([`Host::claim`]). Asked once, after [`Lanes::enable`].
+    fn claims(&self) -> bool {
+        false
+    }
+
+    /// A receive was posted, where [`Lanes::claims`] says so.
+    fn receive_posted<H: Host<T>>(&mut self, _host: &mut H) {}
+
     /// Moves everything on: takes in what has arrived, sends what was waiting, finishes what has ended.
     fn poll<H: Host<T>>(&mut self, host: &mut H);
 
@@ -627,6 +533,14 @@ pub trait Lanes<T: Transport>: Send {
     /// `FI_ENOSYS` for a transport without connections.
     fn packet(&mut self, _to: &Address, _packet: &[u8], _watch: bool) -> Result<()> {
         Err(Error::new(Errno::ENOSYS))
+    }
+
+    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`]). [`Lanes::join`] follows.
+    ///
+    /// # Errors
+    /// What the transport answers; the acceptance fails with it.
+    fn adopt(&mut self, _held: &Held) -> Result<()> {
+        Ok(())
     }
 
     /// Makes `address` the one peer of a connected endpoint, number 0; nobody else is listened to. `first`: this end

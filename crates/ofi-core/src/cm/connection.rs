@@ -8,7 +8,7 @@ use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle
 use super::packet::{Kind, Packet};
 use super::{Request, cookie, cut};
 use crate::eq::EqCore;
-use crate::transport::{Peer, Reaction};
+use crate::transport::{Held, Peer, Reaction};
 
 /// How far the connection is.
 enum Phase {
@@ -85,6 +85,11 @@ impl Connection {
     /// listener's. Nobody else can reach it, so its own says nothing.
     pub fn name(&self) -> Option<&Address> {
         self.request.as_deref().map(Request::to)
+    }
+
+    /// What the port kept with the request that the endpoint was opened to accept.
+    pub fn held(&self) -> Option<&Held> {
+        self.request.as_deref().and_then(Request::held)
     }
 
     /// The queue of its events.

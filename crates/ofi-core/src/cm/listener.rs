@@ -10,11 +10,11 @@ use ofi_api::{
     Address, EpType, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info, PassiveEndpoint, Result,
 };
 
+use super::cut;
 use super::packet::{Kind, Packet};
-use super::{DATA_SIZE, cut};
 use crate::eq::{Driven, EqCore};
 use crate::fork::Born;
-use crate::transport::{Arm, Port, Transport};
+use crate::transport::{Arm, Held, Port, Transport};
 
 /// How soon an answer is tried again that its receiver had no room for.
 const RETRY: Duration = Duration::from_millis(2);
@@ -26,6 +26,7 @@ pub struct Request {
     from: Address,
     to: Address,
     cookie: u64,
+    held: Option<Held>,
     listener: Weak<Listener>,
     answered: AtomicBool,
 }
@@ -44,6 +45,11 @@ impl Request {
     /// The connection's cookie.
     pub fn cookie(&self) -> u64 {
         self.cookie
+    }
+
+    /// What the port keeps with it.
+    pub fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
     }
 
     /// Takes the right to answer. `false` if somebody has.
@@ -122,11 +128,12 @@ impl Listener {
     /// Takes one packet in. What has to be reported is reported without the lock.
     fn take(self: &Arc<Self>, from: Address, bytes: &[u8]) {
         let Some(Packet { kind: Kind::Request, cookie, data, .. }) = Packet::parse(bytes) else { return };
-        let (eq, name) = {
+        let (eq, port) = {
             let state = self.state();
-            (state.eq.clone(), state.port.as_ref().map(|port| port.address_towards(&from)))
+            let port = state.port.as_ref();
+            (state.eq.clone(), port.map(|port| (port.address_towards(&from), port.held(cookie))))
         };
-        let Some((eq, name)) = eq.zip(name) else { return }; // does not listen any more
+        let Some((eq, (name, held))) = eq.zip(port) else { return }; // does not listen any more
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
         if before >= self.backlog.load(Ordering::Relaxed) {
             self.unanswered.fetch_sub(1, Ordering::AcqRel);
@@ -134,7 +141,8 @@ impl Listener {
         }
         let listener = Arc::downgrade(self);
         let answered = AtomicBool::new(false);
-        let request = Arc::new(Request { from: from.clone(), to: name.clone(), cookie, listener, answered });
+        let request =
+            Arc::new(Request { from: from.clone(), to: name.clone(), cookie, held, listener, answered });
         let mut info = self.info.clone();
         (info.src_addr, info.dest_addr) = (Some(name), Some(from));
         info.handle = Some(Handle::new(request));
@@ -341,7 +349,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     }
 
     fn cm_data_size(&self) -> usize {
-        DATA_SIZE
+        T::cm_data_size()
     }
 }
 

@@ -145,7 +145,9 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let deadline = Instant::now() + crate::settings::connect_timeout();
         let (to, packet) = guard.connection()?.accept(data, deadline)?;
+        let held = guard.connection()?.held().cloned();
         let (lanes, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        held.map_or(Ok(()), |held| lanes.adopt(&held))?;
         // The peer may begin as soon as it has the packet.
         lanes.join(host, &to, false)?;
         lanes.packet(&to, &packet, true)?;

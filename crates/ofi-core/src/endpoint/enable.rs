@@ -79,9 +79,10 @@ impl<T: Transport> EpCore<T> {
         lanes.permit_shared_memory(state.shared_memory);
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
-        state.lanes = Some(lanes);
         let rx = &mut state.ends.rx;
-        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty());
+        rx.claimed = lanes.claims();
+        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed);
+        state.lanes = Some(lanes);
         state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
         let counters = state.ends.boxes.counters.each();
         let queues = state.queues.clone();

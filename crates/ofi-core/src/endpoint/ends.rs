@@ -10,7 +10,7 @@ use super::collective::CollectiveSide;
 use super::multicast::MulticastSide;
 use super::outboxes::Outboxes;
 use super::peers::Peers;
-use super::queue::{Arrival, Incoming};
+use super::queue::{Arrival, Filling, Incoming};
 use super::receive::{self, RxSide};
 use super::receiver::Receiver;
 use super::shared_transmit::Loan;
@@ -24,7 +24,8 @@ use crate::domain::Regions;
 use crate::eq::{EqCore, Sleepers};
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+    Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, RxName, Ticket,
+    Transport,
 };
 
 /// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
@@ -185,6 +186,31 @@ impl<T: Transport> Host<T> for Ends<T> {
             Ok(()) => self.receiver(filling.at).complete(&filling),
             Err(errno) => self.receiver(filling.at).fail(&filling, errno),
         }
+    }
+
+    fn claim(&mut self, peer: Peer) -> Option<SlotId> {
+        // Nothing is known of the message: what counts is that it will be an untagged one of this peer.
+        let none = Arrived { peer, rx: RxName::ANY, tagged: false, has_data: false, tag: 0, data: 0, len: 0 };
+        let filling = self.rx.queue.claim(&receive::envelope(&none), &none)?;
+        Some(self.rx.filling.insert(filling))
+    }
+
+    fn landed(&mut self, id: SlotId, arrived: &Arrived) {
+        let Some(filling) = self.rx.filling.remove(id) else { return };
+        let filling = Filling { arrived: *arrived, ..filling };
+        self.receiver(filling.at).complete(&filling);
+    }
+
+    fn spent(&mut self, id: SlotId, data: u64, len: usize) {
+        let Some(filling) = self.rx.filling.remove(id) else { return };
+        let Receiver { boxes, .. } = self.receiver(filling.at);
+        if !filling.signal {
+            boxes.credits[Credit::Receive as usize] += 1;
+            return;
+        }
+        let flags = CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
+        let body = CqTaggedEntry { op_context: filling.context, flags, len, data, ..CqTaggedEntry::EMPTY };
+        boxes.received(body, FiAddr::NOTAVAIL, Credit::Receive);
     }
 
     fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {

@@ -5,6 +5,8 @@
 
 mod atomic;
 mod bind;
+#[cfg(test)]
+mod claims;
 pub(crate) mod collective;
 mod connection;
 mod context;

@@ -5,7 +5,6 @@ use ofi_api::{EpOption, Errno, Error, FiAddr, Result, Statistic};
 use super::receive::RxSide;
 use super::transmit::TxSide;
 use super::{EpCore, State};
-use crate::cm;
 use crate::export::About;
 use crate::roster::Counted;
 use crate::transport::{Lanes, Transport};
@@ -17,7 +16,7 @@ impl<T: Transport> EpCore<T> {
         let limits = &guard.ends.tx.limits;
         Ok(match option {
             EpOption::MinMultiRecv => guard.ends.rx.queue.min_multi_recv,
-            EpOption::CmDataSize => cm::DATA_SIZE,
+            EpOption::CmDataSize => T::cm_data_size(),
             EpOption::MaxMsgSize => limits.message,
             EpOption::MaxTaggedSize => limits.tagged,
             EpOption::MaxRmaSize => limits.rma,

@@ -135,6 +135,7 @@ impl<T: Transport> State<T> {
         }
         let posted = rx.posted(op.context, &op.buf, signal);
         match rx.queue.matcher.post(want, posted) {
+            matching::Posted::Queued(_) if rx.claimed => self.claimable(),
             matching::Posted::Queued(_) => {}
             matching::Posted::Matched { recv, message } => {
                 let arrived = receive::arrived(&message.envelope, message.content.peer);
@@ -147,6 +148,14 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
+    /// Tells lanes that claim receives of a new one.
+    #[cold]
+    fn claimable(&mut self) {
+        if let Some((lanes, host)) = self.split() {
+            lanes.receive_posted(host);
+        }
+    }
+
     /// Finishes a receive whose message was there before it.
     #[cold]
     pub(super) fn settle(&mut self, filling: Filling, content: Held<T>) {

@@ -273,6 +273,14 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
+    /// Takes the oldest receive that a message of this envelope would go to, before there is one.
+    pub fn claim(&mut self, envelope: &Envelope, arrived: &Arrived) -> Option<Filling> {
+        match self.find(envelope, arrived, false) {
+            Found::Receive(filling) => Some(filling),
+            Found::Nobody | Found::Stopped => None,
+        }
+    }
+
     /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
     /// payload that is here already may exceed the budget: by as much as a peer has under way ([`Transport::in_flight`]).
     ///

@@ -54,6 +54,8 @@ pub struct RxSide<T: Transport> {
     /// Of `FI_EP_DGRAM`: what finds no room is dropped.
     pub lossy: bool,
     pub iov_limit: usize,
+    /// The lanes take receives before their messages come.
+    pub claimed: bool,
     pub counts: Counts,
 }
 
@@ -77,6 +79,7 @@ impl<T: Transport> RxSide<T> {
             tagged_directed: false,
             lossy: false,
             iov_limit: 1,
+            claimed: false,
             counts: Counts::default(),
         }
     }

@@ -1,0 +1,99 @@
+//! What the core hands to lanes: operations on their way out.
+
+use ofi_api::{OpFlags, Piece, RemotePiece};
+
+use super::{Peer, RemoteData, RxName, Ticket};
+use crate::atomic::Executor;
+
+/// A message on its way out.
+#[derive(Clone, Copy)]
+pub struct OutMessage<'a> {
+    /// The bytes, in the application's memory.
+    pub pieces: &'a [Piece],
+    /// Their number.
+    pub len: usize,
+    /// To whom.
+    pub peer: Peer,
+    /// To which of its receive contexts.
+    pub rx: RxName,
+    /// Whether `tag` counts.
+    pub tagged: bool,
+    /// The tag.
+    pub tag: u64,
+    /// Carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+/// A remote read or write on its way out. Local and remote lengths are equal.
+#[derive(Clone, Copy)]
+pub struct OutRma<'a> {
+    /// A write, or a read.
+    pub write: bool,
+    /// Local memory.
+    pub pieces: &'a [Piece],
+    /// The peer's memory.
+    pub remote: &'a [RemotePiece],
+    /// Bytes in all.
+    pub len: usize,
+    /// Whose.
+    pub peer: Peer,
+    /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// Which of the peer's receive contexts reports `data`.
+    pub rx: RxName,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+impl OutRma<'_> {
+    /// What the peer is told of it, if anything.
+    #[inline]
+    pub fn remote_data(&self) -> Option<RemoteData> {
+        let told = self.flags.contains(OpFlags::REMOTE_CQ_DATA);
+        told.then_some(RemoteData { value: self.data, rx: self.rx })
+    }
+}
+
+/// An atomic operation on its way out. All lengths are those of the target.
+#[derive(Clone, Copy)]
+pub struct OutAtomic<'a> {
+    /// What is done to each element.
+    pub executor: Executor,
+    /// The operands: none for `FI_ATOMIC_READ`.
+    pub operands: &'a [Piece],
+    /// The comparands, where it compares.
+    pub comparands: &'a [Piece],
+    /// Where the old values go, where it fetches.
+    pub results: &'a [Piece],
+    /// The peer's memory: each piece a multiple of the element's size.
+    pub remote: &'a [RemotePiece],
+    /// Bytes in all; at most [`Transport::atomic_size`], and not 0.
+    pub len: usize,
+    /// Whose.
+    pub peer: Peer,
+    /// Completion level, inject, fence, more.
+    pub flags: OpFlags,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
+/// A note on its way out: a small message from the core of one endpoint to the core of another ([`Host::noted`]).
+#[derive(Clone, Copy)]
+pub struct OutNote<'a> {
+    /// To whom.
+    pub peer: Peer,
+    /// What it says.
+    pub words: [u64; 4],
+    /// Memory with its payload.
+    pub pieces: &'a [Piece],
+    /// From which of their bytes on.
+    pub skip: usize,
+    /// How much: at most [`Transport::note_size`].
+    pub len: usize,
+}

@@ -1,0 +1,54 @@
+//! Connections ([`crate::cm`]): what a transport has for passive endpoints, and what a packet asks of lanes.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ofi_api::{Address, Result};
+
+#[cfg(doc)]
+use super::Lanes;
+
+/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet arrives,
+/// or the peer's process is gone.
+pub trait Port: Send + Sync {
+    /// Its address.
+    fn address(&self) -> &Address;
+    /// The address that the connecting endpoint at `from` knows it by, where it has several.
+    fn address_towards(&self, from: &Address) -> Address {
+        let _ = from;
+        self.address().clone()
+    }
+    /// Sends a packet of up to [`MAX_PACKET`] bytes to a connecting endpoint.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if it has to be tried again; others if the peer is gone.
+    fn send(&self, to: &Address, packet: &[u8]) -> Result<()>;
+    /// Takes the next packet: from whom, and its bytes.
+    fn receive(&self) -> Option<(Address, Vec<u8>)>;
+    /// What the request with this cookie, just received, needs to be accepted: it is kept with the request, and
+    /// [`Lanes::adopt`] gets it.
+    fn held(&self, _cookie: u64) -> Option<Held> {
+        None
+    }
+    /// Readable while packets wait.
+    fn wait_fd(&self) -> Option<RawFd>;
+}
+
+/// What a transport keeps with a connection request.
+pub type Held = Arc<dyn std::any::Any + Send + Sync>;
+
+/// The longest connection packet, in bytes.
+pub const MAX_PACKET: usize = 512;
+
+/// What a connection packet asks of the endpoint's lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Nothing,
+    /// [`Lanes::join`] the sender, and send it this packet.
+    Join(Vec<u8>),
+    /// Send this packet back.
+    Reply(Vec<u8>),
+    /// [`Lanes::part`]: the peer sends no more.
+    Part,
+}
