@@ -41,6 +41,10 @@ for size in 64 512 1024; do
     pair dgram $size C "$c" ours "$ours"
     pair dgram $size ours "$ours" C "$c"
 done
+for size in 64 4096 1048576; do
+    pair msg $size C "$c" ours "$ours"
+    pair msg $size ours "$ours" C "$c"
+done
 pair rdm 64 ours "$ours" ours "$ours"
 pair rdm 1048576 ours "$ours" ours "$ours"
 exit $failed

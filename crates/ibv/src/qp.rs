@@ -38,6 +38,17 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// What a request does, with immediate data where there is some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Sends, into a receive of the peer.
+    Send(Option<u32>),
+    /// Writes the peer's memory. Immediate data uses up a receive of the peer.
+    Write(Remote, Option<u32>),
+    /// Reads the peer's memory.
+    Read(Remote),
+}
+
 /// Where receives of a queue pair come from.
 #[derive(Clone)]
 pub enum Receives {
@@ -132,16 +143,23 @@ impl QueuePair {
         unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (fence, None)) }
     }
 
-    /// Posts a send with immediate data.
+    /// Posts what `work` says.
     ///
     /// # Errors
     /// As [`QueuePair::send`].
     ///
     /// # Safety
-    /// As [`QueuePair::send`].
-    pub unsafe fn send_data(&self, id: u64, from: &[Segment], data: u32) -> Result<()> {
+    /// As [`QueuePair::send`]; the memory of a read is written.
+    pub unsafe fn work(&self, id: u64, local: &[Segment], work: Work) -> Result<()> {
+        let (opcode, remote, data) = match work {
+            Work::Send(None) => (IBV_WR_SEND, NOWHERE, None),
+            Work::Send(data) => (IBV_WR_SEND_WITH_IMM, NOWHERE, data),
+            Work::Write(to, None) => (IBV_WR_RDMA_WRITE, to, None),
+            Work::Write(to, data) => (IBV_WR_RDMA_WRITE_WITH_IMM, to, data),
+            Work::Read(from) => (IBV_WR_RDMA_READ, from, None),
+        };
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND_WITH_IMM, from, NOWHERE, (false, Some(data))) }
+        unsafe { self.post(id, opcode, local, remote, (false, data)) }
     }
 
     /// Posts a read of the peer's memory.
@@ -166,18 +184,6 @@ impl QueuePair {
     pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, fence: bool) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (fence, None)) }
-    }
-
-    /// Posts a write to the peer's memory with immediate data, for which the peer has to have posted a receive.
-    ///
-    /// # Errors
-    /// As [`QueuePair::send`].
-    ///
-    /// # Safety
-    /// As [`QueuePair::send`].
-    pub unsafe fn write_data(&self, id: u64, from: &[Segment], to: Remote, data: u32) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE_WITH_IMM, from, to, (false, Some(data))) }
     }
 
     /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that were

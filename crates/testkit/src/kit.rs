@@ -23,6 +23,11 @@ pub trait Kit: Sync {
         USUAL
     }
 
+    /// What connected endpoints are asked for: as much of it as this transport's have.
+    fn connected_caps(&self) -> Caps {
+        Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+
     /// Whether endpoints may use shared memory with peers of their host, beside whatever the transport is.
     fn shared_memory(&self) -> bool {
         true

@@ -13,14 +13,14 @@ use ibv::{
     AddressHandle, CompletionChannel, CompletionQueue, GRH, Gid, Status, UdAttr, UdPeer, UdQueuePair, Way,
     WorkCompletion,
 };
-use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, Result, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::Slab;
-use crate::{Verbs, failed};
+use crate::{Verbs, failed, immediate};
 
 /// The key of all endpoints, C's too.
 const QKEY: u32 = 0x1111_1111;
@@ -223,17 +223,7 @@ impl Datagrams {
 
     /// See [`ofi_core::transport::Lanes::send`].
     pub fn send(&mut self, out: &OutMessage<'_>) -> Result<Posted> {
-        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
-        let data = data.map(u32::try_from).transpose().map_err(|_| {
-            let (wanted, found) = ("at most 4 bytes (domain_attr.cq_data_size)", format!("{:#x}", out.data));
-            Error::wanted(
-                Errno::EINVAL,
-                "the remote CQ data of a datagram",
-                wanted,
-                found,
-                "send it inside the message",
-            )
-        })?;
+        let data = immediate(out.flags, out.data)?;
         if out.len > self.longest {
             return Err(Error::with(
                 Errno::EMSGSIZE,

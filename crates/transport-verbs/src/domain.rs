@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, Limits};
 use ibv::{Access, Context, Gid, MemoryRegion, ProtectionDomain};
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, MrMode, Result};
+use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::datagram::Name;
 use crate::region::Local;
@@ -82,6 +82,8 @@ pub struct Domain {
     /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration later, while
     /// peers still have the device's key of the first: then every access is looked at by the owner.
     pub native: bool,
+    /// Whether keys are the device's, for peers that hand them to their devices: a domain for endpoints of `FI_EP_MSG`.
+    pub keyed: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<MemoryRegion>>,
     /// Counts registrations that were withdrawn from peers.
@@ -145,6 +147,7 @@ impl Domain {
             gid: own.gid,
             gid_index,
             native,
+            keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,
             withdrawals: AtomicU64::new(0),
         })

@@ -1,25 +1,21 @@
-//! All lanes of an endpoint over its device.
+//! All lanes of a reliable datagram endpoint over its device.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibv::{CmId, Status, WorkCompletion};
-use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ibv::{Status, WorkCompletion};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
-use crate::datagram::Datagrams;
-use crate::fetch::End;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
-use crate::message::Token;
-use crate::wire::{Broken, Fields, HEAD, PAYLOAD, Words, flag, kind, unpack};
+use crate::wire::{Broken, HEAD, PAYLOAD, Words, flag, kind, unpack};
 use crate::{Verbs, address, settings, sys};
 
 /// Payload bytes that one endpoint keeps for receivers that are out of room.
@@ -48,37 +44,8 @@ pub struct VerbsLanes {
     pub(crate) common: Common,
 }
 
-/// An endpoint's lanes before and after it is enabled.
-pub enum State {
-    Closed {
-        domain: Arc<DomainPart<Verbs>>,
-        info: Box<Info>,
-    },
-    Open(Box<VerbsLanes>),
-    /// Of `FI_EP_DGRAM`.
-    Datagrams(Box<Datagrams>),
-}
-
-impl State {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
-    }
-
-    #[inline]
-    fn open(&mut self) -> Result<&mut VerbsLanes> {
-        match self {
-            Self::Open(lanes) => Ok(lanes),
-            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-            Self::Datagrams(_) => {
-                Err(Error::with(Errno::EOPNOTSUPP, "datagram endpoints have messages alone"))
-            }
-        }
-    }
-}
-
 impl VerbsLanes {
-    fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+    pub(crate) fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         let mut wanted: SocketAddr = match name {
             Some(name) => address::socket(name)?,
             None => match info.src_addr.as_ref().map(address::socket) {
@@ -135,7 +102,7 @@ impl VerbsLanes {
     }
 
     /// The lane to post to, which connects at first use.
-    fn lane(&mut self, peer: Peer) -> Result<()> {
+    pub(crate) fn lane(&mut self, peer: Peer) -> Result<()> {
         let lane = &self.lanes[peer as usize];
         if lane.ending.is_some() {
             return Err(Error::AGAIN); // the next poll ends it
@@ -146,7 +113,7 @@ impl VerbsLanes {
         Ok(())
     }
 
-    fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub(crate) fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
         self.polls = self.polls.wrapping_add(1);
         if self.meetings > 0 || self.polls.is_multiple_of(LOOK) {
             self.meet(host);
@@ -387,7 +354,7 @@ impl VerbsLanes {
         }
     }
 
-    fn arm(&mut self) -> Arm {
+    pub(crate) fn arm(&mut self) -> Arm {
         if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
             return Arm::Ready;
         }
@@ -529,166 +496,5 @@ impl Drop for VerbsLanes {
     fn drop(&mut self) {
         self.close();
         self.lanes.clear();
-    }
-}
-
-impl Lanes<Verbs> for State {
-    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
-        };
-        if info.ep_attr.ep_type == EpType::Dgram {
-            let datagrams = Datagrams::new(domain, info, name)?;
-            let address = datagrams.address();
-            *self = Self::Datagrams(Box::new(datagrams));
-            return Ok(address);
-        }
-        let lanes = VerbsLanes::new(domain, info, name)?;
-        let address = named(address::canonical(lanes.common.adapter.address));
-        *self = Self::Open(Box::new(lanes));
-        Ok(address)
-    }
-
-    fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
-        if let Self::Datagrams(datagrams) = self {
-            return datagrams.peer(host, address);
-        }
-        let lanes = self.open()?;
-        let socket = address::socket(address)?;
-        let own = lanes.common.adapter.address;
-        if socket.is_ipv4() != own.is_ipv4() || socket.port() == 0 {
-            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{socket}, from {own}")));
-        }
-        Ok(lanes.peer_at(host, socket))
-    }
-
-    fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        if let Self::Datagrams(datagrams) = self {
-            return datagrams.send(out);
-        }
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
-    }
-
-    fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
-    }
-
-    fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
-    }
-
-    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.may_post(ofi_api::OpFlags::empty())?;
-        let mut fields = Fields::new();
-        for word in out.words {
-            fields.word(word);
-        }
-        lane.record(&mut lanes.common, out.peer, (kind::NOTE, 0), fields.bytes(), out.len, None, |body| {
-            // SAFETY: the pieces are lent during the call, and `body` has `len` bytes.
-            unsafe { ofi_core::copy::gather(out.pieces, out.skip, body, out.len) };
-        });
-        Ok(())
-    }
-
-    fn pull<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
-    }
-
-    fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let Ok(lanes) = self.open() else { return };
-        for peer in 0..lanes.lanes.len() {
-            let mut is_gone = false;
-            for id in lanes.lanes[peer].transfers.ids(|_| true) {
-                is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
-                    Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
-                    Some(&End::Access(op)) => host.op(peer as Peer, op).is_none(),
-                    Some(End::Told) | None => false,
-                };
-            }
-            if !is_gone {
-                continue;
-            }
-            // The device may be writing there: only the end of the connection stops it.
-            lanes.unlink(peer as Peer);
-            lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);
-        }
-    }
-
-    fn discard(&mut self, peer: Peer, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, &token);
-    }
-
-    fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
-        match self {
-            Self::Open(lanes) => lanes.poll(host),
-            Self::Datagrams(datagrams) => datagrams.poll(host),
-            Self::Closed { .. } => {}
-        }
-    }
-
-    fn arm(&mut self) -> Arm {
-        match self {
-            Self::Open(lanes) => lanes.arm(),
-            Self::Datagrams(datagrams) => datagrams.arm(),
-            Self::Closed { .. } => Arm::Armed,
-        }
-    }
-
-    fn wait_fd(&self) -> Option<RawFd> {
-        match self {
-            Self::Open(lanes) => Some(lanes.common.adapter.waiter.fd()),
-            Self::Datagrams(datagrams) => Some(datagrams.wait_fd()),
-            Self::Closed { .. } => None,
-        }
-    }
-
-    fn statistics(&self, into: &mut Vec<Statistic>) {
-        if let Self::Datagrams(datagrams) = self {
-            return datagrams.statistics(into);
-        }
-        let Self::Open(lanes) = self else { return };
-        let counts = &lanes.common.counts;
-        let open =
-            lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id: &CmId| id.qp().is_some()));
-        let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("verbs_eager", counts.eager, "messages sent inside a record");
-        add("verbs_announced", counts.announced, "messages announced, for the receiver to read");
-        add("verbs_reads", counts.reads, "remote reads posted for announced messages");
-        add(
-            "verbs_native_writes",
-            counts.native_writes,
-            "requests that write a peer's memory without its help",
-        );
-        add("verbs_native_reads", counts.native_reads, "requests that read a peer's memory without its help");
-        add("verbs_keys_given", counts.given, "registrations whose device keys a peer was given");
-        let cache = lanes.common.domain.transport.cache.counts();
-        add("verbs_mr_cache_hits", cache.hits, "uses of a registration of local memory that was kept");
-        add("verbs_mr_cache_misses", cache.misses, "registrations of local memory that had to be made");
-        add("verbs_mr_cache_evictions", cache.evictions, "registrations that others had to make room for");
-        add("verbs_mr_cache_count", cache.kept as u64, "registrations that are kept now");
-        add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
-        add("verbs_regions", counts.regions, "registrations made for announced messages");
-        add("verbs_sent", counts.sent, "records posted");
-        add("verbs_packs", counts.packs, "of them, those that carry several that had waited");
-        add("verbs_received", counts.received, "records received");
-        add("verbs_stalls", counts.stalls, "records that had to wait for room here");
-        add("verbs_connections", counts.connections, "connections made");
-        add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
-        add(
-            "verbs_malformed",
-            counts.malformed,
-            "records and requests that break the protocol, or are another program's",
-        );
     }
 }

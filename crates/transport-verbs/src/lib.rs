@@ -4,10 +4,13 @@
 //! shared receive queue (`adapter.rs`), and as many as it has credits for (`lane.rs`). Short messages travel in records (`wire.rs`); long ones
 //! are announced, and the receiver reads them from where they lie (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's
 //! owner, who checks key, bounds and rights when the bytes are copied (`rma.rs`, `atomic.rs`).
+//!
+//! Datagram endpoints (`datagram.rs`) and connected ones (`connected/`) speak what C libfabric's provider speaks.
 
 mod adapter;
 mod address;
 mod atomic;
+mod connected;
 mod datagram;
 mod domain;
 mod fetch;
@@ -21,14 +24,15 @@ mod provider;
 mod region;
 mod rma;
 mod settings;
+mod state;
 mod sys;
 mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, OpFlags, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
-use ofi_core::transport::Transport;
+use ofi_core::transport::{Port, Transport};
 
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
@@ -39,27 +43,44 @@ pub struct Verbs;
 impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
-    type Lanes = lanes::State;
+    type Lanes = state::State;
     type Op = message::Op;
     type Token = message::Token;
 
     const MATCHES: bool = true;
+    const KEEPS: bool = true;
 
     fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         domain::Domain::open(info)
     }
 
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(lanes::State::new(domain, info))
+        Ok(state::State::new(domain, info))
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
-        Ok(region::Region::new(domain, attr))
+        if domain.keyed { region::Region::keyed(domain, attr) } else { Ok(region::Region::new(domain, attr)) }
     }
 
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         region.withdraw(domain); // what the owner executes is checked when its bytes are copied
         Ok(())
+    }
+
+    fn key(region: &Self::Region) -> Option<u64> {
+        region.key()
+    }
+
+    fn counts(region: &Self::Region) -> bool {
+        region.key().is_none()
+    }
+
+    fn cm_data_size() -> usize {
+        connected::CM_DATA_SIZE
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Ok(Box::new(connected::MsgPort::open(info, name)?))
     }
 
     fn alloc(
@@ -88,6 +109,20 @@ impl Transport for Verbs {
             _ => address::socket(address).map(Address::from),
         }
     }
+}
+
+/// Remote CQ data of an operation with these flags, as the 4 bytes that travel with it.
+fn immediate(flags: OpFlags, data: u64) -> Result<Option<u32>> {
+    let data = flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(data);
+    data.map(u32::try_from).transpose().map_err(|_| {
+        Error::wanted(
+            Errno::EINVAL,
+            "remote CQ data",
+            "at most 4 bytes (domain_attr.cq_data_size)",
+            data.map_or_else(String::new, |data| format!("{data:#x}")),
+            "send it inside the message",
+        )
+    })
 }
 
 /// An error of rdma-core as one of ours.

@@ -25,6 +25,8 @@ pub enum Op {
     Access,
     /// A read or write that the device does. What is read through a slot goes here.
     Native { read: Box<[Piece]> },
+    /// A request of a connected endpoint, which knows the rest of it.
+    Request,
     /// An announced message, which the peer may read.
     Message(Exposed),
     /// A long remote write.

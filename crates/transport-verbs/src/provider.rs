@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, MsgOrder, Nic,
-    Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
+    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, Mode, MrMode,
+    MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
+use crate::connected;
 use crate::datagram::Name;
 use crate::domain::Own;
 use crate::wire::RMA_IOV_LIMIT;
@@ -32,6 +33,43 @@ fn plain(mut info: Info) -> Info {
 }
 
 const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
+
+/// Connected endpoints, for messages and accesses as C libfabric's verbs provider understands them. A write with remote CQ data
+/// uses up a receive, for which the application must be prepared.
+fn accesses(info: Info) -> Info {
+    let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
+    info.rx_attr.mode = Mode::RX_CQ_DATA;
+    info
+}
+
+/// The same for messages alone, which ask nothing of the application.
+fn messages(info: Info) -> Info {
+    over_connections(info, Caps::empty())
+}
+
+fn over_connections(info: Info, beside: Caps) -> Info {
+    let mut info = plain(info);
+    let domain = &mut info.domain_attr;
+    (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (4, 4, 1);
+    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
+    let ep = &mut info.ep_attr;
+    (ep.ep_type, ep.protocol, ep.protocol_version) = (EpType::Msg, Protocol::RDMA_CM_IB_RC, 1);
+    (ep.mem_tag_format, ep.max_order_war_size) = (0, 0);
+    (ep.max_order_raw_size, ep.max_order_waw_size) = (ep.max_msg_size, ep.max_msg_size);
+    info.caps &= Caps::MSG | Caps::MSG_DIRECTIONS | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
+    // What a queue pair keeps: only what follows a read may be faster than its answer.
+    let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
+    let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;
+    let (tx, rx) = (&mut info.tx_attr, &mut info.rx_attr);
+    (tx.msg_order, rx.msg_order) = (order, order);
+    (tx.size, rx.size) = (connected::SIZE, connected::SIZE);
+    (tx.inject_size, tx.rma_iov_limit) = (connected::INJECT, 1);
+    (tx.iov_limit, rx.iov_limit) = (connected::IOV_LIMIT, connected::IOV_LIMIT);
+    tx.op_flags -= OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE;
+    rx.op_flags = OpFlags::COMPLETION;
+    info
+}
 
 /// Datagrams as they are, which C libfabric's verbs provider understands.
 fn datagrams(info: Info) -> Info {
@@ -133,6 +171,26 @@ unsafe impl Provider for VerbsProvider {
     }
 }
 
+/// Connected endpoints of a device: with remote accesses for an application that is prepared for what comes with them.
+fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
+    let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
+    let longest = own.context.port(own.port).map_or(connected::LONGEST, |port| port.max_message);
+    let mut variants: Vec<Info> =
+        variants.iter().filter(|info| info.domain_attr.mr_mode.contains(whole)).cloned().collect();
+    for info in &mut variants {
+        info.ep_attr.max_msg_size = longest.min(connected::LONGEST);
+    }
+    let prepared = request.hints.is_none_or(|hints| {
+        let modes = hints.info.mode | hints.info.rx_attr.mode;
+        modes.contains(Mode::RX_CQ_DATA) || hints.info.caps.contains(Caps::RMA)
+    });
+    let mut types: [(EpType, Narrow); 2] = [(EpType::Msg, accesses), (EpType::Msg, messages)];
+    if !prepared {
+        types.reverse();
+    }
+    offer::answer(&types, &variants, request)
+}
+
 impl VerbsProvider {
     fn try_offers(self, request: &Request<'_>) -> Result<Offers, Refusal> {
         let all = domain::addresses()
@@ -172,8 +230,14 @@ impl VerbsProvider {
                 continue;
             }
             seen.push(own.context.name());
+            let connected = connected_offers(own, &variants, request);
+            if hinted.is_some_and(|(ep, _)| ep == EpType::Msg) {
+                offers.infos.extend(connected.infos);
+                offers.refusals.extend(connected.refusals);
+                continue;
+            }
             let answer = offer::answer(&TYPES, &variants, request);
-            offers.infos.extend(answer.infos);
+            offers.infos.extend(answer.infos.into_iter().chain(connected.infos));
             offers.refusals.extend(answer.refusals);
         }
         if offers.infos.is_empty() && offers.refusals.is_empty() {

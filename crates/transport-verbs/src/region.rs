@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ibv::{Access, MemoryRegion};
-use ofi_api::{HmemIface, MrAccess, MrAttr};
+use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Result};
 
 use crate::domain::Domain;
+use crate::failed;
 use ibv::cache::{Cache, RangeId};
 
 /// See the module.
@@ -15,6 +16,8 @@ pub struct Region {
     remote: Mutex<Option<MemoryRegion>>,
     cache: Arc<Cache<MemoryRegion>>,
     ranges: Mutex<Vec<RangeId>>,
+    /// The device's key, where peers name the registration by it.
+    key: Option<u64>,
 }
 
 impl Drop for Region {
@@ -24,19 +27,36 @@ impl Drop for Region {
 }
 
 impl Region {
+    /// Registers memory with the device, whose key is the registration's.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for memory of another kind than the system's, or in several pieces; those of ibv_reg_mr(3).
+    pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
+        let ([piece], HmemIface::System) = (attr.pieces(), attr.iface) else {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "memory to register for connected endpoints",
+                "one piece of the system's memory (domain_attr.mr_iov_limit)",
+                format!("{} pieces of {:?}", attr.pieces().len(), attr.iface),
+                "register each piece by itself",
+            ));
+        };
+        let access = access(attr).unwrap_or(Access::Local);
+        // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
+        let region = unsafe { MemoryRegion::new(&domain.pd, piece.addr, piece.len, access) };
+        let region = region.map_err(|error| failed(&error))?;
+        let ranges = vec![domain.cache.add(piece.addr.addr(), piece.len)];
+        let cache = Arc::clone(&domain.cache);
+        let key = Some(region.rkey().into());
+        Ok(Self { remote: Mutex::new(Some(region)), cache, ranges: Mutex::new(ranges), key })
+    }
+
     /// Registers memory with the device, as far as that is possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
         let is_system = attr.iface == HmemIface::System;
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
-        let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
-        let access = match (attr.access().contains(reads), attr.access().contains(writes)) {
-            (true, true) => Some(Access::RemoteReadWrite),
-            (true, false) => Some(Access::RemoteRead),
-            (false, true) => Some(Access::RemoteWrite),
-            (false, false) => None,
-        };
-        let remote = match (attr.pieces(), access) {
+        let remote = match (attr.pieces(), access(attr)) {
             ([piece], Some(access)) if is_system && piece.len > 0 && domain.native => {
                 // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
                 match unsafe { MemoryRegion::new(&domain.pd, piece.addr, piece.len, access) } {
@@ -49,7 +69,13 @@ impl Region {
             }
             _ => None,
         };
-        Self { remote: Mutex::new(remote), cache: Arc::clone(&domain.cache), ranges: Mutex::new(ranges) }
+        let cache = Arc::clone(&domain.cache);
+        Self { remote: Mutex::new(remote), cache, ranges: Mutex::new(ranges), key: None }
+    }
+
+    /// The key that peers name it by, where that is the device's.
+    pub const fn key(&self) -> Option<u64> {
+        self.key
     }
 
     /// The device's registration, which stays as it is while this is held.
@@ -73,6 +99,17 @@ impl Region {
             drop(remote);
             domain.withdrawn();
         }
+    }
+}
+
+/// What peers may do; `None`: nothing.
+fn access(attr: &MrAttr<'_>) -> Option<Access> {
+    let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
+    match (attr.access().contains(reads), attr.access().contains(writes)) {
+        (true, true) => Some(Access::RemoteReadWrite),
+        (true, false) => Some(Access::RemoteRead),
+        (false, true) => Some(Access::RemoteWrite),
+        (false, false) => None,
     }
 }
 

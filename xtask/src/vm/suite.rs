@@ -35,6 +35,8 @@ const PROGRAMS: [Program; 2] = [
         threads: 4,
         cases: &[
             "verbs::skipped",
+            "connected::",
+            "verbs::connection::",
             "native::",
             "datagram::messages_of",
             "datagram::a_sender",

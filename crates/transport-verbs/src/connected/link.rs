@@ -1,0 +1,295 @@
+//! The connection of a connected endpoint: what the core's packets ask for, by rdma_cm.
+//!
+//! | packet | here |
+//! |---|---|
+//! | Request | resolve the address and the way, `rdma_connect` |
+//! | Accept | `rdma_accept` on the identifier that came with the request; at the other end: the connection is established |
+//! | Confirm | the accepted connection is established |
+//! | Reject | `rdma_reject`; at the other end: the event |
+//! | Shutdown | `rdma_disconnect`, by [`Connected::part`]; at the other end: the event |
+
+use ibv::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
+use ofi_api::{Address, Errno, Error, Result};
+use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::transport::{Held, Host, Reaction};
+
+use super::port::Asked;
+use super::{Connected, PEER, private};
+use crate::meeting::limit;
+use crate::{Verbs, address, failed};
+
+/// How long a sender waits that found no receive, as C's provider sets it: 640 microseconds (ibv_modify_qp(3)).
+const RNR_TIMER: u8 = 12;
+/// Sent again so often, and without end where the peer has no receive, as in C's provider.
+const RETRIES: u8 = 7;
+/// As many remote reads at a time as the device has.
+const READS: u8 = u8::MAX;
+
+/// See the module.
+pub enum Link {
+    /// Nothing was asked for. An endpoint that does not accept has its name already.
+    Idle(Option<CmId>),
+    /// The peer is looked for, or asked.
+    Calling(Box<Call>),
+    /// A request is accepted.
+    Answering(Box<Call>),
+    /// It is there.
+    Open(CmId),
+    /// It could not begin: the next poll says so.
+    Failed(Address, Errno),
+    /// It is over, and the peer is being told.
+    Parting(CmId),
+    /// It is over.
+    Over,
+}
+
+/// A connection that is coming about.
+pub struct Call {
+    id: CmId,
+    to: Address,
+    cookie: u64,
+    /// What the application gives along.
+    data: Vec<u8>,
+}
+
+impl Link {
+    fn id(&self) -> Option<&CmId> {
+        match self {
+            Self::Calling(call) | Self::Answering(call) => Some(&call.id),
+            Self::Open(id) | Self::Parting(id) => Some(id),
+            Self::Idle(id) => id.as_ref(),
+            Self::Failed(..) | Self::Over => None,
+        }
+    }
+
+    /// The queue pair, from when receives may be posted on.
+    pub fn qp(&self) -> Option<&QueuePair> {
+        self.id()?.qp()
+    }
+
+    /// The queue pair of a connection that is there.
+    pub fn open(&self) -> Option<&QueuePair> {
+        match self {
+            Self::Open(id) => id.qp(),
+            _ => None,
+        }
+    }
+
+    /// Whether events are to be looked for at every poll.
+    pub fn is_moving(&self) -> bool {
+        !matches!(self, Self::Open(_) | Self::Idle(_) | Self::Over)
+    }
+}
+
+fn param(private_data: &[u8]) -> ConnParam<'_> {
+    ConnParam { private_data, reads: READS, retries: RETRIES, rnr_retries: 7 }
+}
+
+/// What the application is told of an event that ends an attempt. C's provider calls all but a refusal a timeout.
+fn reason(kind: CmEventKind) -> Errno {
+    match kind {
+        CmEventKind::DeviceRemoved => Errno::ENODEV,
+        CmEventKind::Failed => Errno::ETIMEDOUT,
+        _ => Errno::ECONNREFUSED,
+    }
+}
+
+impl Connected {
+    /// See [`ofi_core::transport::Lanes::packet`].
+    pub fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
+        let Some(packet) = Packet::parse(packet) else { return Ok(()) };
+        match (packet.kind, std::mem::replace(&mut self.link, Link::Over)) {
+            (Kind::Request, Link::Idle(Some(id))) => {
+                let resolved = address::socket(to).and_then(|socket| {
+                    id.resolve_address(None, socket, limit()).map_err(|error| failed(&error))
+                });
+                self.link = match resolved {
+                    Ok(()) => {
+                        let data = packet.data.to_vec();
+                        Link::Calling(Box::new(Call { id, to: to.clone(), cookie: packet.cookie, data }))
+                    }
+                    Err(error) => {
+                        tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "cannot connect");
+                        Link::Failed(to.clone(), error.errno())
+                    }
+                };
+            }
+            (Kind::Accept, Link::Answering(mut call)) => {
+                call.cookie = packet.cookie;
+                let accepted = call.id.accept(param(&private::encode(packet.data)));
+                self.link = Link::Answering(call);
+                if let Err(error) = accepted {
+                    self.cannot(&error, to);
+                }
+            }
+            (_, link) => self.link = link,
+        }
+        Ok(())
+    }
+
+    /// The connection cannot come about, as the next poll says.
+    fn cannot(&mut self, error: &ibv::Error, to: &Address) {
+        tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "no connection");
+        // An identifier whose peer has given up is in no state to go on.
+        let errno = match error.errno {
+            libc::EINVAL => Errno::ECONNREFUSED,
+            errno => Errno::from_raw(errno),
+        };
+        self.link = Link::Failed(to.clone(), errno);
+    }
+
+    /// See [`ofi_core::transport::Lanes::adopt`].
+    pub fn adopt(&mut self, held: &Held) -> Result<()> {
+        let id = held.downcast_ref::<Asked>().and_then(Asked::take);
+        let mut id = id.ok_or_else(|| Error::with(Errno::ECONNREFUSED, "the connection request is gone"))?;
+        id.migrate(&self.channel).map_err(|error| failed(&error))?;
+        let to = id.peer_address().map(address::canonical);
+        let to = to.ok_or_else(|| Error::with(Errno::ECONNREFUSED, "the requester has no address"))?;
+        self.link = Link::Answering(Box::new(Call { id, to: to.into(), cookie: 0, data: Vec::new() }));
+        Ok(())
+    }
+
+    /// See [`ofi_core::transport::Lanes::join`]: called of an endpoint that accepts, before it does.
+    pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
+        let Link::Answering(call) = &mut self.link else { return };
+        match call.id.create_qp(&self.attr) {
+            Ok(()) => {
+                host.introduce(PEER, to);
+                self.claim(host);
+            }
+            Err(error) => self.cannot(&error, to),
+        }
+    }
+
+    /// Takes what has happened to the connection.
+    pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
+        if let Link::Failed(to, errno) = &self.link {
+            let (to, errno) = (to.clone(), *errno);
+            return self.give_up(host, &to, errno);
+        }
+        loop {
+            match self.channel.next() {
+                Ok(Some(event)) => self.take_event(host, event),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(target: "ofi::verbs::ep_ctrl", %error, "the device is lost");
+                    return self.lose(host);
+                }
+            }
+        }
+    }
+
+    /// An attempt to connect has failed: whoever began it is told, and what was posted for it ends.
+    fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
+        host.packet_lost(to, errno);
+        self.lose(host);
+    }
+
+    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
+        if self.link.id().map(CmId::number) != Some(event.id) {
+            return;
+        }
+        match (std::mem::replace(&mut self.link, Link::Over), event.kind) {
+            (Link::Calling(call), CmEventKind::AddressResolved) => {
+                let result = call.id.resolve_route(limit());
+                self.calling(host, call, result);
+            }
+            (Link::Calling(mut call), CmEventKind::RouteResolved) => match call.id.create_qp(&self.attr) {
+                Ok(()) => {
+                    host.introduce(PEER, &call.to);
+                    self.link = Link::Calling(call);
+                    self.claim(host); // the peer may send before this end knows that it has accepted
+                    let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else { return };
+                    let result = call.id.connect(param(&private::encode(&call.data)));
+                    self.calling(host, call, result);
+                }
+                Err(error) => self.calling(host, call, Err(error)),
+            },
+            (Link::Calling(call), CmEventKind::Established) => self.established(host, *call, &event),
+            (Link::Calling(call), CmEventKind::Rejected) => {
+                let data = self.given(&event.private_data);
+                let errno = Errno::ECONNREFUSED.get() as u32;
+                let packet = Packet { kind: Kind::Reject, cookie: call.cookie, errno, data };
+                host.packet(&call.to, &packet.encode());
+                self.link = Link::Calling(call);
+                self.lose(host);
+            }
+            (Link::Answering(call), CmEventKind::Established) => {
+                let packet = Packet::new(Kind::Confirm, call.cookie, &[]).encode();
+                self.open(call.id);
+                host.packet(&call.to, &packet);
+            }
+            (link @ (Link::Calling(_) | Link::Answering(_)), kind) if kind != CmEventKind::Other => {
+                let to = match &link {
+                    Link::Calling(call) | Link::Answering(call) => call.to.clone(),
+                    _ => return,
+                };
+                self.link = link;
+                self.give_up(host, &to, reason(kind));
+            }
+            (
+                link @ Link::Open(_),
+                CmEventKind::Disconnected | CmEventKind::DeviceRemoved | CmEventKind::Failed,
+            ) => {
+                self.link = link;
+                self.lose(host);
+            }
+            (Link::Parting(_), CmEventKind::Disconnected | CmEventKind::DeviceRemoved) => {}
+            (link, _) => self.link = link,
+        }
+    }
+
+    /// Goes on with a call, or gives it up.
+    fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: ibv::Result<()>) {
+        let to = call.to.clone();
+        self.link = Link::Calling(call);
+        if let Err(error) = result {
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "cannot connect");
+            self.give_up(host, &to, Errno::from_raw(error.errno));
+        }
+    }
+
+    /// What an application gave along. Another program's data counts as none.
+    fn given<'a>(&mut self, private_data: &'a [u8]) -> &'a [u8] {
+        let data = private::parse(private_data);
+        self.counts.malformed += u64::from(data.is_none());
+        data.unwrap_or_default()
+    }
+
+    /// The peer has accepted.
+    fn established<H: Host<Verbs>>(&mut self, host: &mut H, call: Call, event: &CmEvent) {
+        let data = self.given(&event.private_data);
+        let packet = Packet::new(Kind::Accept, call.cookie, data).encode();
+        self.open(call.id);
+        if !matches!(host.packet(&call.to, &packet), Reaction::Join(_)) {
+            self.lose(host); // given up meanwhile
+        }
+    }
+
+    fn open(&mut self, id: CmId) {
+        if let Some(Err(error)) = id.qp().map(|qp| qp.set_rnr_timer(RNR_TIMER)) {
+            tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "peers that find no receive wait longer");
+        }
+        self.counts.connections += 1;
+        self.link = Link::Open(id);
+    }
+
+    /// The connection, or the attempt at one, is over: what has come is taken, and everything else ends.
+    pub fn lose<H: Host<Verbs>>(&mut self, host: &mut H) {
+        while self.link.open().is_some() && self.take_all(host) > 0 {}
+        let gone = match std::mem::replace(&mut self.link, Link::Over) {
+            Link::Open(mut id) => {
+                let _ = id.disconnect(); // fails if the peer was faster
+                id.destroy_qp();
+                Some(id)
+            }
+            Link::Calling(_) | Link::Answering(_) => None, // the kernel tells the peer
+            Link::Parting(id) => Some(id),
+            Link::Idle(_) | Link::Failed(..) | Link::Over => None,
+        };
+        // From here on no device uses the memory of what was posted.
+        self.forget();
+        self.link = gone.map_or(Link::Over, Link::Parting);
+        host.fail_peer(PEER, Errno::ECANCELED);
+    }
+}

@@ -1,0 +1,529 @@
+//! Endpoints of `FI_EP_MSG`: one reliable connected queue pair, on the wire what C libfabric's verbs provider speaks. A message is a
+//! plain send into the oldest receive that the peer has posted, remote CQ data are 4 bytes of immediate data, remote accesses are the
+//! device's with the device's keys.
+//!
+//! So every receive goes to the device when it is posted ([`Host::claim`]), and cannot be cancelled any more; a sender whose peer has
+//! posted none waits (RNR); a message that is longer than its receive ends the connection, and so does an access that the peer's device
+//! refuses. A write with remote CQ data uses up a receive of the peer (`FI_RX_CQ_DATA`).
+//!
+//! Short payloads are copied to registered slots, others are sent from where they lie, of which the registration is kept where the
+//! application has registered the memory (`cache.rs`).
+
+mod link;
+mod port;
+mod private;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibv::{
+    CmId, CompletionChannel, CompletionQueue, EventChannel, Opcode, QueuePairAttr, Receives, Remote, Segment,
+    Status, Work, WorkCompletion,
+};
+use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, Statistic};
+use ofi_core::copy;
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::{Arm, Arrived, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
+
+use crate::adapter::Slab;
+use crate::message::Op;
+use crate::region::Local;
+use crate::sys::Waiter;
+use crate::{Verbs, address, failed, immediate, settings, sys};
+
+pub use link::Link;
+pub use port::MsgPort;
+pub use private::MOST as CM_DATA_SIZE;
+
+/// The longest payload that is copied on its way, in bytes, and that may be injected.
+pub const INJECT: usize = 1024;
+/// Pieces of local memory in one operation.
+pub const IOV_LIMIT: usize = 4;
+/// Operations that an endpoint may have outstanding in each direction.
+pub const SIZE: usize = 1024;
+/// The longest message, where the device does not have a lower limit: C's provider has this one.
+pub const LONGEST: usize = 1 << 30;
+/// Short payloads that may be on their way.
+const SLOTS: usize = 128;
+/// The one peer.
+const PEER: Peer = 0;
+/// Marks receives; the rest of a request's number is a [`SlotId`].
+const RECEIVE: u64 = 1 << 63;
+/// Entries of the completion queue that one poll takes.
+const MOST: usize = 256;
+/// Polls after which events of the connection are looked for, if none is expected.
+const LOOK: u32 = 64;
+
+/// What people may read.
+#[derive(Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    writes: u64,
+    reads: u64,
+    written: u64,
+    full: u64,
+    connections: u64,
+    malformed: u64,
+}
+
+/// A receive that the device has.
+struct Claimed {
+    into: SlotId,
+    /// Of its memory.
+    _regions: Vec<Local>,
+}
+
+/// A request that is under way.
+struct Request {
+    op: SlotId,
+    slot: Option<u32>,
+    /// Reported before it is over, as far as the application is concerned: closing waits for it.
+    injected: bool,
+    /// Where what is read into the slot goes.
+    read: Box<[Piece]>,
+    /// Of its memory.
+    _regions: Vec<Local>,
+}
+
+/// See the module.
+pub struct Connected {
+    // The connection goes first: its queue pair uses what is below.
+    link: Link,
+    channel: Arc<EventChannel>,
+    attr: QueuePairAttr,
+    receives: usize,
+    /// In the core's hands as well as in the device's.
+    claimed: Slots<Claimed>,
+    posted: Slots<Request>,
+    slots: Slab,
+    free: Vec<u32>,
+    /// Entries that were taken out of the completion queue ahead of their time.
+    ready: VecDeque<WorkCompletion>,
+    waiter: Waiter,
+    domain: Arc<DomainPart<Verbs>>,
+    name: Address,
+    /// Whether the peer may access memory here, and with that use up receives.
+    is_target: bool,
+    /// The connection is to be ended.
+    broken: bool,
+    /// Events of the connection wait.
+    look: bool,
+    polls: u32,
+    counts: Counts,
+}
+
+impl Connected {
+    /// Opens one, under `name`, or that of its info.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints of another type,
+    /// and so has other keys.
+    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        if info.caps.contains(Caps::RMA) && !domain.transport.keyed {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "an endpoint of FI_EP_MSG with FI_RMA",
+                "a domain that was opened with an info of FI_EP_MSG, whose keys are the device's",
+                "one of another type",
+                "open the domain with the endpoint's info",
+            ));
+        }
+        let failed = |error: ibv::Error| failed(&error);
+        let pd = &domain.transport.pd;
+        let limits = pd.context().query().map_err(failed)?;
+        let most = limits.max_queue.min(limits.max_completions / 2);
+        let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
+        let channel = EventChannel::new().map_err(failed)?;
+        let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
+        let cq = CompletionQueue::new(&completions, sends + receives).map_err(failed)?;
+        let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
+        let attr = QueuePairAttr {
+            pd: Arc::clone(pd),
+            cq,
+            receives: Receives::Own(receives as u32),
+            size: sends as u32,
+            pieces: IOV_LIMIT.min(limits.max_pieces) as u32,
+        };
+        let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
+        let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));
+        let (link, name) = match info.handle {
+            Some(_) => (Link::Idle(None), wanted), // it gets the identifier that came with the request
+            None => {
+                let id = CmId::new(&channel).map_err(failed)?;
+                id.bind(wanted).map_err(failed)?;
+                let name = id.local_address().unwrap_or(wanted);
+                (Link::Idle(Some(id)), name)
+            }
+        };
+        Ok(Self {
+            link,
+            channel,
+            attr,
+            receives,
+            claimed: Slots::default(),
+            posted: Slots::default(),
+            slots: Slab::new(pd, SLOTS, INJECT)?,
+            free: (0..SLOTS as u32).collect(),
+            ready: VecDeque::new(),
+            waiter,
+            domain: Arc::clone(domain),
+            name: address::canonical(name).into(),
+            is_target: info.caps.contains(Caps::RMA),
+            broken: false,
+            look: false,
+            polls: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Address {
+        self.name.clone()
+    }
+
+    /// Hands posted receives to the device, as many as it takes.
+    pub fn claim<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let Some(qp) = self.link.qp() else { return };
+        while self.claimed.len() < self.receives {
+            let Some(into) = host.claim(PEER) else { return };
+            let Some(receiving) = host.receiving(into) else { continue };
+            let whole = receiving.pieces.iter().map(|piece| piece.len).sum();
+            let local = registered(&self.domain, receiving.pieces, whole);
+            let posted = local.and_then(|(segments, regions)| {
+                let id = self.claimed.insert(Claimed { into, _regions: regions });
+                // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended, or
+                // the queue pair is gone; it is registered as long.
+                let posted = unsafe { qp.receive(RECEIVE | id.to_wire(), &segments) };
+                posted.inspect_err(|_| drop(self.claimed.remove(id)))
+            });
+            if let Err(error) = posted {
+                tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive cannot be posted");
+                host.received(into, Err(Errno::from_raw(error.errno)));
+            }
+        }
+    }
+
+    /// See [`ofi_core::transport::Lanes::send`].
+    pub fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let work = Work::Send(immediate(out.flags, out.data)?);
+        self.post(host, (out.pieces, out.len), out.flags, out.ticket, work)?;
+        self.counts.sent += 1;
+        Ok(Posted::Pending)
+    }
+
+    /// See [`ofi_core::transport::Lanes::rma`].
+    pub fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let remote = remote(out.remote)?;
+        let work = match out.write {
+            true => Work::Write(remote, immediate(out.flags, out.data)?),
+            false => Work::Read(remote),
+        };
+        self.post(host, (out.pieces, out.len), out.flags, out.ticket, work)?;
+        *(if out.write { &mut self.counts.writes } else { &mut self.counts.reads }) += 1;
+        Ok(Posted::Pending)
+    }
+
+    fn post<H: Host<Verbs>>(
+        &mut self,
+        host: &mut H,
+        (pieces, len): (&[Piece], usize),
+        flags: OpFlags,
+        ticket: Ticket,
+        work: Work,
+    ) -> Result<()> {
+        let Some(qp) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
+        let injected = flags.contains(OpFlags::INJECT);
+        let slot = if len > 0 && len <= INJECT { self.free.pop() } else { None };
+        if self.posted.len() >= self.attr.size as usize || (injected && len > 0 && slot.is_none()) {
+            self.free.extend(slot);
+            self.counts.full += 1;
+            return Err(Error::AGAIN);
+        }
+        let reads = matches!(work, Work::Read(_));
+        let (segments, regions) = match slot {
+            Some(slot) => {
+                if !reads {
+                    // SAFETY: the pieces are lent during the call, and a slot has room for as much.
+                    unsafe { copy::gather(pieces, 0, self.slots.at(slot), len) };
+                }
+                (vec![self.slots.segment(slot, len)], Vec::new())
+            }
+            None => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
+        };
+        let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
+        let op = host.open(PEER, ticket, Op::Request);
+        let id = self.posted.insert(Request { op, slot, injected, read, _regions: regions });
+        // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has ended, or the
+        // queue pair is gone.
+        let posted = unsafe { qp.work(id.to_wire(), &segments, work) };
+        posted.map_err(|error| {
+            host.abandon(op);
+            self.posted.remove(id);
+            self.free.extend(slot);
+            if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
+        })
+    }
+
+    /// See [`ofi_core::transport::Lanes::poll`].
+    pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.polls = self.polls.wrapping_add(1);
+        let mut taken = 0;
+        while taken < MOST && host.hungry() && self.link.open().is_some() {
+            let Some(entry) = self.next() else { break };
+            taken += 1;
+            self.take(host, &entry);
+        }
+        if taken > 0 {
+            self.claim(host);
+        }
+        if self.broken {
+            self.broken = false;
+            self.lose(host);
+        }
+        if self.look || self.link.is_moving() || self.polls.is_multiple_of(LOOK) {
+            self.look = false;
+            self.meet(host);
+        }
+    }
+
+    /// The next end of a request, if there is one.
+    fn next(&mut self) -> Option<WorkCompletion> {
+        if self.ready.is_empty() {
+            self.refill();
+        }
+        self.ready.pop_front()
+    }
+
+    fn refill(&mut self) -> usize {
+        let ready = &mut self.ready;
+        self.attr.cq.poll(|entry| ready.push_back(entry)).unwrap_or_else(|error| {
+            tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
+            self.broken = true;
+            0
+        })
+    }
+
+    /// Takes all that has ended, whether or not the core wants more. How much there was.
+    fn take_all<H: Host<Verbs>>(&mut self, host: &mut H) -> usize {
+        let mut taken = 0;
+        while let Some(entry) = self.next() {
+            taken += 1;
+            self.take(host, &entry);
+        }
+        taken
+    }
+
+    fn take<H: Host<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
+        let id = SlotId::from_wire(entry.id & !RECEIVE);
+        let result = outcome(entry.status);
+        if !matches!(entry.status, Status::SUCCESS | Status::FLUSHED) {
+            tracing::debug!(target: "ofi::verbs::ep_data", status = ?entry.status, "a request failed, and with it the connection");
+            self.broken = true;
+        }
+        if entry.id & RECEIVE != 0 {
+            let Some(Claimed { into, .. }) = self.claimed.remove(id) else { return };
+            match (result, entry.opcode) {
+                (Err(errno), _) => host.received(into, Err(errno)),
+                (Ok(()), Opcode::WriteArrived) if !self.is_target => {
+                    // An access that nobody here has allowed. Its receive is gone, and the next message would take the one behind it.
+                    self.counts.malformed += 1;
+                    self.broken = true;
+                    host.received(into, Err(Errno::EIO));
+                }
+                (Ok(()), Opcode::WriteArrived) => {
+                    self.counts.written += 1;
+                    host.spent(into, entry.data.unwrap_or(0).into(), entry.len);
+                }
+                (Ok(()), _) => {
+                    self.counts.received += 1;
+                    host.landed(into, &message(entry));
+                }
+            }
+            return;
+        }
+        let Some(request) = self.posted.remove(id) else { return };
+        if let Some(slot) = request.slot {
+            if result.is_ok() {
+                let len = request.read.iter().map(|piece| piece.len).sum();
+                // SAFETY: the pieces are lent until the operation ends, which is below; the slot has as many bytes.
+                unsafe { copy::scatter(self.slots.at(slot), len, &request.read, 0) };
+            }
+            self.free.push(slot);
+        }
+        host.finish(PEER, request.op, result);
+    }
+
+    /// See [`ofi_core::transport::Lanes::part`].
+    pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let end = linger();
+        while self.link.open().is_some() && self.owes() && !self.broken && Instant::now() < end {
+            if self.take_all(host) == 0 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        self.lose(host);
+    }
+
+    /// Whether something was injected that has not arrived.
+    fn owes(&self) -> bool {
+        !self.posted.ids(|request| request.injected).is_empty()
+    }
+
+    /// Forgets what was posted, of a queue pair that is gone.
+    fn forget(&mut self) {
+        (self.claimed, self.posted) = (Slots::default(), Slots::default());
+        self.free = (0..SLOTS as u32).collect();
+        self.ready.clear();
+        self.broken = false;
+    }
+
+    /// See [`ofi_core::transport::Lanes::arm`].
+    pub fn arm(&mut self) -> Arm {
+        if !self.ready.is_empty() || self.broken || matches!(self.link, Link::Failed(..)) {
+            return Arm::Ready;
+        }
+        let cq = Arc::clone(&self.attr.cq);
+        cq.quiet();
+        // What came before the queue was armed makes nothing readable.
+        if self.link.open().is_some() && (cq.arm().is_err() || self.refill() > 0) {
+            return Arm::Ready;
+        }
+        if sys::is_readable(self.channel.fd(), Duration::ZERO) {
+            self.look = true; // by the next poll
+            return Arm::Ready;
+        }
+        Arm::Armed
+    }
+
+    /// Readable when there is something to poll for.
+    pub fn wait_fd(&self) -> RawFd {
+        self.waiter.fd()
+    }
+
+    /// See [`ofi_core::transport::Lanes::statistics`].
+    pub fn statistics(&self, into: &mut Vec<Statistic>) {
+        let counts = &self.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("verbs_sent", counts.sent, "messages posted");
+        add("verbs_received", counts.received, "messages received");
+        add("verbs_native_writes", counts.writes, "requests that write the peer's memory");
+        add("verbs_native_reads", counts.reads, "requests that read the peer's memory");
+        add("verbs_written", counts.written, "receives used up by the peer's writes with remote CQ data");
+        add("verbs_claimed", self.claimed.len() as u64, "receives that the device has now");
+        add("verbs_send_full", counts.full, "operations that found no room");
+        add("verbs_connections", counts.connections, "connections made");
+        add(
+            "verbs_malformed",
+            counts.malformed,
+            "private data of other programs, and writes that nobody allowed",
+        );
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let end = linger();
+        while self.link.open().is_some() && self.owes() && !self.broken && Instant::now() < end {
+            match self.next() {
+                Some(entry) if entry.id & RECEIVE == 0 => {
+                    self.posted.remove(SlotId::from_wire(entry.id));
+                    self.broken |= entry.status != Status::SUCCESS;
+                }
+                Some(_) => {} // nobody wants it any more
+                None => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        if let Link::Open(id) = &self.link {
+            let _ = id.disconnect();
+        }
+    }
+}
+
+fn linger() -> Instant {
+    Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64)
+}
+
+/// The error that a request's end means, as C's provider has it.
+fn outcome(status: Status) -> Result<(), Errno> {
+    match status {
+        Status::SUCCESS => Ok(()),
+        Status::FLUSHED => Err(Errno::ECANCELED),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// A message that has come.
+fn message(entry: &WorkCompletion) -> Arrived {
+    Arrived {
+        peer: PEER,
+        rx: RxName::ANY,
+        tagged: false,
+        has_data: entry.data.is_some(),
+        tag: 0,
+        data: entry.data.unwrap_or(0).into(),
+        len: entry.len,
+    }
+}
+
+/// Memory of a request that is not copied, registered as long as what is answered is there.
+fn registered(
+    domain: &DomainPart<Verbs>,
+    pieces: &[Piece],
+    len: usize,
+) -> ibv::Result<(Vec<Segment>, Vec<Local>)> {
+    let (mut segments, mut regions) = (Vec::new(), Vec::new());
+    for (addr, len) in copy::runs(pieces, 0, len) {
+        let len = len.min(LONGEST); // more does not come, nor go
+        // SAFETY: lent until the operation ends; the callers keep the registration as long.
+        let region = unsafe { domain.transport.local(addr, len) }?;
+        segments.push(Segment { addr, len: len as u32, lkey: region.lkey() });
+        regions.push(region);
+    }
+    Ok((segments, regions))
+}
+
+/// The peer's memory, as its device names it.
+fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
+    let [RemotePiece { addr, key, .. }] = pieces else {
+        return Err(Error::with(Errno::EINVAL, "an access has one remote piece (tx_attr.rma_iov_limit)"));
+    };
+    let rkey = u32::try_from(*key).map_err(|_| {
+        Error::wanted(
+            Errno::EKEYREJECTED,
+            "the key of a remote access",
+            "4 bytes (domain_attr.mr_key_size)",
+            format!("{key:#x}"),
+            "give the key that the peer's fi_mr_key answered",
+        )
+    })?;
+    Ok(Remote { addr: *addr, rkey })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_requests_are_what_c_s_provider_makes_of_them() {
+        assert_eq!(outcome(Status::SUCCESS), Ok(()));
+        assert_eq!(outcome(Status::FLUSHED), Err(Errno::ECANCELED));
+        for status in [Status::TOO_LONG, Status::REMOTE_ACCESS, Status::RETRY_EXCEEDED, Status::from_raw(21)]
+        {
+            assert_eq!(outcome(status), Err(Errno::EIO));
+        }
+    }
+
+    #[test]
+    fn accesses_name_one_piece_by_a_key_of_the_device() {
+        let piece = |key| RemotePiece { addr: 7, len: 1, key };
+        assert_eq!(remote(&[piece(u32::MAX.into())]).unwrap(), Remote { addr: 7, rkey: u32::MAX });
+        assert_eq!(remote(&[piece(1 << 32)]).unwrap_err().errno(), Errno::EKEYREJECTED);
+        assert_eq!(remote(&[]).unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(remote(&[piece(1), piece(2)]).unwrap_err().errno(), Errno::EINVAL);
+    }
+}

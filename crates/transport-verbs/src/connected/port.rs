@@ -1,0 +1,128 @@
+//! Where a passive endpoint gets connection requests: an identifier of rdma_cm that listens.
+//!
+//! A request brings an identifier of its own, which is kept with it (`Held`): whoever accepts takes it out, a rejection uses it, and the
+//! kernel rejects for one that is dropped.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ibv::{CmEventKind, CmId, EventChannel};
+use ofi_api::{Address, Errno, Error, Info, Result};
+use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::transport::{Held, Port};
+use rustc_hash::FxHashMap;
+
+use super::private;
+use crate::{address, failed};
+
+/// Connection requests that the system keeps until they are looked at. The core has a limit of its own for those that nobody answers.
+const BACKLOG: usize = 128;
+
+/// The identifier of a request that was not answered yet.
+pub struct Asked(Mutex<Option<CmId>>);
+
+impl Asked {
+    /// Takes it, to answer.
+    pub fn take(&self) -> Option<CmId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Requests by their cookies, which are this port's: rdma_cm has identifiers in their place.
+type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
+
+/// See the module.
+pub struct MsgPort {
+    // The listener goes first: its events come to the channel.
+    _listener: CmId,
+    channel: Arc<EventChannel>,
+    address: Address,
+    requests: Mutex<Requests>,
+}
+
+impl MsgPort {
+    /// Listens at `name`, or at the info's source address.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` if there is no address at all.
+    pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
+        let Some(wanted) = name.or(info.src_addr.as_ref()) else {
+            return Err(Error::with(
+                Errno::EINVAL,
+                "a passive endpoint without an address: give one of getinfo's infos",
+            ));
+        };
+        let wanted = address::socket(wanted)?;
+        let failed = |error: ibv::Error| failed(&error);
+        let channel = EventChannel::new().map_err(failed)?;
+        let listener = CmId::new(&channel).map_err(failed)?;
+        listener.bind(wanted).map_err(failed)?;
+        listener.listen(BACKLOG).map_err(failed)?;
+        let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();
+        Ok(Self { _listener: listener, channel, address, requests: Mutex::default() })
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a request: who asks, and the packet that it stands for.
+    fn take(&self, id: CmId, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
+        let from: Address = address::canonical(id.peer_address()?).into();
+        let Some(data) = private::parse(private_data) else {
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %from, "refused a request of another program: its private data is shorter than it says");
+            let _ = id.reject(&private::encode(b"private data of another program"));
+            return None;
+        };
+        let cookie = getrandom::u64().ok()?;
+        let packet = Packet::new(Kind::Request, cookie, data).encode();
+        let asked = Arc::new(Asked(Mutex::new(Some(id))));
+        let mut requests = self.requests();
+        requests.retain(|_, (asked, _)| asked.strong_count() > 0);
+        requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
+        Some((from, packet))
+    }
+}
+
+impl Port for MsgPort {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn send(&self, _to: &Address, packet: &[u8]) -> Result<()> {
+        // That somebody accepts is told by whoever does.
+        let Some(Packet { kind: Kind::Reject, cookie, data, .. }) = Packet::parse(packet) else {
+            return Ok(());
+        };
+        let request = self.requests().remove(&cookie);
+        let id = request.and_then(|(asked, _)| asked.upgrade()).and_then(|asked| asked.take());
+        id.map_or(Ok(()), |id| id.reject(&private::encode(data)).map_err(|error| failed(&error)))
+    }
+
+    fn receive(&self) -> Option<(Address, Vec<u8>)> {
+        loop {
+            let event = match self.channel.next() {
+                Ok(event) => event?,
+                Err(error) => {
+                    tracing::error!(target: "ofi::verbs::ep_ctrl", %error, "a passive endpoint is lost");
+                    return None;
+                }
+            };
+            if event.kind != CmEventKind::Request {
+                continue; // the end of a request that nobody has answered: its acceptance will fail
+            }
+            let request = event.request.and_then(|id| self.take(id, &event.private_data));
+            if request.is_some() {
+                return request;
+            }
+        }
+    }
+
+    fn held(&self, cookie: u64) -> Option<Held> {
+        self.requests().get_mut(&cookie)?.1.take().map(|asked| asked as Held)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.channel.fd())
+    }
+}

@@ -1,0 +1,56 @@
+//! What connection requests, acceptances and rejections carry, as C libfabric's verbs provider has it (`struct vrb_cm_data_hdr`): one
+//! byte of length, and as many bytes of the application's. InfiniBand fills the rest of its packets with zeros, so the length has to be
+//! told.
+
+/// Bytes that an application may give along: 56 of a request, less the length.
+pub const MOST: usize = 55;
+
+/// Puts the length before `data`, of which [`MOST`] bytes travel.
+pub fn encode(data: &[u8]) -> Vec<u8> {
+    let data = &data[..data.len().min(MOST)];
+    let mut bytes = Vec::with_capacity(1 + data.len());
+    bytes.push(data.len() as u8);
+    bytes.extend(data);
+    bytes
+}
+
+/// What the application gave along: nothing, if nothing came. `None` for another program's data, which says that it is longer
+/// than it is.
+pub fn parse(bytes: &[u8]) -> Option<&[u8]> {
+    match bytes {
+        [] => Some(&[]),
+        [len, rest @ ..] => rest.get(..usize::from(*len)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_length_is_told_and_never_believed() {
+        assert_eq!(encode(b"ping"), b"\x04ping");
+        assert_eq!(encode(&[7; 300]).len(), 56);
+        assert_eq!(parse(b"\x04ping\0\0\0"), Some(&b"ping"[..]));
+        assert_eq!(parse(b""), Some(&b""[..]));
+        for bad in [&b"\x01"[..], b"\x05ping", b"\xFFping"] {
+            assert_eq!(parse(bad), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parse_inverts_encode(data in prop::collection::vec(any::<u8>(), 0..=MOST), zeros in 0usize..200) {
+            let mut bytes = encode(&data);
+            bytes.resize(bytes.len() + zeros, 0);
+            prop_assert_eq!(parse(&bytes), Some(&data[..]));
+        }
+
+        #[test]
+        fn whatever_comes_is_within_what_came(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+            let fits = bytes.first().is_none_or(|&len| usize::from(len) < bytes.len());
+            prop_assert_eq!(parse(&bytes).is_some(), fits);
+        }
+    }
+}
