@@ -67,6 +67,20 @@ impl Interface {
     }
 }
 
+/// The addresses that endpoints may be bound to one by one: of interfaces that are up, other hosts' before loopback's, IPv4's
+/// before IPv6's. With `FI_UDP_IFACE`, those that it names, if it names any.
+pub fn usable() -> Vec<Interface> {
+    let text = settings::INTERFACE.get();
+    let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
+    let found = all();
+    let narrowed = found.iter().any(wanted);
+    let serves = |found: &Interface| found.serves(found.ip.is_ipv6()) || found.is_loopback();
+    let mut usable: Vec<_> =
+        found.into_iter().filter(|found| if narrowed { wanted(found) } else { serves(found) }).collect();
+    usable.sort_by_key(|found| (found.is_loopback(), found.ip.is_ipv6())); // keeps the system's order otherwise
+    usable
+}
+
 /// The prefix of an address whose mask has so many bits, and their number.
 fn network(ip: IpAddr, bits: u32) -> String {
     match ip {

@@ -22,6 +22,7 @@ mod liveness;
 mod memory;
 mod message;
 mod near;
+mod nic;
 mod note;
 mod parts;
 mod port;

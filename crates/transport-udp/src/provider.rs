@@ -1,5 +1,6 @@
 //! What the provider offers, and when it keeps out of the way.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ofi_api::{
@@ -13,6 +14,8 @@ use ofi_core::offer::{self, Base, Narrow, connected};
 use crate::UdpOrShm;
 use crate::address;
 use crate::command::RMA_IOV_LIMIT;
+use crate::interface::{self, Interface};
+use crate::nic;
 use crate::settings;
 use crate::socket::local;
 
@@ -142,6 +145,66 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((format, address))
 }
 
+fn format_of(ip: IpAddr) -> AddrFormat {
+    if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
+}
+
+/// The interfaces that are answered one by one: all where nothing says which end is meant, and those that the hints name. An
+/// end that is given says of which family they are, and a source with an address, which one of them it is.
+fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
+    let mut ends = Info::default();
+    offer::name_ends(&mut ends, request, address);
+    let placed = ends.src_addr.is_some() || ends.dest_addr.is_some();
+    let hints = request.hints.map(|hints| &hints.info);
+    let chosen =
+        hints.is_some_and(|info| !(info.domain_attr.name.is_empty() && info.fabric_attr.name.is_empty()));
+    if placed && !chosen {
+        return Vec::new();
+    }
+    let hinted = hints.map_or(AddrFormat::Unspec, |info| info.addr_format);
+    let any = !placed && matches!(hinted, AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp);
+    let source = ends.src_addr.and_then(|address| address.to_socket_addr()).map(|source| source.ip());
+    let source = source.filter(|ip| !ip.is_unspecified());
+    let mut all = interface::usable();
+    all.retain(|interface| any || format_of(interface.ip) == format);
+    all.retain(|interface| source.is_none_or(|ip| ip == interface.ip));
+    all
+}
+
+/// What is offered at all addresses, or at those of one interface.
+fn answer(
+    request: &Request<'_>,
+    format: AddrFormat,
+    address: Option<&Address>,
+    interface: Option<&Interface>,
+) -> Offers {
+    let mut base = base(format);
+    if interface.is_some_and(Interface::is_loopback) {
+        base.reach = Caps::LOCAL_COMM;
+    }
+    let nic = interface.and_then(|interface| nic::of(&interface.name));
+    let mut variants = base.variants();
+    for info in &mut variants {
+        // Any class that is asked for is granted (`class.rs`).
+        (info.tx_attr.tclass, info.domain_attr.tclass) =
+            (TrafficClass::BEST_EFFORT, TrafficClass::BEST_EFFORT);
+        offer::name_ends(info, request, address);
+        if let Some(interface) = interface {
+            info.domain_attr.name.clone_from(&interface.name);
+            info.fabric_attr.name.clone_from(&interface.network);
+            info.nic.clone_from(&nic);
+            let given = info.src_addr.as_ref().and_then(Address::to_socket_addr);
+            let port = given.map_or(0, |given| given.port());
+            info.src_addr = Some(Address::from(SocketAddr::new(interface.ip, port)));
+        } else if info.src_addr.is_none() {
+            // The interface that leads to the peer.
+            let to = info.dest_addr.as_ref().and_then(|address| address::socket(address).ok());
+            info.src_addr = to.and_then(address::route).map(|ip| Address::from(SocketAddr::new(ip, 0)));
+        }
+    }
+    offer::answer(&TYPES, &variants, request)
+}
+
 // SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an operation
 // when they are done with its memory.
 unsafe impl Provider for UdpProvider {
@@ -158,20 +221,16 @@ unsafe impl Provider for UdpProvider {
             Ok(found) => found,
             Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },
         };
-        let mut variants = base(format).variants();
-        for info in &mut variants {
-            // Any class that is asked for is granted (`class.rs`).
-            (info.tx_attr.tclass, info.domain_attr.tclass) =
-                (TrafficClass::BEST_EFFORT, TrafficClass::BEST_EFFORT);
-            offer::name_ends(info, request, address.as_ref());
-            if info.src_addr.is_none() {
-                // The interface that leads to the peer.
-                let to = info.dest_addr.as_ref().and_then(|address| address::socket(address).ok());
-                info.src_addr =
-                    to.and_then(address::route).map(|ip| Address::from(std::net::SocketAddr::new(ip, 0)));
-            }
+        let mut offers = answer(request, format, address.as_ref(), None);
+        // All addresses of the host first, then each interface by itself.
+        for interface in interfaces(request, format, address.as_ref()) {
+            let format = format_of(interface.ip);
+            offers.infos.extend(answer(request, format, address.as_ref(), Some(&interface)).infos);
         }
-        offer::answer(&TYPES, &variants, request)
+        if !offers.infos.is_empty() {
+            offers.refusals.clear();
+        }
+        offers
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {

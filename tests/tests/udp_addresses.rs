@@ -1,0 +1,209 @@
+//! UDP on hosts with several addresses: an endpoint to which none was given is reached at each of them, at one too that comes
+//! after it, and answers from the one that was asked. Each interface has infos of its own besides. In network namespaces that
+//! the test makes, without privileges.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+
+use ofi_tests::udp::{Echo, echo, open, socket};
+use testkit::prelude::*;
+use testkit::process::{Child, Line};
+
+testkit::roles!(echo, near_end);
+
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
+/// Of the same interface, so that the routes alone would answer from [`FAR`].
+const LATER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 3);
+/// Of the other interface.
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
+
+fn shell(script: &str) -> Result<(), String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Holds the far namespace. Killed when dropped.
+struct Far(std::process::Child);
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Far {
+    /// Two links between this namespace and another one.
+    fn join() -> Result<Self, String> {
+        shell("ip link set lo up")?;
+        // Or /sys shows the interfaces of the namespace outside. What cannot be tested without is said by name.
+        let _ = shell("mount -t sysfs sysfs /sys");
+        let far = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
+        let far = Self(far.map_err(|error| format!("unshare: {error}"))?);
+        let pid = far.0.id();
+        let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
+        wait::until("the far namespace", || {
+            std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
+        });
+        shell(&format!(
+            "ip link add near0 type veth peer name far0
+             ip link add near1 type veth peer name far1
+             ip link set far0 netns {pid}
+             ip link set far1 netns {pid}
+             ip address add {NEAR}/24 dev near0
+             ip address add 10.97.0.1/24 dev near1
+             ip link set near0 up
+             ip link set near1 up"
+        ))?;
+        far.shell(&format!(
+            "ip link set lo up; ip link set far0 up; ip link set far1 up
+             ip address add {FAR}/24 dev far0; ip address add {OTHER}/24 dev far1"
+        ))?;
+        Ok(far)
+    }
+
+    /// Runs a script there.
+    fn shell(&self, script: &str) -> Result<(), String> {
+        shell(&format!("nsenter -t {} -n sh -ec '{script}'", self.0.id()))
+    }
+
+    /// An endpoint there, to which no address was given, and one here that knows it by `address`.
+    fn meet(&self, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
+        let pid = self.0.id().to_string();
+        let all = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut echo = Echo::start(&["nsenter", "-t", &pid, "-n"], all);
+        let name = socket(&echo.address);
+        assert!(name.ip() == FAR || name.ip() == OTHER, "an address that a peer can use: {name}");
+        let side = open(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let own = socket(&side.name());
+        // This end too is reached at any address: the other sends to the one that is on the way.
+        echo.meet(
+            &SocketAddr::new(if address == OTHER { [10, 97, 0, 1].into() } else { NEAR.into() }, own.port())
+                .into(),
+        );
+        let to = side.insert_address(&SocketAddr::new(address.into(), name.port()).into());
+        (echo, side, to)
+    }
+}
+
+/// The infos of reliable datagrams for a peer at `node`, if one is named, on `domain`, if that is not empty.
+fn listed(node: Option<Ipv4Addr>, domain: &str) -> Vec<Info> {
+    let hints = Hints::new().provider("udp").ep_type(EpType::Rdm).caps(Caps::MSG).domain(domain);
+    let node = node.map(|node| node.to_string());
+    let service = node.as_ref().map(|_| "7");
+    ofi::getinfo(Version::API, node.as_deref(), service, GetinfoFlags::empty(), Some(&hints))
+        .unwrap_or_default()
+}
+
+/// Where the endpoints of an info are: domain and source address.
+fn place(info: &Info) -> (String, Option<SocketAddr>) {
+    (info.domain_attr.name.clone(), info.src_addr.as_ref().and_then(Address::to_socket_addr))
+}
+
+fn at(domain: &str, ip: impl Into<std::net::IpAddr>) -> (String, Option<SocketAddr>) {
+    (domain.into(), Some(SocketAddr::new(ip.into(), 0)))
+}
+
+/// `fi_getinfo` lists all addresses together, then each interface with its own.
+fn interfaces_are_listed(line: &mut Line) {
+    let own: Vec<_> =
+        listed(None, "").iter().map(place).filter(|(_, ip)| ip.is_none_or(|ip| ip.is_ipv4())).collect();
+    let near = at("near0", NEAR);
+    let other = at("near1", [10, 97, 0, 1]);
+    let wanted = [("udp".into(), None), near.clone(), other.clone(), at("lo", [127, 0, 0, 1])];
+    assert_eq!(own, wanted, "the whole host first, loopback last");
+    let infos = listed(None, "near0");
+    assert_eq!(place(&infos[0]), near);
+    assert_eq!(infos[0].fabric_attr.name, "10.98.0.0/24");
+    assert_eq!(infos[0].nic.is_some(), std::path::Path::new("/sys/class/net/near0").exists());
+    if let Some(nic) = &infos[0].nic {
+        // A veth says 10 Gb/s, and is on no bus.
+        assert_eq!((&*nic.device_attr.name, nic.link_attr.speed), ("near0", 10_000_000_000));
+        assert_eq!((&nic.bus_attr, nic.link_attr.mtu), (&ofi::raw::BusAttr::Unknown, 1500));
+    } else {
+        line.say(
+            "NOT RUN: the device of an interface: /sys shows another namespace's, and none can be mounted",
+        );
+    }
+    let loopback = &listed(None, "lo")[0];
+    assert!(loopback.nic.is_none() && !loopback.caps.contains(Caps::REMOTE_COMM));
+    assert!(listed(None, "near2").is_empty());
+    // Towards a peer: the interface that leads there, or the one that the hints name.
+    assert_eq!(place(&listed(Some(OTHER), "")[0]), at("udp", [10, 97, 0, 1]));
+    let named = &listed(Some(OTHER), "near1")[0];
+    assert_eq!(place(named), other);
+    assert_eq!(named.dest_addr.as_ref().map(socket), Some(SocketAddr::from((OTHER, 7))));
+    // An info is accepted as hints, and what it names is what is opened.
+    let again = Hints::from(named.clone());
+    let again = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&again)).expect("itself");
+    assert_eq!((again.len(), place(&again[0])), (1, other));
+    let side = Opening::new(Hints::new()).info(again[0].clone()).open();
+    assert_eq!(socket(&side.name()).ip(), Ipv4Addr::new(10, 97, 0, 1));
+    // An address that appears and goes.
+    let extra = at("near0", [10, 98, 0, 9]);
+    shell("ip address add 10.98.0.9/24 dev near0").expect("a link of this test");
+    assert!(listed(None, "near0").iter().any(|info| place(info) == extra));
+    shell("ip address del 10.98.0.9/24 dev near0").expect("a link of this test");
+    assert!(!listed(None, "near0").iter().any(|info| place(info) == extra));
+    shell("ip link set near1 down").expect("a link of this test");
+    assert!(listed(None, "near1").is_empty(), "an interface that is down");
+    shell("ip link set near1 up").expect("a link of this test");
+    wait::until("the link", || !listed(None, "near1").is_empty());
+}
+
+/// Runs in the near namespace. Says what could not run, and `over`.
+pub fn near_end(line: &mut Line, _: &[String]) {
+    let far = match Far::join() {
+        Ok(far) => far,
+        Err(why) => {
+            line.say(format!("NOT RUN: all: {}", why.replace('\n', "; ")));
+            return line.say("over");
+        }
+    };
+    interfaces_are_listed(line);
+    for address in [FAR, OTHER] {
+        let (echo, side, to) = far.meet(address);
+        echo.converse(&side, to, 1);
+        echo.end(&side, to);
+    }
+    // An address that comes after the endpoint, goes, and comes back within the bound.
+    let (echo, side, to) = far.meet(LATER);
+    let change = |what: &str| {
+        far.shell(&format!("ip address {what} {LATER}/24 dev far0")).expect("a link of this test")
+    };
+    change("add");
+    echo.converse(&side, to, 1);
+    change("del");
+    let (message, back) = (Memory::patterned(64, 9), Memory::new(64));
+    side.receive(&back).context(50).tag(50).post().expect("a receive");
+    side.out(to, &message).context(51).tag(50).send().expect("a send to an address that is gone");
+    wait::drive_through(Duration::from_secs(1), &[&side]);
+    change("add");
+    wait::drive(&[&side], "the message", || side.next_of(50)).done();
+    wait::drive(&[&side], "its end", || side.next_of(51)).done();
+    back.check(64, 9);
+    echo.converse(&side, to, 1);
+    line.say("over");
+}
+
+#[test]
+fn an_endpoint_without_an_address_is_reached_at_all_of_them() {
+    if let Err(why) = shell("unshare -Urnm true") {
+        println!("NOT RUN: an_endpoint_without_an_address_is_reached_at_all_of_them: {why}");
+        return;
+    }
+    let mut child = Child::start_under(&["unshare", "-Urnm"], "near_end", &[], &[]);
+    loop {
+        match child.line.hear().as_str() {
+            "over" => break,
+            said => println!("{said}"),
+        }
+    }
+    child.finish();
+}
