@@ -39,6 +39,9 @@ struct Options {
     /// The id of a target that is to be found again after a restart, at the same node and service.
     #[arg(long, value_name = "NUMBER")]
     target_id: Option<u64>,
+    /// Where what is counted goes every two seconds, for Prometheus: a file that appears as a whole, for a collector of text files.
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
@@ -91,13 +94,24 @@ fn receive(options: &Options) -> Result<()> {
             Some(other) => println!("{other:?}"),
             None => {}
         }
-        if said.elapsed() > Duration::from_secs(2) {
+        if said.elapsed() > EXPORT_EVERY {
             said = Instant::now();
             println!("{:?}", target.stats());
+            export(options, || target.metrics())?;
         }
     }
     println!("{:?}", target.stats());
+    export(options, || target.metrics())?;
     Ok(())
+}
+
+/// Writes what was counted where it was asked for.
+fn export(options: &Options, metrics: impl FnOnce() -> String) -> Result<()> {
+    let Some(path) = &options.metrics else { return Ok(()) };
+    let mut beside = path.clone().into_os_string();
+    beside.push(".new");
+    let written = std::fs::write(&beside, metrics()).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| Error::Argument(format!("{}: {error}", path.display())))
 }
 
 fn targets(options: &Options) -> Result<Vec<TargetInfo>> {
@@ -128,14 +142,15 @@ fn send(options: &Options) -> Result<()> {
     targets.iter().try_for_each(|target| initiator.add(target))?;
     let count = options.count.unwrap_or(u64::MAX);
     match geometry {
-        Geometry::Grains { .. } => send_grains(&domain, id, &mut initiator, count)?,
+        Geometry::Grains { .. } => send_grains(options, &domain, &mut initiator, count)?,
         Geometry::Samples { rate, .. } => {
             let batch = (rate.numerator / (rate.denominator * 100)).max(1) as u64;
-            send_samples(&domain, id, &mut initiator, batch, count)?;
+            send_samples(options, &domain, &mut initiator, (batch, count))?;
         }
     }
     initiator.flush(Duration::from_secs(5))?;
     say(&mut initiator);
+    export(options, || initiator.metrics())?;
     for target in targets {
         if let Some((state, stats)) = initiator.target(target.id) {
             println!("{} {state:?} {stats:?}", target.id);
@@ -153,6 +168,8 @@ fn say(initiator: &mut Initiator) {
     }
 }
 
+/// How often it says what was counted.
+const EXPORT_EVERY: Duration = Duration::from_secs(2);
 /// How long it waits for the source before it looks after its targets.
 const TURN: Duration = Duration::from_millis(1);
 
@@ -161,13 +178,18 @@ fn is_connected(initiator: &Initiator) -> bool {
     initiator.targets().any(|(_, state, _)| state == PeerState::Connected)
 }
 
-fn send_grains(domain: &Domain, id: Uuid, initiator: &mut Initiator, count: u64) -> Result<()> {
-    let reader = domain.read_grains(id)?;
+fn send_grains(options: &Options, domain: &Domain, initiator: &mut Initiator, count: u64) -> Result<()> {
+    let reader = domain.read_grains(initiator.flow())?;
+    let mut said = Instant::now();
     let mut next = reader.head().max(1);
     let mut left = count;
     while left > 0 {
         initiator.poll()?;
         say(initiator);
+        if said.elapsed() > EXPORT_EVERY {
+            said = Instant::now();
+            export(options, || initiator.metrics())?;
+        }
         match reader.read(next, Wait::For(TURN)) {
             Ok(_) => {
                 left -= u64::from(is_connected(initiator));
@@ -185,14 +207,24 @@ fn send_grains(domain: &Domain, id: Uuid, initiator: &mut Initiator, count: u64)
     Ok(())
 }
 
-fn send_samples(domain: &Domain, id: Uuid, initiator: &mut Initiator, batch: u64, count: u64) -> Result<()> {
-    let reader = domain.read_samples(id)?;
+fn send_samples(
+    options: &Options,
+    domain: &Domain,
+    initiator: &mut Initiator,
+    (batch, count): (u64, u64),
+) -> Result<()> {
+    let reader = domain.read_samples(initiator.flow())?;
+    let mut said = Instant::now();
     let whole = |index: u64| index / batch * batch;
     let mut next = whole(reader.head()).max(batch);
     let mut left = count;
     while left > 0 {
         initiator.poll()?;
         say(initiator);
+        if said.elapsed() > EXPORT_EVERY {
+            said = Instant::now();
+            export(options, || initiator.metrics())?;
+        }
         match reader.read(next, batch, Wait::For(TURN)) {
             Ok(_) => {
                 left -= u64::from(is_connected(initiator));

@@ -10,7 +10,7 @@ use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 
 use crate::link::{Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
-use crate::{Error, Provider, Result, TargetInfo, shape};
+use crate::{Error, Histogram, Provider, Result, TargetInfo, shape};
 use peer::{Job, Payload, Peer, Sent, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
@@ -108,6 +108,19 @@ impl Initiator {
         self.targets().find(|(other, ..)| *other == id).map(|(_, state, stats)| (state, stats))
     }
 
+    /// The flow that is sent.
+    pub fn flow(&self) -> Uuid {
+        match &self.source {
+            Source::Grains(reader) => reader.id(),
+            Source::Samples(reader) => reader.id(),
+        }
+    }
+
+    /// How long transfers to a target took, from being handed over to being in its ring.
+    pub fn latency(&self, id: u64) -> Option<&Histogram> {
+        self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
+    }
+
     /// Sends slices `start..end` of a grain to all targets, or with `0..0` only that it is invalid. Never waits: what has no
     /// room is queued. A target that is not connected loses it.
     ///
@@ -144,7 +157,13 @@ impl Initiator {
             true => Payload::Flagged,
             false => Payload::Valid,
         };
-        self.queue(Job { index, what: What::Grain { start, end, payload }, posted: 0, number: None });
+        self.queue(Job {
+            index,
+            what: What::Grain { start, end, payload },
+            posted: 0,
+            number: None,
+            since: Instant::now(),
+        });
         Ok(())
     }
 
@@ -167,7 +186,13 @@ impl Initiator {
             return Err(Error::Argument(format!("{count} samples before {index}")));
         }
         reader.read(index, count, Wait::Not)?;
-        self.queue(Job { index, what: What::Samples { count, published: true }, posted: 0, number: None });
+        self.queue(Job {
+            index,
+            what: What::Samples { count, published: true },
+            posted: 0,
+            number: None,
+            since: Instant::now(),
+        });
         Ok(())
     }
 
@@ -178,7 +203,13 @@ impl Initiator {
     /// [`Error::Argument`] as there.
     pub fn send_unpublished_samples(&mut self, index: u64, count: u64) -> Result<()> {
         self.check_samples(count)?;
-        self.queue(Job { index, what: What::Samples { count, published: false }, posted: 0, number: None });
+        self.queue(Job {
+            index,
+            what: What::Samples { count, published: false },
+            posted: 0,
+            number: None,
+            since: Instant::now(),
+        });
         Ok(())
     }
 
@@ -381,7 +412,7 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, bytes, is_judged, is_flagged, .. } = sent;
+        let Sent { index, count, bytes, is_judged, is_flagged, since, .. } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
@@ -394,6 +425,7 @@ impl Initiator {
         }
         if is_whole {
             peer.stats.done += 1;
+            peer.latency.record(since.elapsed());
             self.tell(Transfer::Done { target, index });
         } else {
             peer.stats.torn += 1;

@@ -29,16 +29,19 @@
 pub mod bench;
 pub mod demo;
 mod error;
+mod histogram;
 mod info;
 mod initiator;
 pub mod interfaces;
 mod link;
 pub mod message;
+mod metrics;
 mod provider;
 mod shape;
 mod target;
 
 pub use error::{Error, Result};
+pub use histogram::Histogram;
 pub use info::{RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use provider::Provider;

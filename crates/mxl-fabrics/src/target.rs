@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainInfo, GrainWriter, SampleWriter};
+use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainInfo, GrainWriter, SampleWriter, Uuid};
 use ofi::FiAddr;
 
 use crate::link::{Happened, Link, Memory, OpId, Window};
@@ -178,6 +178,14 @@ impl Target {
     /// Where it is, for [`Initiator::add`](crate::Initiator::add).
     pub fn info(&self) -> &TargetInfo {
         &self.info
+    }
+
+    /// The flow that is received.
+    pub fn flow(&self) -> Uuid {
+        match &self.ring {
+            Ring::Grains(writer) => writer.id(),
+            Ring::Samples(writer) => writer.id(),
+        }
     }
 
     /// What was counted.

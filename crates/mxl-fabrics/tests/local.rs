@@ -58,6 +58,19 @@ fn grains_arrive_and_are_published() {
         both(&mut initiator, &mut target, |initiator, _| {
             initiator.target(target_id(&text)).unwrap().1.done == 40
         });
+        let latency = initiator.latency(target_id(&text)).unwrap();
+        assert!(latency.count() == 40 && latency.bound(500).is_some(), "{provider}: {latency:?}");
+        let labels = format!("{{flow=\"{}\",target=\"{}\"", definition.id, target_id(&text));
+        let metrics = initiator.metrics();
+        for sample in [
+            format!("mxl_initiator_connected{labels}}} 1\n"),
+            format!("mxl_initiator_done_total{labels}}} 40\n"),
+            format!("mxl_initiator_transfer_seconds_bucket{labels},le=\"+Inf\"}} 40\n"),
+            format!("mxl_initiator_transfer_seconds_count{labels}}} 40\n"),
+        ] {
+            assert!(metrics.contains(&sample), "{sample}: {metrics}");
+        }
+        assert!(target.metrics().contains(&format!("mxl_target_published_total{labels}}} 40\n")));
     }
 }
 

@@ -120,9 +120,19 @@ fn either_end_comes_back(provider: &str, node: &str, service: Option<&str>) {
 
     receiving.kill();
     sending.kill();
+    // What is counted is exported by both, as whole files.
+    let (received, sent) = (far.path().join("received.prom"), near.path().join("sent.prom"));
+    target.extend(["--metrics", received.to_str().unwrap()]);
     let _receiving = demo(&target, &far);
+    let initiator = [&initiator[..], &["--metrics", sent.to_str().unwrap()]].concat();
     let _sending = demo(&initiator, &near);
     until_arrived(&writer, index, reader, 20);
+    for (file, metric) in
+        [(received, "mxl_target_published_total"), (sent, "mxl_initiator_transfer_seconds_sum")]
+    {
+        wait_for(&file);
+        assert!(std::fs::read_to_string(file).unwrap().contains(metric), "{metric}");
+    }
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ofi::FiAddr;
 
-use crate::TargetInfo;
 use crate::link::OpId;
 use crate::message::{Remote, Why};
+use crate::{Histogram, TargetInfo};
 
 /// What became of a transfer, or of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,8 @@ pub(super) struct Job {
     pub posted: usize,
     /// Its number, once something was posted.
     pub number: Option<u64>,
+    /// When it was handed over.
+    pub since: Instant,
 }
 
 /// A commit of which writes are under way.
@@ -118,6 +120,8 @@ pub(super) struct Sent {
     pub is_judged: bool,
     /// The target is to flag it invalid, torn or not.
     pub is_flagged: bool,
+    /// When it was handed over.
+    pub since: Instant,
 }
 
 pub(super) struct Peer {
@@ -142,6 +146,8 @@ pub(super) struct Peer {
     pub sent: BTreeMap<u64, Sent>,
     pub number: u64,
     pub stats: PeerStats,
+    /// Of transfers that arrived, from being handed over.
+    pub latency: Histogram,
 }
 
 impl Peer {
@@ -164,6 +170,7 @@ impl Peer {
             sent: BTreeMap::new(),
             number: 0,
             stats: PeerStats::default(),
+            latency: Histogram::default(),
         }
     }
 

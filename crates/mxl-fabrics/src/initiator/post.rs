@@ -87,7 +87,16 @@ impl Initiator {
         peer.jobs.pop_front();
         peer.flights.insert(op, Some(number));
         let is_flagged = payload == Payload::Flagged;
-        let sent = Sent { index, count: 0, bytes, left: 1, is_posted: true, is_judged, is_flagged };
+        let sent = Sent {
+            index,
+            count: 0,
+            bytes,
+            left: 1,
+            is_posted: true,
+            is_judged,
+            is_flagged,
+            since: job.since,
+        };
         peer.sent.insert(number, sent);
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
         if end >= slices || !is_judged {
@@ -152,8 +161,16 @@ impl Initiator {
             return Ok(false);
         };
         let is_last = job.posted + 1 == parts.len();
-        let sent =
-            Sent { index, count, bytes: 0, left: 0, is_posted: false, is_judged: true, is_flagged: false };
+        let sent = Sent {
+            index,
+            count,
+            bytes: 0,
+            left: 0,
+            is_posted: false,
+            is_judged: true,
+            is_flagged: false,
+            since: job.since,
+        };
         let sent = peer.sent.entry(number).or_insert(sent);
         sent.bytes += part.iter().map(|span| span.len).sum::<u64>();
         (sent.left, sent.is_posted) = (sent.left + 1, is_last);
