@@ -20,6 +20,9 @@ fn child() {
     let hints = Hints::new().provider(&provider);
     let (a, b): (Node, Node) = (Node::open(&hints).unwrap(), Node::open(&hints).unwrap());
     let to = a.insert(&b.name().unwrap()).unwrap();
+    if std::env::var(FORKS).is_ok() {
+        fork(&hints);
+    }
     println!("\nready");
     std::io::stdout().flush().unwrap();
     let ended = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
@@ -33,6 +36,24 @@ fn child() {
     }
 }
 
+/// Set where that process has a child, which opens an endpoint of its own.
+const FORKS: &str = "OFI_TEST_STATISTICS_FORKS";
+
+fn fork(hints: &Hints) {
+    // SAFETY: the child opens an endpoint, sleeps, and ends without unwinding into the harness.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let node: ofi::Result<Node> = Node::open(hints);
+    let parent = std::os::unix::process::parent_id();
+    let end = Instant::now() + Duration::from_secs(60);
+    while node.is_ok() && std::os::unix::process::parent_id() == parent && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: ends the process, and runs nothing of it.
+    unsafe { libc::_exit(0) };
+}
+
 struct Running {
     child: Child,
     runtime: PathBuf,
@@ -40,12 +61,17 @@ struct Running {
 
 impl Running {
     fn start(name: &str, provider: &str, export: &str) -> Self {
+        Self::start_with(name, provider, export, &[])
+    }
+
+    fn start_with(name: &str, provider: &str, export: &str, more: &[(&str, &str)]) -> Self {
         let runtime = std::env::temp_dir().join(format!("ofi-stats-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&runtime);
         std::fs::create_dir_all(&runtime).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--nocapture"]).env(CHILD, provider);
         command.env("FI_EXPORT_STATISTICS", export).env("XDG_RUNTIME_DIR", &runtime);
+        command.envs(more.iter().copied());
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the child starts");
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
@@ -146,4 +172,22 @@ fn a_killed_process_is_gone_and_its_socket_is_swept_by_the_next() {
         command.env("XDG_RUNTIME_DIR", &running.runtime).stdin(Stdio::null()).stdout(Stdio::null()).status();
     assert!(status.unwrap().success());
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_forked_process_exports_its_own_endpoints_and_not_its_parent_s() {
+    let running = Running::start_with("forks", "shm", "1", &[(FORKS, "1")]);
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let report = json(&running.ofi(&["stats", "--json"]));
+        let processes = report["processes"].as_array().unwrap();
+        let child = processes.iter().find(|process| process["pid"] != running.child.id());
+        if let Some(child) = child {
+            assert_eq!(child["endpoints"].as_array().unwrap().len(), 1, "{child}");
+            assert_eq!(processes.len(), 2);
+            return;
+        }
+        assert!(Instant::now() < end, "two processes in time: {report}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

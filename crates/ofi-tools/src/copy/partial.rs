@@ -5,7 +5,7 @@
 //! block that was never written. A record that was cut is not one.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -117,7 +117,6 @@ impl Partial {
 
 /// A journal with nothing but its header.
 fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
-    use std::io::Seek;
     journal.set_len(0)?;
     journal.rewind()?;
     let mut line = serde_json::to_vec(header)?;
@@ -127,7 +126,6 @@ fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
 
 /// The blocks that are there, sorted; `None` if the journal is another file's. Leaves the journal where the next record goes.
 fn arrived(journal: &mut File, header: &Header, data: &File) -> io::Result<Option<Vec<u64>>> {
-    use std::io::{Seek, SeekFrom};
     let most = (header.file.blocks() + 1).saturating_mul(2 * RECORD as u64) + (64 << 10);
     let mut bytes = Vec::new();
     Read::by_ref(journal).take(most).read_to_end(&mut bytes)?;
