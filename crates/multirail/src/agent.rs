@@ -12,7 +12,7 @@ use ofi::{BufferMut, Errno, Error, Result};
 
 use crate::builder::{Builder, Thread};
 use crate::driver::{Driver, Guard, Shared};
-use crate::engine::{Counts, Event, Notification, PathState, PeerId, Piece, Plan, Way};
+use crate::engine::{Counts, Event, Latencies, Notification, PathState, PeerId, Piece, Plan, Way};
 use crate::future::NextNotification;
 use crate::memory::{Inner as RegionInner, Library, Local, Region};
 use crate::rail::RailCounts;
@@ -301,6 +301,11 @@ impl Agent {
     pub fn rails(&self) -> Vec<(String, RailCounts)> {
         let driver = self.shared.lock();
         driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()
+    }
+
+    /// How long the accesses of each rail took that ended well, by their length: from posting until it was noticed that they have ended.
+    pub fn latencies(&self) -> Vec<Latencies> {
+        self.shared.lock().core.latencies().to_vec()
     }
 
     /// Operations that rails have not given back, and transfers that were not given up or are not quiet.

@@ -26,6 +26,14 @@ fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
             )
         );
         assert_eq!(json["paths"].as_array().unwrap().len(), rails.split(',').count());
+        // Whatever was cut, no access is missing: blocks of 100 bytes are whole, the warm-up is counted too.
+        let latencies = json["latencies"].as_array().unwrap();
+        let accesses = |longest: u64| -> u64 {
+            let of_class = latencies.iter().filter(|row| row["longest"] == longest);
+            of_class.map(|row| row["accesses"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(accesses(4096), 2 * (1 + 3) * (5 + 1) * threads, "{latencies:?}");
+        assert!(latencies.iter().all(|row| row["p50_us_at_most"].as_u64() <= row["p99_us_at_most"].as_u64()));
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod greet;
 mod inbox;
+mod latency;
 mod path;
 mod schedule;
 mod session;
@@ -30,6 +31,7 @@ use ofi_core::slots::{SlotId, Slots};
 use crate::wire::message::Body;
 use crate::wire::{Metadata, RailInfo, RegionInfo};
 
+pub use latency::{CLASSES, Histogram, Latencies};
 use session::{Session, State};
 use transfer::Transfer;
 pub use transfer::{Chunk, Outcome, Piece, Plan, Progress, Way};
@@ -98,6 +100,8 @@ pub struct Core<G> {
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
     counts: Counts,
+    /// By rails.
+    latencies: Vec<Latencies>,
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +126,7 @@ impl<G> Core<G> {
         mut random: Box<dyn FnMut() -> u64 + Send>,
     ) -> Self {
         let incarnation = random();
+        let latencies = vec![Latencies::default(); rails.len()];
         Self {
             config,
             name: name.into(),
@@ -142,6 +147,7 @@ impl<G> Core<G> {
             events: VecDeque::new(),
             notifications: VecDeque::new(),
             counts: Counts::default(),
+            latencies,
         }
     }
 
@@ -294,6 +300,11 @@ impl<G> Core<G> {
         self.counts
     }
 
+    /// How long accesses took, by rails.
+    pub fn latencies(&self) -> &[Latencies] {
+        &self.latencies
+    }
+
     /// Operations, transfers and sessions that are in the tables.
     pub fn kept(&self) -> (usize, usize, usize) {
         (self.ops.len(), self.transfers.len(), self.sessions.len())
@@ -429,7 +440,10 @@ impl<G> Core<G> {
                     session.operations -= 1;
                     let path = &mut session.paths[path];
                     match result {
-                        Ok(()) => path.ended(chunk.len, since, now),
+                        Ok(()) => {
+                            path.ended(chunk.len, since, now);
+                            self.latencies[path.rail].add(chunk.len, now.saturating_sub(since));
+                        }
                         Err(_) => path.failed(chunk.len, is_path, now),
                     }
                     // Nothing waits for this path, and nothing ends with the operation.

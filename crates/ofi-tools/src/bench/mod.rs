@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use multirail::engine::{Histogram, Latencies};
 use multirail::{Agent, Local, Region, Remote, Way};
 use ofi::Hints;
 use serde_json::json;
@@ -257,11 +258,27 @@ fn initiate(options: &Options, address: &str) -> Result<()> {
             .iter()
             .map(|path| json!({ "rail": path.rail, "remote": path.remote, "bytes": path.moved, "failures": path.failures }))
             .collect();
-        output::print_json(
-            &json!({ "rails": options.rails, "threads": options.threads, "rows": rows, "paths": paths }),
-        )?;
+        output::print_json(&json!({
+            "rails": options.rails, "threads": options.threads, "rows": rows, "paths": paths, "latencies": latencies(&agent),
+        }))?;
     }
     Ok(())
+}
+
+/// For each rail and class of lengths: how many accesses there were, and bounds of how long they took.
+fn latencies(agent: &Agent) -> Vec<serde_json::Value> {
+    let us = |time: Option<Duration>| time.map(|time| time.as_micros() as u64);
+    let of_rail = |(rail, latencies): (usize, &Latencies)| {
+        let classes = latencies.classes().filter(|(_, times)| times.count() > 0);
+        let row = |(longest, times): (Option<u64>, &Histogram)| {
+            json!({
+                "rail": rail, "longest": longest, "accesses": times.count(),
+                "p50_us_at_most": us(times.at_most(50)), "p99_us_at_most": us(times.at_most(99)),
+            })
+        };
+        classes.map(row).collect::<Vec<_>>()
+    };
+    agent.latencies().iter().enumerate().flat_map(of_rail).collect()
 }
 
 fn measure(

@@ -1,0 +1,89 @@
+//! How long accesses take on a rail, by their length.
+
+use std::time::Duration;
+
+/// Upper ends of the classes of lengths; the last has none.
+pub const CLASSES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// Bucket `n` counts times below `2^n` microseconds, which the one before does not; the last all longer ones.
+const BUCKETS: usize = 32;
+
+/// Times of the accesses of one class, from posting to their end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: [u64; BUCKETS],
+}
+
+/// Histograms of a rail: one for each of [`CLASSES`], and one for longer accesses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies([Histogram; CLASSES.len() + 1]);
+
+impl Latencies {
+    /// An access of `len` bytes has ended well, after `time`.
+    pub(super) fn add(&mut self, len: u64, time: Duration) {
+        let class = CLASSES.iter().position(|&end| len <= end).unwrap_or(CLASSES.len());
+        let us = time.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(time.subsec_micros()));
+        let bucket = (u64::BITS - us.leading_zeros()) as usize;
+        self.0[class].buckets[bucket.min(BUCKETS - 1)] += 1;
+    }
+
+    /// The classes, with the longest access of each; `None` for the one without end.
+    pub fn classes(&self) -> impl Iterator<Item = (Option<u64>, &Histogram)> {
+        CLASSES.into_iter().map(Some).chain([None]).zip(&self.0)
+    }
+}
+
+impl Histogram {
+    /// How many accesses were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// A time that `per_cent` (0 to 100) of the accesses took at most: a power of two of microseconds. `None` without accesses.
+    pub fn at_most(&self, per_cent: u64) -> Option<Duration> {
+        let count = self.count();
+        let wanted = (count * per_cent.min(100)).div_ceil(100).max(1);
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|&bucket| {
+            seen += bucket;
+            seen >= wanted
+        })?;
+        Some(Duration::from_micros(1 << bucket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against sorted times: the bound is not below the percentile, and less than twice it (or a microsecond).
+        #[test]
+        fn percentiles_are_bounds_of_the_sorted_times(
+            mut times in proptest::collection::vec(0_u64..1 << 30, 1..200),
+            per_cent in 0_u64..=100,
+        ) {
+            let mut latencies = Latencies::default();
+            times.iter().for_each(|&us| latencies.add(100, Duration::from_micros(us)));
+            times.sort_unstable();
+            let nth = (times.len() as u64 * per_cent).div_ceil(100).max(1) - 1;
+            let exact = times[nth as usize];
+            let (_, first) = latencies.classes().next().unwrap();
+            let bound = first.at_most(per_cent).unwrap().as_micros() as u64;
+            prop_assert!(bound > exact && bound <= (2 * exact).max(1), "{bound} for {exact}");
+            prop_assert_eq!(first.count(), times.len() as u64);
+        }
+    }
+
+    #[test]
+    fn lengths_go_to_their_class_and_absurd_times_to_the_last_bucket() {
+        let mut latencies = Latencies::default();
+        for len in [1, 4 << 10, (4 << 10) + 1, 1 << 20, u64::MAX] {
+            latencies.add(len, Duration::MAX);
+        }
+        let counts: Vec<_> = latencies.classes().map(|(end, times)| (end, times.count())).collect();
+        assert_eq!(counts, [(Some(4096), 2), (Some(65_536), 1), (Some(1 << 20), 1), (None, 1)]);
+        assert_eq!(Histogram::default().at_most(50), None);
+    }
+}
