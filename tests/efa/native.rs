@@ -10,21 +10,27 @@ use super::EfaPair;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// A device of these tests alone, which are one at a time: it can be told to refuse registrations.
-static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
+pub static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated1", Plan { seed: 7, ..Plan::default() });
     transport_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device
 });
 
-fn alone() -> MutexGuard<'static, ()> {
+/// One of these tests at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pair_with(change: impl Fn(Opening) -> Opening) -> Pair {
+/// These hints, for the device of these tests.
+pub fn on_own_device(hints: Hints) -> Hints {
     LazyLock::force(&DEVICE);
+    hints.domain("simulated1-rdm")
+}
+
+fn pair_with(change: impl Fn(Opening) -> Opening) -> Pair {
     let kit: &dyn Kit = &EfaPair;
-    let pair = kit.pair_with(|opening| change(opening.hints(|hints| hints.domain("simulated1-rdm"))));
+    let pair = kit.pair_with(|opening| change(opening.hints(on_own_device)));
     pair.warm_up();
     pair
 }
@@ -34,7 +40,7 @@ fn pair() -> Pair {
 }
 
 /// What posting and ending something takes at `side`: requests that write, requests that read, packets.
-fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
+pub fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
     let count = || ["efa_native_writes", "efa_native_reads", "efa_sent"].map(|name| side.statistic(name));
     let before = count();
     run();

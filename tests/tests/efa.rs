@@ -6,8 +6,12 @@ use ofi::raw::{EpType, Hints};
 use testkit::Kit;
 use testkit::srd::{Handle, Plan, SimulatedDevice};
 
+#[path = "../efa/direct.rs"]
+mod direct;
 #[path = "../efa/native.rs"]
 mod native;
+#[path = "../efa/raw.rs"]
+mod raw;
 
 /// Reliable datagram endpoints.
 struct EfaPair;

@@ -308,6 +308,16 @@ pub trait Host<T: Transport> {
     /// without need forgets it.
     fn retire(&mut self, peer: Peer) -> bool;
 
+    /// Counts insertions into the address vector: when it changes, [`Host::addresses`] has more. 0 without a vector.
+    fn insertions(&self) -> u32 {
+        0
+    }
+
+    /// All addresses of the vector, for a transport whose packets name their senders by less than an address.
+    fn addresses(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
     /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one of several
     /// of its endpoint, what that means to the application.
     fn address(&self, peer: Peer) -> Option<&Address>;

@@ -47,7 +47,7 @@ struct Flight {
 
 /// What it does there.
 enum What {
-    Send(Vec<u8>),
+    Send(Vec<u8>, Option<u32>),
     Read { into: Segment, at: Remote },
     Write { bytes: Vec<u8>, at: Remote, data: Option<u32> },
 }
@@ -186,7 +186,7 @@ impl SimulatedDevice {
             return Status::Flushed;
         }
         let (bytes, wanted) = match &flight.what {
-            What::Send(bytes) => (bytes, None),
+            What::Send(bytes, _) => (bytes, None),
             What::Write { bytes, at, .. } => (bytes, Some((*at, bytes.len(), true))),
             What::Read { into, at } => (&Vec::new(), Some((*at, into.len, false))),
         };
@@ -224,7 +224,7 @@ impl SimulatedDevice {
                     queue.push(Completion::Written { id: None, len, data, from });
                 }
             }
-            What::Send(_) => {
+            What::Send(_, data) => {
                 if unready {
                     return Status::NotReady;
                 }
@@ -235,7 +235,7 @@ impl SimulatedDevice {
                 }
                 // SAFETY: the segment is the queue's until its completion is taken, and was just found long enough.
                 unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, len) };
-                queue.push(Completion::Received { id, len, from });
+                queue.push(Completion::Received { id, len, data, from });
             }
         }
         Status::Done
@@ -379,13 +379,13 @@ impl QueuePair for Simulated {
         })
     }
 
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()> {
+    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()> {
         if from.len > self.device.plan.mtu {
             return Err(Error::new(Errno::EMSGSIZE));
         }
         // SAFETY: the caller lends it for reading.
         let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
-        self.post(id, to, What::Send(bytes))
+        self.post(id, to, What::Send(bytes, data))
     }
 
     unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {

@@ -34,6 +34,8 @@ pub struct Packet {
     pub peer: Peer,
     pub slot: u32,
     pub len: usize,
+    /// What the peer is told besides: of a packet that has no header.
+    pub data: Option<u32>,
     pub mark: Mark,
 }
 
@@ -82,7 +84,7 @@ impl Slab {
 /// What came out of the completion queue.
 pub enum Ended {
     /// A packet is in this slot, of so many bytes.
-    Received { slot: u32, len: usize, from: From },
+    Received { slot: u32, len: usize, data: Option<u32>, from: From },
     /// A packet of this end has ended.
     Sent { packet: Packet, status: Status },
     /// A request of this end for a peer's memory has.
@@ -173,7 +175,7 @@ impl Adapter {
         let id = self.posted.insert(Posted::Packet(packet));
         let segment = self.sending.segment(packet.slot, packet.len);
         // SAFETY: the slot is the device's until the send has ended.
-        unsafe { self.qp.send(id.to_wire(), to, segment) }.map_err(|error| {
+        unsafe { self.qp.send(id.to_wire(), to, segment, packet.data) }.map_err(|error| {
             self.posted.remove(id);
             tracing::warn!(target: "ofi::efa::ep_data", %error, "a send cannot be posted");
             error.errno()
@@ -258,8 +260,8 @@ impl Adapter {
     /// The next completion.
     pub fn next(&mut self) -> Option<Ended> {
         Some(match self.ready.pop_front()? {
-            Completion::Received { id, len, from } => {
-                Ended::Received { slot: (id & !RECEIVE) as u32, len, from }
+            Completion::Received { id, len, data, from } => {
+                Ended::Received { slot: (id & !RECEIVE) as u32, len, data, from }
             }
             Completion::Sent { id, status } => match self.posted.remove(SlotId::from_wire(id)) {
                 Some(Posted::Packet(packet)) => Ended::Sent { packet, status },

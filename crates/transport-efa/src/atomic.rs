@@ -46,6 +46,9 @@ impl Lane {
         out: &OutAtomic<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
+        if common.direct {
+            return Err(crate::direct::refused("an atomic operation"));
+        }
         let executor = &out.executor;
         let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
         let (len, name) = (out.len, u32::from(executor.to_wire()));

@@ -24,6 +24,8 @@ use crate::wire::{Control, Features, Handshake, Header, Message, Origin, RawAddr
 pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
+    /// There are no headers: one operation is one request of the device.
+    pub direct: bool,
     pub adapter: Adapter,
     /// What the device does with peers' memory.
     pub rdma: Rdma,
@@ -350,7 +352,7 @@ impl Lane {
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
-            return self.post(common, Packet { peer, slot, len: header.len() + len, mark });
+            return self.post(common, Packet { peer, slot, len: header.len() + len, data: None, mark });
         }
         let mut bytes = vec![0u8; header.len() + len].into_boxed_slice();
         bytes[..header.len()].copy_from_slice(header);
@@ -369,7 +371,7 @@ impl Lane {
 
     /// Tells a peer, once, what this end can do.
     pub fn greet(&mut self, common: &mut Common, peer: Peer) {
-        if std::mem::replace(&mut self.greeted, true) {
+        if common.direct || std::mem::replace(&mut self.greeted, true) {
             return;
         }
         let features = common.features();
@@ -378,11 +380,12 @@ impl Lane {
     }
 
     /// Whether packets can go out.
-    fn is_free(&self) -> bool {
+    pub fn is_free(&self) -> bool {
         self.again.is_empty() && self.may_flush()
     }
 
-    fn post(&mut self, common: &mut Common, packet: Packet) {
+    /// Posts a packet that is in its slot.
+    pub fn post(&mut self, common: &mut Common, packet: Packet) {
         match common.adapter.send(self.to, packet) {
             Ok(()) => {
                 self.inflight += 1;
@@ -410,7 +413,7 @@ impl Lane {
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.waiting -= len;
-            self.post(common, Packet { peer, slot, len, mark: frame.mark });
+            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark });
         }
         let posted = self.flush_accesses(common);
         self.flush_streams(common, host, peer) && posted
@@ -429,7 +432,7 @@ impl Lane {
         }
         let Some(slot) = common.adapter.take_slot() else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
-        self.post(common, Packet { peer, slot, len, mark });
+        self.post(common, Packet { peer, slot, len, data: None, mark });
         true
     }
 
@@ -576,7 +579,7 @@ impl Lane {
             let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
-            self.post(common, Packet { peer, slot, len, mark: frame.mark });
+            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark });
         }
     }
 

@@ -12,6 +12,7 @@ use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutR
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::adapter::{Adapter, Ended};
+use crate::direct::Held;
 use crate::ids::Ids;
 use crate::lane::{Common, Counts, Lane};
 use crate::message::{Broken, Flow, Token};
@@ -42,6 +43,10 @@ pub struct EfaLanes {
     polls: u32,
     timer: Timer,
     waits: WaitSet,
+    /// Messages without headers that have no room.
+    held: Held,
+    /// Insertions into the address vector whose addresses are known here.
+    met: u32,
     common: Common,
 }
 
@@ -76,6 +81,7 @@ impl EfaLanes {
             domain: Arc::clone(domain),
             caps: info.caps,
             rdma: Rdma::of(&domain.transport.device.limits()),
+            direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
             transfers: Slots::default(),
             ids: Ids::default(),
@@ -92,6 +98,8 @@ impl EfaLanes {
             polls: 0,
             timer,
             waits,
+            held: Held::default(),
+            met: 0,
             common,
         })
     }
@@ -105,7 +113,9 @@ impl EfaLanes {
         let peer = self.lanes.len() as Peer;
         self.lanes.push(Lane::new(address, handle));
         self.peers.insert(address, peer);
-        if let Some(old) = self.queues.insert((handle, address.qpn), peer) {
+        let old = self.queues.insert((handle, address.qpn), peer);
+        // Messages without headers say nothing of who had a queue pair when.
+        if let Some(old) = old.filter(|_| !self.common.direct) {
             let lane = &mut self.lanes[old as usize];
             self.former.insert(lane.address);
             lane.ending.get_or_insert(Errno::ECONNRESET);
@@ -153,7 +163,59 @@ impl EfaLanes {
         None
     }
 
+    /// Makes the acquaintance of whom the application has named since: messages do not say all of their sender's address, and a device lets
+    /// only those write and read that it has a handle of.
+    fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
+        let insertions = host.insertions();
+        if std::mem::replace(&mut self.met, insertions) == insertions {
+            return;
+        }
+        for address in host.addresses() {
+            if let Ok(raw) = address::raw(&address)
+                && let Err(error) = self.peer_at(host, raw)
+            {
+                tracing::warn!(target: "ofi::efa::av", %address, %error, "a peer cannot be met");
+            }
+        }
+    }
+
+    /// Whose a message without a header is.
+    fn sender<H: Host<Efa>>(&mut self, host: &mut H, from: From) -> Option<Peer> {
+        if let Some(handle) = from.handle
+            && let Some(&peer) = self.queues.get(&(handle, from.qpn))
+        {
+            return Some(peer);
+        }
+        let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
+        let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
+        // Nobody whom the application knows; it may learn the key later.
+        self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
+    }
+
+    fn take_direct<H: Host<Efa>>(
+        &mut self,
+        host: &mut H,
+        slot: u32,
+        len: usize,
+        data: Option<u32>,
+        from: From,
+    ) {
+        if let Some(peer) = self.sender(host, from) {
+            let bytes = self.common.adapter.packet(slot, len);
+            // SAFETY: the device writes to the slot no more until it is posted again.
+            let bytes = unsafe { &*bytes };
+            self.held.take(host, &mut self.common, peer, bytes, data);
+        } else {
+            self.common.counts.strangers += 1;
+        }
+        self.held.give_back(&mut self.common, slot);
+    }
+
     fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
+        if self.common.direct {
+            self.meet(host);
+            self.held.offer(host, &mut self.common);
+        }
         self.polls = self.polls.wrapping_add(1);
         for peer in std::mem::take(&mut self.common.stalled) {
             let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
@@ -203,15 +265,22 @@ impl EfaLanes {
                 lane.accessed(&mut self.common, host, request, status);
             }
             Ended::Written { slot, len, data, from } => {
-                if let Some(peer) = self.whose(host, from, Origin::Unsaid) {
+                let sender = match self.common.direct {
+                    true => self.sender(host, from),
+                    false => self.whose(host, from, Origin::Unsaid),
+                };
+                if let Some(peer) = sender {
                     self.lanes[peer as usize].told(&mut self.common, host, peer, data, len);
                 }
                 if let Some(slot) = slot {
                     self.common.adapter.receive(slot);
                 }
             }
-            Ended::Received { slot, len, from } => {
+            Ended::Received { slot, len, data, from } => {
                 self.common.counts.received += 1;
+                if self.common.direct {
+                    return self.take_direct(host, slot, len, data, from);
+                }
                 let bytes = self.common.adapter.packet(slot, len);
                 // SAFETY: the device writes to the slot no more until it is posted again, which is below.
                 let bytes = unsafe { &*bytes };
@@ -384,7 +453,11 @@ impl EfaLanes {
 
     fn arm(&mut self) -> Arm {
         let common = &mut self.common;
-        if !common.dirty.is_empty() || !common.stalled.is_empty() || common.adapter.has_ready() {
+        if !common.dirty.is_empty()
+            || !common.stalled.is_empty()
+            || common.adapter.has_ready()
+            || !self.held.is_empty()
+        {
             return Arm::Ready;
         }
         // What came before the queue was armed makes nothing readable.

@@ -11,6 +11,7 @@
 mod adapter;
 mod address;
 mod atomic;
+mod direct;
 mod domain;
 mod ids;
 mod lane;

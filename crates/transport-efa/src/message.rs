@@ -78,6 +78,9 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
+        if common.direct {
+            return self.send_direct(common, host, out);
+        }
         if self.paused & 1 != 0 {
             return Err(Error::AGAIN);
         }
@@ -179,6 +182,9 @@ impl Lane {
     pub fn note(&mut self, common: &mut Common, out: &OutNote<'_>) -> Result<()> {
         self.may_post(OpFlags::empty())?;
         match self.is_own() {
+            _ if common.direct => {
+                return Err(crate::direct::refused("a collective operation"));
+            }
             Some(true) => {}
             None => {
                 self.ask(common, out.peer);

@@ -71,11 +71,14 @@ pub struct Native {
 impl Lane {
     /// Whether the peer's memory may be accessed so by this end's device.
     fn may_access(&self, common: &Common, write: bool) -> bool {
-        let Some(features) = self.features else { return false };
         let (bit, can) = match write {
             true => (Features::RDMA_WRITE, common.rdma.write),
             false => (Features::RDMA_READ, common.rdma.read),
         };
+        if common.direct {
+            return can;
+        }
+        let Some(features) = self.features else { return false };
         can && features.has(bit) && (!features.has(Features::OWN) || features.has(Features::OWN_KEYS))
     }
 
@@ -152,9 +155,10 @@ impl Lane {
 
     /// Whether a write can tell the peer something: in one request, and as both ends count such ones.
     fn tells(&self, common: &Common, out: &OutRma<'_>) -> bool {
-        let alike = self.features.is_some_and(|features| {
-            features.has(Features::UNSOLICITED_WRITE_RECV) == common.rdma.unsolicited
-        });
+        let alike = common.direct
+            || self.features.is_some_and(|features| {
+                features.has(Features::UNSOLICITED_WRITE_RECV) == common.rdma.unsolicited
+            });
         let short = out.len <= common.adapter.mtu;
         let one = out.remote.len() == 1 && (short || out.pieces.len() == 1) && out.len <= common.rdma.longest;
         alike && one && out.rx == RxName::ANY
@@ -321,6 +325,7 @@ impl Lane {
                 return self.ask_owner(common, host, peer, id, native, bytes);
             }
             Some(Status::BadAddress) => Errno::EKEYREJECTED,
+            Some(Status::NoDestination) => Errno::ECONNREFUSED,
             Some(_) if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
             Some(_) => Errno::EIO,
         };

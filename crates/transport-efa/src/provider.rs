@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, Protocol, Provider, Refusal, Request, Result,
-    Version,
+    AddrFormat, Caps, EpType, Fabric, Info, Mode, MrMode, MsgOrder, Offers, OpFlags, Protocol, Provider,
+    Refusal, Request, Result, Version,
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
 use crate::domain::domain_name;
+use crate::native::Rdma;
 use crate::rma::IOV_LIMIT;
+use crate::srd::Limits;
 use crate::{Efa, srd};
 
 /// Name in `FI_PROVIDER`.
@@ -35,6 +37,57 @@ fn narrow(mut info: Info) -> Info {
     let ep = &mut info.ep_attr;
     (ep.protocol_version, ep.max_order_raw_size, ep.max_order_war_size, ep.max_order_waw_size) = (4, 0, 0, 0);
     info
+}
+
+/// The fabric whose operations are the device's requests.
+pub const DIRECT: &str = "efa-direct";
+/// Bytes of the longest injected message there, as C has it: what fits into a request.
+const DIRECT_INJECT: usize = 32;
+
+/// What one request of a device does, asked for as C's provider asks: programs that fulfil it get the same fabric of either library. The
+/// narrowing that needs the device's limits is in [`direct_variants`].
+fn narrow_direct(mut info: Info) -> Info {
+    info = narrow(info);
+    let rma = Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
+    info.caps &=
+        Caps::MSG | Caps::SEND | Caps::RECV | Caps::SOURCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | rma;
+    info.mode = Mode::CONTEXT2;
+    info.fabric_attr.name = DIRECT.into();
+    (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
+    info.tx_attr.op_flags -= OpFlags::MATCH_COMPLETE;
+    info.rx_attr.op_flags -= OpFlags::MULTI_RECV;
+    (info.tx_attr.inject_size, info.tx_attr.rma_iov_limit) = (DIRECT_INJECT, 1);
+    let domain = &mut info.domain_attr;
+    domain.mr_mode |= MrMode::LOCAL;
+    (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (4, 4, 1);
+    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
+    info
+}
+
+/// The offers of one device for that fabric: only where the device finds registrations by its own keys.
+fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
+    let wanted = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
+    let mut all: Vec<Info> = variants
+        .iter()
+        .filter(|info| info.domain_attr.mr_mode.expanded().contains(wanted))
+        .cloned()
+        .collect();
+    let rdma = Rdma::of(limits);
+    let accesses = rdma.read && rdma.write && rdma.unsolicited;
+    for info in &mut all {
+        info.ep_attr.max_msg_size = if accesses { rdma.longest.max(limits.mtu) } else { limits.mtu };
+        if !accesses {
+            info.caps -= Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
+        }
+    }
+    // Who asks for no remote memory is told of the messages' size.
+    let mut short: Vec<Info> = all.clone();
+    for info in &mut short {
+        info.ep_attr.max_msg_size = limits.mtu;
+        info.caps -= Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
+    }
+    [short, all].concat()
 }
 
 const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, narrow)];
@@ -74,7 +127,10 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         let named = request.node.or(request.service).unwrap_or("");
         return Err(refusal("node and service", named, "addresses that fi_getname answers"));
     }
-    let mut offers = Offers::default();
+    let (mut offers, mut direct) = (Offers::default(), Vec::new());
+    // libfabric 1.x has no such fabric: programs of its time find each other over the other one.
+    let named = request.hints.is_some_and(|hints| hints.info.fabric_attr.name == DIRECT);
+    let offers_direct = named || request.version >= Version::new(2, 0);
     for device in devices {
         let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
         let format = AddrFormat::Efa;
@@ -85,10 +141,21 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
             info.domain_attr.name = domain_name(device.name());
             info.nic = Some(device.nic());
         }
+        let limits = device.limits();
+        let answer = offer::answer(
+            &[(EpType::Rdm, narrow_direct as Narrow)],
+            &direct_variants(&variants, &limits),
+            request,
+        );
+        if offers_direct {
+            direct.extend(answer.infos);
+        }
         let answer = offer::answer(&TYPES, &variants, request);
         offers.infos.extend(answer.infos);
         offers.refusals.extend(answer.refusals);
     }
+    // Before the others, as C's provider has them: it is faster for who can use it.
+    offers.infos.splice(0..0, direct);
     if !offers.infos.is_empty() {
         offers.refusals.clear();
     }

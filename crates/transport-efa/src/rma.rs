@@ -48,6 +48,9 @@ impl Lane {
         if let Some(posted) = self.native(common, host, out)? {
             return Ok(posted);
         }
+        if common.direct {
+            return Err(crate::direct::unfit(common, out));
+        }
         if out.write { self.write(common, host, out, remote) } else { self.read(common, host, out, remote) }
     }
 

@@ -123,6 +123,15 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.peers.introduce(peer, address);
     }
 
+    fn insertions(&self) -> u32 {
+        self.peers.av().map_or(0, |av| av.counts().insertions())
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        let Some(av) = self.peers.av() else { return Vec::new() };
+        av.numbers().into_iter().filter_map(|number| av.address(number).ok()).collect()
+    }
+
     #[inline]
     fn address(&self, peer: Peer) -> Option<&Address> {
         self.peers.address(peer)

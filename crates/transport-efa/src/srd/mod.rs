@@ -102,6 +102,8 @@ pub enum Completion {
         id: u64,
         /// Its length in bytes.
         len: usize,
+        /// What the sender told with it.
+        data: Option<u32>,
         /// From whom.
         from: From,
     },
@@ -171,14 +173,14 @@ pub trait QueuePair: Send {
     /// What the device answers.
     fn attach(&mut self, gid: &Gid) -> Result<u16>;
 
-    /// Posts a send; it ends as a [`Completion::Sent`].
+    /// Posts a send, with data or without; it ends as a [`Completion::Sent`].
     ///
     /// # Errors
     /// What the device answers; nothing was posted then.
     ///
     /// # Safety
     /// The segment is registered, and is not written to until the send has ended.
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()>;
+    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()>;
 
     /// Posts a read of a peer's memory; it ends as a [`Completion::Sent`].
     ///

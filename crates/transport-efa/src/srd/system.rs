@@ -195,11 +195,11 @@ impl QueuePair for Queue {
         Ok(number)
     }
 
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment) -> Result<()> {
+    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()> {
         let (peer, segment) = (self.peer(to)?, [piece(from)]);
         let mut requests = self.qp.requests();
         // SAFETY: the caller's promise.
-        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), None) };
+        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), data) };
         sent.and_then(|()| requests.submit()).map_err(|error| failed(&error))
     }
 
@@ -259,7 +259,7 @@ fn completion(entry: &EfaCompletion) -> Completion {
                     let (id, data) = ((!entry.unsolicited).then_some(id), entry.immediate.unwrap_or(0));
                     Completion::Written { id, len, data, from }
                 }
-                _ => Completion::Received { id, len, from },
+                _ => Completion::Received { id, len, data: entry.immediate, from },
             }
         }
         _ => Completion::Sent { id, status: status(entry, done) },

@@ -1,0 +1,156 @@
+//! Fabric `efa-direct`: one operation is one request of the device, and nothing is added to it. Messages have no headers and no order, and are of one packet;
+//! reads and writes are the device's, by its own keys. The protocol is the device's, so any program that speaks it is a peer.
+
+use std::collections::VecDeque;
+
+use ofi_api::{Errno, Error, OpFlags, Result};
+use ofi_core::copy;
+use ofi_core::transport::{Arrived, Delivery, Host, OutMessage, OutRma, Peer, Posted, RxName};
+
+use crate::Efa;
+use crate::adapter::{Mark, Packet};
+use crate::lane::{Common, Lane, Op};
+
+/// What the fabric has none of.
+pub fn refused(what: &str) -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        "an operation over fabric efa-direct",
+        "a message, or a read or write of remote memory",
+        what,
+        "open an info of fabric efa",
+    )
+}
+
+/// Why the device cannot do an access in one request.
+pub fn unfit(common: &Common, out: &OutRma<'_>) -> Error {
+    let longest = common.rdma.longest;
+    Error::wanted(
+        Errno::EINVAL,
+        "an access over fabric efa-direct",
+        format!(
+            "1 to {longest} bytes of one piece at either end (injected: {}), under a key of 32 bits",
+            common.adapter.mtu
+        ),
+        format!("{} bytes, {} and {} pieces", out.len, out.pieces.len(), out.remote.len()),
+        "split it, or open an info of fabric efa",
+    )
+}
+
+impl Lane {
+    /// Sends a message in one request.
+    pub fn send_direct<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        let (peer, len, most) = (out.peer, out.len, common.adapter.mtu);
+        if out.tagged {
+            return Err(refused("a tagged message"));
+        }
+        if len > most {
+            let advice = "send less, or open an info of fabric efa";
+            return Err(Error::wanted(
+                Errno::EMSGSIZE,
+                "a message over fabric efa-direct",
+                format!("{most} bytes at most"),
+                len.to_string(),
+                advice,
+            ));
+        }
+        if !self.is_free() {
+            return Err(Error::AGAIN);
+        }
+        let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+        // SAFETY: the pieces are lent, and a slot has room for a packet.
+        unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };
+        let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
+            && !out.flags.contains(OpFlags::TRANSMIT_COMPLETE);
+        let mark = if detached && self.dead.is_none() {
+            self.detached += 1;
+            Mark::Detached
+        } else {
+            self.outstanding += 1;
+            Mark::Op(host.open(peer, out.ticket, Op::packed(false)))
+        };
+        common.counts.eager += 1;
+        // The device carries 32 bits, as the domain says (`cq_data_size`).
+        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);
+        self.post(common, Packet { peer, slot, len, data, mark });
+        Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
+    }
+}
+
+/// Bytes that may be held, past which receives are not posted again: senders are then told by the device that this end is not ready.
+const MOST: usize = 1 << 20;
+
+/// Messages that the core has no room for, in the order in which they came.
+#[derive(Default)]
+pub struct Held {
+    messages: VecDeque<(Peer, Box<[u8]>, Option<u32>)>,
+    bytes: usize,
+    /// Receives that are not posted again.
+    slots: Vec<u32>,
+}
+
+impl Held {
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Hands a message to the core, or keeps it.
+    pub fn take<H: Host<Efa>>(
+        &mut self,
+        host: &mut H,
+        common: &mut Common,
+        peer: Peer,
+        bytes: &[u8],
+        data: Option<u32>,
+    ) {
+        if !self.is_empty() || deliver(host, peer, bytes, data) == Delivery::Stopped {
+            common.counts.stalls += 1;
+            self.bytes += bytes.len();
+            self.messages.push_back((peer, bytes.into(), data));
+        }
+    }
+
+    /// A receive may be posted again, now or when there is room.
+    pub fn give_back(&mut self, common: &mut Common, slot: u32) {
+        match self.bytes > MOST {
+            true => self.slots.push(slot),
+            false => common.adapter.receive(slot),
+        }
+    }
+
+    /// Offers what is held again.
+    pub fn offer<H: Host<Efa>>(&mut self, host: &mut H, common: &mut Common) {
+        while let Some((peer, bytes, data)) = self.messages.front()
+            && host.hungry()
+            && deliver(host, *peer, bytes, *data) != Delivery::Stopped
+        {
+            self.bytes -= bytes.len();
+            self.messages.pop_front();
+        }
+        if self.bytes <= MOST {
+            for slot in self.slots.drain(..) {
+                common.adapter.receive(slot);
+            }
+        }
+    }
+}
+
+fn deliver<H: Host<Efa>>(host: &mut H, peer: Peer, bytes: &[u8], data: Option<u32>) -> Delivery {
+    let arrived = Arrived {
+        peer,
+        rx: RxName::ANY,
+        tagged: false,
+        has_data: data.is_some(),
+        tag: 0,
+        data: data.unwrap_or(0).into(),
+        len: bytes.len(),
+    };
+    // SAFETY: the bytes are readable during the call.
+    unsafe { host.deliver(&arrived, bytes.as_ptr()) }
+}

@@ -1,0 +1,133 @@
+//! Fabric `efa-direct`: one operation is one request (`transport-efa/direct.rs`).
+
+use testkit::prelude::*;
+
+use super::EfaPair;
+use super::native::{alone, cost, on_own_device};
+
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+const MODES: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED).union(MrMode::LOCAL);
+
+/// What C's programs ask for that get this fabric.
+fn hints(caps: Caps) -> Hints {
+    let kit: &dyn Kit = &EfaPair;
+    on_own_device(kit.hints()).caps(caps).mode(Mode::CONTEXT2).mr_mode(MODES)
+}
+
+fn pair(caps: Caps) -> Pair {
+    let kit: &dyn Kit = &EfaPair;
+    let side = || kit.opening_for(hints(caps)).open();
+    let pair = Pair::of(side(), side());
+    assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
+    pair
+}
+
+#[test]
+fn programs_get_the_fabric_that_c_s_provider_gives_them() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let first = |hints: &Hints| kit.info(hints).fabric_attr.name;
+    let plain = hints(Caps::MSG);
+    assert_eq!(first(&plain), "efa-direct");
+    assert_eq!(kit.info(&plain).ep_attr.max_msg_size, 8760);
+    assert_eq!(kit.info(&hints(Caps::MSG | Caps::RMA)).ep_attr.max_msg_size, 1 << 30);
+    let names: Vec<_> = kit.getinfo(&plain).unwrap().into_iter().map(|info| info.fabric_attr.name).collect();
+    assert_eq!(names, ["efa-direct", "efa"]);
+    for other in [
+        hints(Caps::MSG | Caps::TAGGED),
+        hints(Caps::MSG | Caps::ATOMIC),
+        hints(Caps::MSG | Caps::DIRECTED_RECV),
+        hints(Caps::MSG).mode(Mode::empty()),
+        hints(Caps::MSG).mr_mode(MODES - MrMode::LOCAL),
+        hints(Caps::MSG).msg_order(MsgOrder::SAS),
+    ] {
+        assert_eq!(first(&other), "efa");
+    }
+}
+
+#[test]
+fn a_message_is_one_request_with_its_data_and_nothing_more() {
+    let _alone = alone();
+    let pair = pair(Caps::MSG | Caps::SOURCE);
+    for len in [0, 1, 32, 33, 8760] {
+        let (from, into) = (Memory::patterned(len, 3), Memory::new(8760));
+        pair.post(|| pair.b.receive(&into).context(1).post());
+        let cost = cost(&pair.a, || {
+            pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(7).send());
+            let (entry, source) = pair.done_from(&pair.b);
+            assert_eq!((entry.len, entry.data, source), (len, 7, pair.to_a));
+            pair.done(&pair.a);
+        });
+        assert_eq!(cost, [0, 0, 1], "{len} bytes");
+        into.check(len, 3);
+    }
+    let long = Memory::new(8761);
+    assert_eq!(pair.a.out(pair.to_b, &long).context(2).send().unwrap_err().errno(), Errno::EMSGSIZE);
+    assert_eq!(pair.b.statistic("efa_sent"), 0, "nobody was greeted");
+}
+
+#[test]
+fn accesses_are_the_device_s_and_it_refuses_them_alone() {
+    let _alone = alone();
+    let pair = pair(Caps::MSG | Caps::RMA);
+    for len in [1, 8760, 65_536, 2 << 20] {
+        let memory = Memory::new(len);
+        let region = pair.b.register(&memory, RIGHTS).unwrap();
+        let (from, back) = (Memory::patterned(len, 7), Memory::new(len));
+        let write = cost(&pair.a, || {
+            pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(9).write(&[remote(&region)]));
+            let told = pair.done(&pair.b);
+            assert_eq!((told.data, told.len), (9, len));
+            pair.done(&pair.a);
+        });
+        assert_eq!(write, [1, 0, 0], "{len} bytes");
+        memory.check(len, 7);
+        let read = cost(&pair.a, || {
+            pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&[remote(&region)]));
+            pair.done(&pair.a);
+        });
+        assert_eq!(read, [0, 1, 0], "{len} bytes");
+        back.check(len, 7);
+        let beyond = RemotePiece { addr: remote(&region).addr + 1, ..remote(&region) };
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[beyond]));
+        assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
+        let strange = RemotePiece { key: 1 << 40, ..remote(&region) };
+        let refused = pair.a.out(pair.to_b, &from).context(2).write(&[strange]).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EINVAL);
+    }
+}
+
+#[test]
+fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
+    let _alone = alone();
+    let pair = pair(Caps::MSG);
+    let count = 3000;
+    let from = Memory::patterned(512, 1);
+    let mut ended = 0;
+    let mut sent = 0;
+    let mut received = 0;
+    let into = Memory::new(512);
+    let end = Instant::now() + Duration::from_secs(30);
+    while received < count {
+        assert!(Instant::now() < end, "{received} of {count}, {sent} sent\n{}", pair.b.report());
+        if sent < count && pair.a.out(pair.to_b, &from).context(2).send().is_ok() {
+            sent += 1;
+        }
+        pair.poll();
+        while pair.a.next().is_some_and(|event| event.done().op_context.0 == 2) {
+            ended += 1;
+        }
+        // The receiver begins when a third is sent.
+        if sent > count / 3 && pair.b.pending() == 0 {
+            let _ = pair.b.receive(&into).context(1).post();
+        }
+        while let Some(event) = pair.b.next() {
+            assert_eq!(event.done().len, 512);
+            received += 1;
+        }
+    }
+    while ended < count {
+        pair.done(&pair.a);
+        ended += 1;
+    }
+}

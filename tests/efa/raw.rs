@@ -1,0 +1,271 @@
+//! An endpoint and a peer that is written out packet by packet: what C libfabric sends and this library does not, and what nobody should send.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use testkit::prelude::*;
+use testkit::srd::Handle;
+use transport_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
+use transport_efa::wire::{
+    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
+};
+
+use super::EfaPair;
+use super::native::{DEVICE, alone, on_own_device};
+
+/// Receives of the peer.
+const RECEIVES: usize = 64;
+const MTU: usize = 8760;
+
+/// A peer on the device's own interface. What it lends the device stays to the end of the process.
+struct Raw {
+    qp: Box<dyn QueuePair>,
+    address: RawAddress,
+    to: To,
+    slots: &'static mut [[u8; MTU]],
+    came: VecDeque<Completion>,
+    packets: VecDeque<Vec<u8>>,
+}
+
+impl Raw {
+    /// One that has said what it can do.
+    fn to(side: &Side, features: &[usize]) -> Self {
+        let mut raw = Self::silent(side);
+        let features = Features::of(features);
+        raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
+        raw
+    }
+
+    fn silent(side: &Side) -> Self {
+        let device = Handle(Arc::clone(&DEVICE));
+        let mut qp = device.open(64, RECEIVES).unwrap();
+        let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
+        let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
+        let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };
+        let slots = Box::leak(vec![[0; MTU]; RECEIVES].into_boxed_slice());
+        for (id, slot) in slots.iter_mut().enumerate() {
+            let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+            // SAFETY: the slot is looked at when its receive has ended.
+            unsafe { qp.receive(id as u64, into) }.unwrap();
+        }
+        Self { qp, address, to, slots, came: VecDeque::new(), packets: VecDeque::new() }
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) {
+        self.send_as(Origin::Address(self.address), packet);
+    }
+
+    fn send_as(&mut self, origin: Origin, packet: &Packet<'_>) {
+        self.send_bytes(&packet.to_vec(origin));
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) {
+        let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
+        let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
+        // SAFETY: the bytes stay.
+        unsafe { self.qp.send(0, self.to, from, None) }.unwrap();
+    }
+
+    /// The next packet that `which` wants.
+    fn next(&mut self, side: &Side, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
+        wait::drive(&[side], what, || {
+            self.qp.poll(&mut self.came).unwrap();
+            while let Some(came) = self.came.pop_front() {
+                if let Completion::Received { id, len, .. } = came {
+                    let slot = &mut self.slots[id as usize];
+                    self.packets.push_back(slot[..len].to_vec());
+                    let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+                    // SAFETY: what came was copied.
+                    unsafe { self.qp.receive(id, into) }.unwrap();
+                }
+            }
+            let at = self.packets.iter().position(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))?;
+            self.packets.remove(at)
+        })
+    }
+}
+
+fn side() -> Side {
+    let kit: &dyn Kit = &EfaPair;
+    kit.opening().hints(on_own_device).open()
+}
+
+fn message(msg_id: u32, send_id: u32, form: Form<'_>) -> Packet<'_> {
+    let own = Own::default();
+    Packet::Message(Message { msg_id, tag: None, data: None, confirm: false, send_id, own, form })
+}
+
+/// Registered bytes that a peer may read.
+fn lent(len: usize) -> (&'static [u8], Box<dyn Region>, Iovs) {
+    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    let bytes = Box::leak(bytes.into_boxed_slice());
+    let device = Handle(Arc::clone(&DEVICE));
+    // SAFETY: the bytes stay, and nothing writes to them.
+    let region = unsafe { device.register(bytes.as_mut_ptr(), len, Access::RemoteRead) }.unwrap();
+    let iov =
+        Iov { addr: bytes.as_ptr().expose_provenance() as u64, len: len as u64, key: region.rkey().into() };
+    (bytes, region, Iovs::new([iov]).unwrap())
+}
+
+const C: &[usize] = &[
+    Features::RDMA_READ,
+    Features::DELIVERY_COMPLETE,
+    Features::CONNID,
+    Features::RUNT,
+    Features::READ_NACK,
+];
+
+#[test]
+fn a_runt_read_message_comes_in_packets_and_its_rest_is_read() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&side, C);
+    let (bytes, _region, from) = lent(5000);
+    let into = Memory::new(5000);
+    side.receive(&into).context(1).post().unwrap();
+    for (offset, payload) in [(100, &bytes[100..300]), (0, &bytes[..100])] {
+        let form = Form::RuntRead { len: 5000, offset, runt: 300, from, payload };
+        raw.send(&message(0, 77, form));
+    }
+    let ended = raw.next(&side, "an end of read", |packet| {
+        matches!(packet, Packet::Control(Control::EndOfRead { send_id: 77, .. }))
+    });
+    assert_eq!(ended.len(), 16);
+    assert_eq!(side.next_of(1).unwrap().done().len, 5000);
+    assert_eq!(into.bytes(), bytes);
+    assert_eq!(side.statistic("efa_native_reads"), 1);
+}
+
+#[test]
+fn what_cannot_be_read_of_c_s_is_asked_for_and_put_behind_what_came() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&side, C);
+    let (bytes, _region, from) = lent(5000);
+    let into = Memory::new(5000);
+    side.receive(&into).context(1).post().unwrap();
+    DEVICE.refuse_local(true);
+    raw.send(&message(
+        0,
+        77,
+        Form::RuntRead { len: 5000, offset: 0, runt: 300, from, payload: &bytes[..300] },
+    ));
+    raw.next(&side, "a refusal to read", |packet| {
+        matches!(packet, Packet::Control(Control::ReadNack { send_id: 77, .. }))
+    });
+    DEVICE.refuse_local(false);
+    raw.send(&message(0, 78, Form::LongCts { len: 5000, credits: 8, payload: &[], nacked: true }));
+    let cts = raw.next(&side, "a clearance", |packet| {
+        matches!(packet, Packet::Control(Control::Cts { send_id: 78, len: 4700, .. }))
+    });
+    let Ok((_, Packet::Control(Control::Cts { recv_id, .. }))) = parse(&cts) else { unreachable!() };
+    raw.send(&Packet::Control(Control::Data { recv_id, offset: 300, payload: &bytes[300..] }));
+    let end = wait::drive(&[&side], "the message", || side.next_of(1)).done();
+    assert_eq!((end.len, into.bytes()), (5000, bytes.to_vec()));
+    // The same again is of nothing that is known.
+    raw.send(&message(0, 78, Form::LongCts { len: 5000, credits: 8, payload: &[], nacked: true }));
+    let stale = side.statistic("efa_stale");
+    wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
+}
+
+#[test]
+fn memory_that_a_peer_names_and_has_not_is_not_read() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&side, C);
+    let into = Memory::new(5000);
+    for (msg_id, iov) in [
+        Iov { addr: 0, len: 5000, key: 1 << 23 },
+        Iov { addr: u64::MAX - 10, len: 5000, key: 1 },
+        Iov { addr: 0x1000, len: 5000, key: 1 << 40 },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        side.receive(&into).context(1).post().unwrap();
+        let from = Iovs::new([iov]).unwrap();
+        raw.send(&message(msg_id as u32, 5, Form::LongRead { len: 5000, from }));
+        raw.next(&side, "a refusal to read", |packet| {
+            matches!(packet, Packet::Control(Control::ReadNack { send_id: 5, .. }))
+        });
+    }
+    assert_eq!(into.bytes(), [0; 5000]);
+}
+
+#[test]
+fn what_breaks_the_protocol_is_counted_and_disturbs_nobody_else() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let pair = kit.pair_with(|opening| opening.hints(on_own_device));
+    pair.warm_up();
+    let mut raw = Raw::silent(&pair.b);
+    let good = message(0, 0, Form::Eager { payload: b"x" }).to_vec(Origin::Address(raw.address));
+    for version in [3, 5] {
+        let mut other = good.clone();
+        other[1] = version;
+        raw.send_bytes(&other);
+    }
+    let mut seed = 1u64;
+    let mut draw = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize
+    };
+    for _ in 0..2000 {
+        let mut bytes: Vec<u8> = (0..draw() % 200).map(|_| draw() as u8).collect();
+        if let [kind, version, ..] = &mut bytes[..] {
+            (*kind, *version) = (draw() as u8, 4);
+        }
+        raw.send_bytes(&bytes);
+        pair.poll();
+    }
+    // Each kind of word about operations that are nobody's.
+    for (send_id, recv_id) in [(0, 0), (1, 1), (u32::MAX, u32::MAX), (1 << 20, 1 << 20)] {
+        for control in [
+            Control::EndOfRead { send_id, recv_id },
+            Control::ReadNack { send_id, recv_id },
+            Control::Cts { send_id, recv_id, len: u64::MAX, read: false },
+            Control::Data { recv_id, offset: u64::MAX, payload: b"payload" },
+            Control::Receipt { send_id, msg_id: recv_id },
+        ] {
+            raw.send(&Packet::Control(control));
+        }
+    }
+    let counted =
+        || (pair.b.statistic("efa_version") >= 2 && pair.b.statistic("efa_malformed") > 0).then_some(());
+    pair.drive("all of it", counted);
+    pair.warm_up();
+    for _ in 0..64 {
+        pair.warm_up();
+    }
+    let (memory, from) = (Memory::new(65_536), Memory::patterned(65_536, 8));
+    let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(65_536, 8);
+}
+
+#[test]
+fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::silent(&side);
+    // The first has the number no more: what is sent to it under its key finds nobody.
+    let second = raw.address;
+    let first = RawAddress { connid: second.connid ^ 1, ..second };
+    let into = Memory::new(16);
+    for (msg_id, address) in [(0, first), (0, second)] {
+        side.receive(&into).context(1).post().unwrap();
+        raw.send_as(Origin::Address(address), &message(msg_id, 0, Form::Eager { payload: b"hello" }));
+        assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
+    }
+    // Word of the one that is gone is dropped, under its address and under its id.
+    let stale = side.statistic("efa_stale");
+    for origin in [Origin::Address(first), Origin::Connid(first.connid)] {
+        raw.send_as(origin, &message(1, 0, Form::Eager { payload: b"ghost" }));
+    }
+    wait::drive(&[&side], "two stale packets", || (side.statistic("efa_stale") >= stale + 2).then_some(()));
+    side.receive(&into).context(1).post().unwrap();
+    raw.send_as(Origin::Connid(second.connid), &message(1, 0, Form::Eager { payload: b"alive" }));
+    assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
+    assert_eq!(&into.bytes()[..5], b"alive");
+}
