@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    Address, EpType, EqAttr, Errno, Error, Event, EventKind, EventQueue, Fabric, FiAddr, GetinfoFlags, Hints,
-    Info, PassiveEndpoint, Result, WaitObj,
+    Address, Caps, EpType, EqAttr, Errno, Error, Event, EventKind, EventQueue, Fabric, FiAddr, GetinfoFlags,
+    Hints, Info, PassiveEndpoint, Result, WaitObj,
 };
 
 use crate::buffer::Buffer;
@@ -123,7 +123,8 @@ impl Listener {
     }
 
     fn open_as(hints: &Hints, node: Option<&str>, service: Option<&str>) -> Result<Self> {
-        let domain = Domain::<Safe>::open_as(&connected(hints), node, service, GetinfoFlags::SOURCE)?;
+        let domain =
+            Domain::<Safe>::open_as(&connected(hints), Caps::empty(), (node, service), GetinfoFlags::SOURCE)?;
         let fabric = domain.opened().fabric();
         let (pep, eq) = (fabric.open_passive(domain.info())?, open_eq(fabric)?);
         pep.bind_eq(&eq)?;

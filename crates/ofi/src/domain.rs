@@ -55,7 +55,7 @@ impl Domain<Safe> {
     /// # Errors
     /// Those of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints) -> Result<Self> {
-        Self::open_as(hints, None, None, GetinfoFlags::empty())
+        Self::open_as(hints, Caps::empty(), (None, None), GetinfoFlags::empty())
     }
 }
 
@@ -65,18 +65,23 @@ impl Domain<Completion> {
     /// # Errors
     /// As `open`.
     pub fn open_completion(hints: &Hints) -> Result<Self> {
-        Self::open_as(hints, None, None, GetinfoFlags::empty())
+        Self::open_as(hints, Caps::empty(), (None, None), GetinfoFlags::empty())
     }
 }
 
 impl<L: Level> Domain<L> {
+    /// `extra` is needed beside what the hints ask for.
     pub(crate) fn open_as(
         hints: &Hints,
-        node: Option<&str>,
-        service: Option<&str>,
+        extra: Caps,
+        (node, service): (Option<&str>, Option<&str>),
         flags: GetinfoFlags,
     ) -> Result<Self> {
         let mut hints = hints.clone();
+        if !hints.info.caps.is_empty() {
+            hints.info.caps |= extra;
+        }
+        let unasked = UNASKED - extra;
         let wanted = &mut hints.info;
         if wanted.ep_attr.ep_type == EpType::Unspec {
             wanted.ep_attr.ep_type = EpType::Rdm;
@@ -89,8 +94,8 @@ impl<L: Level> Domain<L> {
             infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))
         };
         let mut info = first(&hints)?;
-        if hints.info.caps.is_empty() && info.caps.intersects(UNASKED) {
-            hints.info.caps = info.caps - UNASKED;
+        if hints.info.caps.is_empty() && info.caps.intersects(unasked) {
+            hints.info.caps = info.caps - unasked;
             info = first(&hints.provider(info.fabric_attr.prov_name))?;
         }
         Self::of_info(info)

@@ -10,6 +10,7 @@ mod safe {
     pub mod messages;
     pub mod multi;
     pub mod remote_memory;
+    pub mod senders;
     pub mod shared;
     pub mod support;
     pub mod tagged;

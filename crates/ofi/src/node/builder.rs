@@ -13,6 +13,7 @@ use ofi_core::lock::Lock;
 
 use super::Node;
 use super::collective::Joins;
+use super::senders::Senders;
 use crate::asynchronous::AsyncNode;
 use crate::domain::{Domain, Opened};
 use crate::operations::Operations;
@@ -40,6 +41,7 @@ pub struct NodeBuilder<L: Level> {
     cq_size: usize,
     av_count: usize,
     rx_ctx_bits: u32,
+    senders: Option<usize>,
     shared_receive: Option<Arc<Shared>>,
     shared_transmit: Option<Arc<dyn ofi_api::SharedTransmit>>,
     _level: PhantomData<fn() -> L>,
@@ -66,6 +68,7 @@ impl<L: Level> NodeBuilder<L> {
             cq_size: 0,
             av_count: 0,
             rx_ctx_bits: 0,
+            senders: None,
             shared_receive: None,
             shared_transmit: None,
             _level: PhantomData,
@@ -114,6 +117,28 @@ impl<L: Level> NodeBuilder<L> {
         Self { rx_ctx_bits, ..self }
     }
 
+    /// Inserts senders that nobody inserted when a message of theirs arrives, so that a server can answer them:
+    /// [`Completion::source`](crate::Completion::source) is there for them too. At most `limit` peers are in the address vector by
+    /// this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with `FI_EADDRNOTAVAIL`, and the sender's
+    /// address is its [`err_data`](crate::OpError::err_data).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ofi::{Hints, Node};
+    ///
+    /// let hints = Hints::new().provider("shm");
+    /// let server = Node::builder().hints(hints.clone()).insert_senders(100).open()?;
+    /// let client = Node::open(&hints)?;
+    /// server.recv(vec![0; 64])?;
+    /// client.inject(b"question", client.insert(&server.name()?)?)?;
+    /// let question = server.wait(Duration::from_secs(5))?.expect("within five seconds").into_result()?;
+    /// server.inject(b"answer", question.source.expect("inserted"))?;
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    pub fn insert_senders(self, limit: usize) -> Self {
+        Self { senders: Some(limit), ..self }
+    }
+
     /// Has messages received by the receives of `context`, in its domain, instead of receives of the node's own.
     pub fn shared_receive(self, context: &SharedReceive<L>) -> Self {
         let domain = self.domain.or_else(|| Some(context.domain().clone()));
@@ -154,7 +179,10 @@ impl<L: Level> NodeBuilder<L> {
     fn domain(&self, hints: &Hints) -> Result<Domain<L>> {
         match &self.domain {
             Some(domain) => Ok(domain.clone()),
-            None => Domain::open_as(hints, self.node.as_deref(), self.service.as_deref(), self.flags),
+            None => {
+                let extra = if self.senders.is_some() { Senders::NEEDS } else { Caps::empty() };
+                Domain::open_as(hints, extra, (self.node.as_deref(), self.service.as_deref()), self.flags)
+            }
         }
     }
 
@@ -214,7 +242,7 @@ impl<L: Level> NodeBuilder<L> {
             None
         };
         let shared = self.shared_receive.as_ref().map(|context| context.member(&cq));
-        Ok(Node { joins, shared, ..self.node(domain, (endpoint, None), cq, vector) })
+        Ok(Node { joins, shared, ..self.node(domain, (endpoint, None), cq, vector)? })
     }
 
     /// A node of these parts: an endpoint, and what its receives are posted to if that is another.
@@ -224,13 +252,15 @@ impl<L: Level> NodeBuilder<L> {
         (endpoint, receiver): (Arc<dyn Endpoint>, Option<Arc<dyn Endpoint>>),
         cq: Arc<dyn CompletionQueue>,
         vector: Vector,
-    ) -> Node<L> {
-        Node {
+    ) -> Result<Node<L>> {
+        let senders = self.senders.map(|limit| Senders::new(limit, &domain.opened().info)).transpose()?;
+        Ok(Node {
             shared: None,
             endpoint,
             receiver,
             cq,
             av: vector.raw,
+            senders,
             rx_ctx_bits: vector.rx_ctx_bits,
             joins: None,
             reading: Lock::new(()),
@@ -239,7 +269,7 @@ impl<L: Level> NodeBuilder<L> {
             yields: self.wait_obj == WaitObj::Yield,
             signaled: AtomicBool::new(false),
             _level: PhantomData,
-        }
+        })
     }
 }
 
@@ -287,7 +317,7 @@ impl<L: Level> NodeBuilder<L> {
             rx.bind_cq(&cq, BindFlags::RECV)?;
             tx.enable()?;
             rx.enable()?;
-            Ok(self.node(domain.clone(), (tx, Some(rx)), cq, vector.clone()))
+            self.node(domain.clone(), (tx, Some(rx)), cq, vector.clone())
         });
         let nodes = nodes.collect::<Result<_>>()?;
         hub.enable()?;

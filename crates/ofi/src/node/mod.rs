@@ -11,6 +11,7 @@ mod post;
 mod queue;
 mod receiving;
 mod rma;
+mod senders;
 mod tagged;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use ofi_core::lock::Lock;
 pub use builder::NodeBuilder;
 pub use collective::Group;
 pub(crate) use post::Desk;
+use senders::Senders;
 
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
@@ -113,6 +115,8 @@ pub struct Node<L: Level = Safe> {
     receiver: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
+    /// Who of those that nobody inserted is inserted when a message arrives.
+    senders: Option<Senders>,
     /// The bits of a peer's number that name one of its receive contexts.
     rx_ctx_bits: u32,
     /// There with `FI_COLLECTIVE`.
@@ -205,7 +209,11 @@ impl<L: Level> Node<L> {
     /// `FI_EINVAL` if it is not there.
     #[doc(alias = "fi_av_remove")]
     pub fn remove(&self, address: FiAddr) -> Result<()> {
-        self.av.remove(&[address])
+        self.av.remove(&[address])?;
+        if let Some(senders) = &self.senders {
+            senders.removed(address);
+        }
+        Ok(())
     }
 
     /// The address of a number (`fi_av_lookup`).

@@ -4,10 +4,11 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ofi_api::{CompletionFlags, CqBuffer, CqTaggedEntry, Errno, FiAddr, Result};
+use ofi_api::{CompletionFlags, CqBuffer, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Result};
 
 use super::Node;
 use crate::completion::Completion;
+use crate::operations::Operations;
 use crate::shared::Membership;
 use crate::threading::Level;
 
@@ -53,12 +54,7 @@ impl<L: Level> Node<L> {
             Ok(count) => {
                 let mut operations = self.operations.lock();
                 for (entry, source) in entries[..count].iter().zip(sources) {
-                    match &self.shared {
-                        Some(shared) if entry.flags.contains(CompletionFlags::RECV) => {
-                            shared.complete(entry, source).into_iter().for_each(&mut take);
-                        }
-                        _ => operations.complete(entry, source).into_iter().for_each(&mut take),
-                    }
+                    self.complete(&mut operations, entry, source).into_iter().for_each(&mut take);
                 }
                 Ok(count)
             }
@@ -70,15 +66,39 @@ impl<L: Level> Node<L> {
             }
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
-                let text = |number| self.cq.error_text(number);
-                let failed = match &self.shared {
-                    Some(shared) if error.flags.contains(CompletionFlags::RECV) => shared.fail(error, text),
-                    _ => self.operations.lock().fail(error, text),
+                let admitted = self.senders.as_ref().and_then(|senders| senders.admit(&error, &*self.av));
+                let ended = match admitted {
+                    Some((entry, source)) => self.complete(&mut self.operations.lock(), &entry, source),
+                    None => self.fail(error),
                 };
-                failed.into_iter().for_each(take);
+                ended.into_iter().for_each(take);
                 Ok(1)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// The completion behind an entry: the node's, or its shared context's.
+    #[inline]
+    fn complete(
+        &self,
+        operations: &mut Operations,
+        entry: &CqTaggedEntry,
+        source: FiAddr,
+    ) -> Option<Completion> {
+        match &self.shared {
+            Some(shared) if entry.flags.contains(CompletionFlags::RECV) => shared.complete(entry, source),
+            _ => operations.complete(entry, source),
+        }
+    }
+
+    /// The completion behind an error.
+    #[cold]
+    fn fail(&self, error: CqErrorEntry) -> Option<Completion> {
+        let text = |number| self.cq.error_text(number);
+        match &self.shared {
+            Some(shared) if error.flags.contains(CompletionFlags::RECV) => shared.fail(error, text),
+            _ => self.operations.lock().fail(error, text),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use ofi::{AsyncNode, Errno, FiOp, MrAccess, RecvMsg, RmaMsg, SendMsg};
+use ofi::{AsyncNode, Errno, FiOp, MrAccess, Node, RecvMsg, RmaMsg, SendMsg};
 
 use super::support::{all, both, hints, pair, park_on, pattern, poll_once};
 
@@ -21,6 +21,21 @@ fn messages_of_all_sizes_come_back_with_their_buffers() {
             assert!(received.bytes() == pattern(len) && received.buffer.len() == len + 3);
             assert_eq!(received.source, Some(pair.to_a));
         }
+    });
+}
+
+#[test]
+fn a_stranger_is_answered() {
+    let server = Node::builder().hints(hints()).insert_senders(1).open_async().unwrap();
+    let client = AsyncNode::open(&hints()).unwrap();
+    let to_server = client.insert(&server.name().unwrap()).unwrap();
+    park_on(async {
+        let (sent, asked) = both(client.send(pattern(9), to_server), server.recv(vec![0; 9])).await;
+        assert_eq!(sent.unwrap().len, 9);
+        let asked = asked.unwrap();
+        let answer = server.send(asked.buffer, asked.source.expect("inserted"));
+        let (_, answered) = both(answer, client.recv(vec![0; 9])).await;
+        assert_eq!(answered.unwrap().buffer, pattern(9));
     });
 }
 

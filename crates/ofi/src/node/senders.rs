@@ -1,0 +1,74 @@
+//! Senders that nobody inserted: a message of one brings its address along (`FI_SOURCE_ERR`), and the node inserts it.
+
+use std::collections::HashSet;
+
+use ofi_api::{
+    AddrFormat, Address, AddressVector, Caps, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, Error,
+    FiAddr, Info, Result,
+};
+use ofi_core::lock::Lock;
+
+/// What [`NodeBuilder::insert_senders`](super::NodeBuilder::insert_senders) asked for.
+pub(crate) struct Senders {
+    limit: usize,
+    format: AddrFormat,
+    /// Those that were inserted here, and not removed since.
+    inserted: Lock<HashSet<FiAddr>>,
+}
+
+impl Senders {
+    /// The capability that has addresses of strangers reported.
+    pub const NEEDS: Caps = Caps::SOURCE_ERR;
+
+    pub fn new(limit: usize, info: &Info) -> Result<Self> {
+        if !info.caps.contains(Self::NEEDS) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "NodeBuilder::insert_senders",
+                "a domain with FI_SOURCE_ERR",
+                format!("[ {} ]", info.caps),
+                "open the node by hints, or the domain with Caps::SOURCE_ERR",
+            ));
+        }
+        Ok(Self { limit, format: info.addr_format, inserted: Lock::new(HashSet::new()) })
+    }
+
+    /// The completion behind an error that only says that the sender is unknown, now that it is inserted. `None` for other errors,
+    /// and beyond the limit.
+    #[cold]
+    pub fn admit(&self, error: &CqErrorEntry, vector: &dyn AddressVector) -> Option<(CqTaggedEntry, FiAddr)> {
+        let received = error.flags.contains(CompletionFlags::RECV);
+        if error.err != Errno::EADDRNOTAVAIL || !received || error.err_data.is_empty() {
+            return None;
+        }
+        let source = self.number(&Address::new(self.format, &error.err_data), vector)?;
+        let entry = CqTaggedEntry {
+            op_context: error.op_context,
+            flags: error.flags,
+            len: error.len,
+            buf: std::ptr::without_provenance_mut(error.buf), // only a number: see the field
+            data: error.data,
+            tag: error.tag,
+        };
+        Some((entry, source))
+    }
+
+    /// The number of a sender, which may have been inserted since its message arrived.
+    fn number(&self, address: &Address, vector: &dyn AddressVector) -> Option<FiAddr> {
+        if let Some(known) = vector.reverse_lookup(address) {
+            return Some(known);
+        }
+        let mut inserted = self.inserted.lock();
+        if inserted.len() >= self.limit {
+            return None;
+        }
+        let number = vector.insert(std::slice::from_ref(address)).pop()?.ok()?;
+        inserted.insert(number);
+        Some(number)
+    }
+
+    /// Makes room: the program has removed the peer.
+    pub fn removed(&self, number: FiAddr) {
+        self.inserted.lock().remove(&number);
+    }
+}

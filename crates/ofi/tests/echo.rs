@@ -1,0 +1,37 @@
+//! The echo server and its clients, as processes.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// The example, which `cargo test` builds beside the tests.
+fn example() -> Command {
+    let tests = std::env::current_exe().expect("this program");
+    let built = tests.ancestors().nth(2).expect("the build folder").join("examples/echo");
+    assert!(built.exists(), "{}: not there (cargo build -p ofi --examples)", built.display());
+    Command::new(built)
+}
+
+/// A server that does not outlive the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn clients_that_nobody_inserted_get_their_messages_back() {
+    let process =
+        example().args(["server", "127.0.0.1", "0"]).stdout(Stdio::piped()).spawn().expect("the server");
+    let mut server = Server(process);
+    let mut lines = BufReader::new(server.0.stdout.take().expect("its output")).lines();
+    let listening = lines.next().expect("a line").expect("text");
+    let port = listening.strip_prefix("listening at fi_sockaddr_in://127.0.0.1:").expect("an address");
+    for _ in 0..3 {
+        let client = example().args(["client", "127.0.0.1", port]).output().expect("a client");
+        assert!(client.status.success(), "{client:?}");
+        assert_eq!(client.stdout, b"hello, echo\n");
+    }
+}
