@@ -357,7 +357,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As there.
-    pub fn trecv_multi(
+    pub fn recv_multi_tagged(
         &self,
         buffer: MultiRecvBuffer,
         tag: u64,

@@ -84,6 +84,7 @@ impl<'a, L: Level> MultiRecv<'a, L> {
 
     /// Asks that it end (`fi_cancel`): the messages that came before are given, then the buffer, with `FI_ECANCELED`. A message
     /// that is half in is given too, and the buffer with the last such.
+    #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
         super::operation::cancel(self.node, self.id);
     }
@@ -128,9 +129,9 @@ impl<L: Level> AsyncNode<L> {
         MultiRecv { node: self, id, over: false }
     }
 
-    /// Receives one tagged message after the other into one buffer, as [`Node::trecv_multi`].
-    pub fn trecv_multi(&self, buffer: MultiRecvBuffer, tag: u64, ignore: u64) -> MultiRecv<'_, L> {
-        let post = move |node: &Node<L>, buffer| node.trecv_multi(buffer, tag, ignore);
+    /// Receives one tagged message after the other into one buffer, as [`Node::recv_multi_tagged`].
+    pub fn recv_multi_tagged(&self, buffer: MultiRecvBuffer, tag: u64, ignore: u64) -> MultiRecv<'_, L> {
+        let post = move |node: &Node<L>, buffer| node.recv_multi_tagged(buffer, tag, ignore);
         MultiRecv { node: self, id: self.begin(Line::Receive, buffer, post), over: false }
     }
 

@@ -58,6 +58,7 @@ impl<'a, T, L: Level> Operation<'a, T, L> {
 
     /// Asks that it end: a receive (`fi_cancel`) with its message, if that has come, or `FI_ECANCELED`; an operation
     /// that still waits for room with `FI_ECANCELED`. Anything else takes its course.
+    #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
         cancel(self.node, self.id);
     }

@@ -74,6 +74,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::send`]; `FI_EINVAL` if the lengths differ, `FI_EMSGSIZE` for more than [`Node::atomic_valid`] numbers,
     /// `FI_EOPNOTSUPP` for an operation that there is not, and without `FI_ATOMIC`. What the peer refuses fails the
     /// operation.
+    #[doc(alias = "fi_atomic")]
     pub fn atomic<T: Element>(
         &self,
         op: FiOp,
@@ -91,6 +92,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As there.
+    #[doc(alias = "fi_inject_atomic")]
     pub fn inject_atomic<T: Element>(
         &self,
         op: FiOp,
@@ -110,6 +112,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::atomic`].
+    #[doc(alias = "fi_fetch_atomic")]
     pub fn fetch_atomic<T: Element, B: BufferMut>(
         &self,
         op: FiOp,
@@ -131,6 +134,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::atomic`].
+    #[doc(alias = "fi_compare_atomic")]
     pub fn compare_atomic<T: Element, B: BufferMut>(
         &self,
         op: FiOp,

@@ -91,6 +91,7 @@ impl<L: Level> NodeBuilder<L> {
     }
 
     /// The address to have (`fi_setname`). Otherwise the transport chooses.
+    #[doc(alias = "fi_setname")]
     pub fn name(self, name: Address) -> Self {
         Self { name: Some(name), ..self }
     }
@@ -284,6 +285,7 @@ impl<L: Level> NodeBuilder<L> {
     ///
     /// # Errors
     /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than there can be, and for shared ones.
+    #[doc(alias = "fi_scalable_ep")]
     pub fn open_contexts(self, count: usize) -> Result<Vec<Node<L>>> {
         let shares = self.shared_receive.is_some() || self.shared_transmit.is_some();
         if shares || count == 0 {

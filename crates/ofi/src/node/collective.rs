@@ -143,6 +143,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`]; for a group that has failed, why it did.
+    #[doc(alias = "fi_barrier")]
     pub fn barrier(&self, group: &Group) -> Result<Op> {
         let op = |context| CollectiveOp::new(CollectiveKind::Barrier, group.raw.addr(), context);
         self.desk().search(false, |endpoint, context| endpoint.collective(&op(context)))
@@ -152,6 +153,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::barrier`]; `FI_EINVAL` for a root that is no rank.
+    #[doc(alias = "fi_broadcast")]
     pub fn broadcast<B: BufferMut>(&self, group: &Group, root: usize, buffer: B) -> Result<Op, Rejected<B>> {
         let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
         // SAFETY: one broadcast from or into the memory of a `BufferMut`, with one completion.
@@ -169,6 +171,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::barrier`]; `FI_EOPNOTSUPP` for an operation that does not combine numbers of this type.
+    #[doc(alias = "fi_allreduce")]
     pub fn allreduce<T: Element>(&self, group: &Group, op: FiOp, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Allreduce, numbers.len());
         self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
@@ -178,6 +181,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As there; `FI_EINVAL` for a root that is no rank.
+    #[doc(alias = "fi_reduce")]
     pub fn reduce<T: Element>(&self, group: &Group, root: usize, op: FiOp, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Reduce, numbers.len());
         let outcome = if group.rank() == root { count } else { 0 };
@@ -189,6 +193,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As there; `FI_EINVAL` for numbers that are no multiple of the ranks.
+    #[doc(alias = "fi_reduce_scatter")]
     pub fn reduce_scatter<T: Element>(&self, group: &Group, op: FiOp, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::ReduceScatter, part(group, numbers.len())?);
         self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
@@ -198,6 +203,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::barrier`].
+    #[doc(alias = "fi_allgather")]
     pub fn allgather<T: Element>(&self, group: &Group, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Allgather, numbers.len());
         let outcome = count.saturating_mul(group.ranks());
@@ -208,6 +214,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As there; `FI_EINVAL` for a root that is no rank.
+    #[doc(alias = "fi_gather")]
     pub fn gather<T: Element>(&self, group: &Group, root: usize, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Gather, numbers.len());
         let outcome = if group.rank() == root { count.saturating_mul(group.ranks()) } else { 0 };
@@ -219,6 +226,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::gather`]; `FI_EINVAL` if the root does not have `count` for each rank.
+    #[doc(alias = "fi_scatter")]
     pub fn scatter<T: Element>(&self, group: &Group, root: usize, count: usize, numbers: &[T]) -> Result<Op> {
         let kind = CollectiveKind::Scatter;
         let input = if group.rank() == root { numbers } else { &[] };
@@ -229,6 +237,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::reduce_scatter`].
+    #[doc(alias = "fi_alltoall")]
     pub fn alltoall<T: Element>(&self, group: &Group, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Alltoall, part(group, numbers.len())?);
         let outcome = numbers.len();

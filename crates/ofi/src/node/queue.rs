@@ -152,7 +152,7 @@ impl<L: Level> Node<L> {
     }
 
     /// A descriptor for `poll` and the like, of a node that was opened with [`WaitObj::Fd`](crate::WaitObj::Fd). Block
-    /// on it only after [`Node::trywait`] said so.
+    /// on it only after [`Node::try_wait`] said so.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         let fd: RawFd = self.cq.wait_fd()?;
         // SAFETY: the queue has it open as long as it lives, which is longer than the borrow of the node.

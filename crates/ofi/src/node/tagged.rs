@@ -81,7 +81,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::recv_multi`].
-    pub fn trecv_multi(
+    pub fn recv_multi_tagged(
         &self,
         buffer: MultiRecvBuffer,
         tag: u64,

@@ -48,7 +48,7 @@ fn messages_come_one_by_one_and_the_buffer_with_the_last() {
 fn a_cancelled_stream_gives_what_came_and_its_buffer() {
     let pair = pair();
     park_on(async {
-        let mut messages = pair.b.trecv_multi(MultiRecvBuffer::new(vec![0; 100_000]), 1, 0);
+        let mut messages = pair.b.recv_multi_tagged(MultiRecvBuffer::new(vec![0; 100_000]), 1, 0);
         for len in [10, 20] {
             pair.a.send_tagged(pattern(len), pair.to_b, 1).await.unwrap();
         }

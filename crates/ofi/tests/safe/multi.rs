@@ -68,7 +68,7 @@ fn cancelling_releases_the_buffer() {
 #[test]
 fn a_message_that_does_not_fit_is_truncated_and_releases_the_buffer() {
     let pair = pair();
-    pair.b.trecv_multi(MultiRecvBuffer::new(vec![0; 20_000]), 1, 0).unwrap();
+    pair.b.recv_multi_tagged(MultiRecvBuffer::new(vec![0; 20_000]), 1, 0).unwrap();
     pair.a.send_tagged(pattern(30_000), pair.to_b, 1).unwrap();
     let (_, got) = pair.both();
     let error = got.result.clone().unwrap_err();

@@ -151,7 +151,7 @@ fn a_multi_receive_takes_messages_of_all_nodes() {
 #[test]
 fn a_node_that_closes_gives_up_its_part_of_a_multi_receive() {
     let mut group = group(2, &hints());
-    let op = group.receives.trecv_multi(MultiRecvBuffer::new(vec![0; 20_000]), 4, 3).unwrap();
+    let op = group.receives.recv_multi_tagged(MultiRecvBuffer::new(vec![0; 20_000]), 4, 3).unwrap();
     place(&group, vec![1; 10], 1, Some(4));
     group.receives.cancel(op).unwrap();
     let mut buffer = group.nodes[0].wait(LONG).unwrap().expect("the end of the receive").released.unwrap();
