@@ -68,6 +68,8 @@ struct Inner {
     socket: Socket,
     desk: Desk,
     alive: Alive,
+    /// Whom it last sent something to: there may be no session yet, which the protocol counts as nothing to wait for.
+    last: Option<u32>,
 }
 
 /// See the module.
@@ -96,7 +98,7 @@ impl UdpPort {
         alive.watch(socket.raw())?;
         let address = Address::from(socket.name());
         let (fd, desk) = (socket.fd(), Desk::default());
-        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive }) })
+        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive, last: None }) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -133,6 +135,12 @@ impl Inner {
         self.forget();
         self.endpoint.hasten();
         self.send();
+    }
+
+    /// Whether what it sent last has not arrived.
+    fn owes(&mut self) -> bool {
+        let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
+        sender.is_some_and(|sender| sender.commands.buffered() > 0)
     }
 
     fn forget(&mut self) {
@@ -191,6 +199,7 @@ impl Port for UdpPort {
             return Err(Error::AGAIN);
         }
         sender.commands.record(kind::CONNECTION, 0, packet, 0, None);
+        inner.last = Some(peer);
         inner.endpoint.expect(now(), peer, true);
         inner.endpoint.handle_time(now(), &mut inner.desk);
         inner.forget();
@@ -222,7 +231,7 @@ impl Drop for Inner {
         self.alive.unwatch();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.drive();
-        while !self.endpoint.is_drained() && now() < end {
+        while (!self.endpoint.is_drained() || self.owes()) && now() < end {
             let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
             self.socket.wait(wait.min(Duration::from_millis(10)));
             self.drive();

@@ -275,7 +275,8 @@ impl Connection {
             }
             // The acceptance was faster.
             (Phase::Connected | Phase::Ended, Kind::Granted) if self.called.as_ref() == Some(from) => NOTHING,
-            (Phase::Connecting { .. }, Kind::Reject) if of_other => {
+            // From elsewhere if the passive endpoint is closed.
+            (&Phase::Connecting { granted, .. }, Kind::Reject) if of_other || granted => {
                 (Reaction::Nothing, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
             }
             (Phase::Accepted { .. }, Kind::Confirm) if of_other => {

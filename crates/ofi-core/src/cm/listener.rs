@@ -21,6 +21,9 @@ const RETRY: Duration = Duration::from_millis(2);
 /// Answers that wait for room; with more, the oldest is dropped: its receiver does not read, and its request ends in time.
 const LATE: usize = 1024;
 
+/// [`Transport::open_port`].
+type OpenPort = fn(&Info, Option<&Address>) -> Result<Box<dyn Port>>;
+
 /// A connection request: what [`Info::handle`] of an `FI_CONNREQ` event holds. Dropped unanswered, it refuses.
 pub struct Request {
     from: Address,
@@ -29,6 +32,10 @@ pub struct Request {
     held: Option<Held>,
     listener: Weak<Listener>,
     answered: AtomicBool,
+    born: Born,
+    /// Of the passive endpoint, to refuse with when that is closed.
+    info: Info,
+    open_port: OpenPort,
 }
 
 impl Request {
@@ -63,7 +70,8 @@ impl Request {
         true
     }
 
-    /// Tells whoever asks that an endpoint accepts, so that the end of the passive endpoint is not taken for a refusal.
+    /// Tells whoever asks that the answer may come from elsewhere, so that the end of the passive endpoint is not taken for a
+    /// refusal.
     pub fn grant(&self) {
         if let Some(listener) = self.listener.upgrade()
             && listener.born.is_here()
@@ -71,16 +79,33 @@ impl Request {
             listener.answer(&self.from, Packet::new(Kind::Granted, self.cookie, &[]));
         }
     }
+
+    /// Refuses it for a passive endpoint that is closed, which has told whoever asks that the answer may come from elsewhere.
+    fn refuse_from_elsewhere(&self) {
+        let sent = (self.open_port)(&self.info, None)
+            .and_then(|port| port.send(&self.from, &refusal(self.cookie, &[]).encode()));
+        if let Err(error) = sent {
+            // Its time for connecting ends the attempt.
+            tracing::debug!(target: "ofi::core::eq", %error, to = %self.from, "a refusal was not sent");
+        }
+    }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.upgrade()
-            && self.answer()
-        {
-            listener.refuse(&self.from, self.cookie, &[]);
+        // A forked child drops what its parent still has.
+        if !self.born.is_here() || !self.answer() {
+            return;
+        }
+        let listener = self.listener.upgrade();
+        if !listener.is_some_and(|listener| listener.refuse(&self.from, self.cookie, &[])) {
+            self.refuse_from_elsewhere();
         }
     }
+}
+
+fn refusal(cookie: u64, data: &[u8]) -> Packet<'_> {
+    Packet { kind: Kind::Reject, cookie, errno: Errno::ECONNREFUSED.get() as u32, data: cut(data) }
 }
 
 /// What changes of a passive endpoint.
@@ -90,6 +115,8 @@ struct State {
     port: Option<Arc<dyn Port>>,
     /// Answers that found no room.
     late: VecDeque<(Address, Vec<u8>)>,
+    /// Requests that may be unanswered.
+    requests: Vec<Weak<Request>>,
 }
 
 /// What the event queue and the requests hold of a passive endpoint.
@@ -98,6 +125,10 @@ struct Listener {
     fid: Fid,
     info: Info,
     state: Mutex<State>,
+    /// Held while the port is used beyond the state's lock: once it is free after the port left the state, nobody has the port.
+    /// Taken before the state's.
+    driving: Mutex<()>,
+    open_port: OpenPort,
     unanswered: AtomicUsize,
     backlog: AtomicUsize,
 }
@@ -107,22 +138,27 @@ impl Listener {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refuse(&self, to: &Address, cookie: u64, data: &[u8]) {
-        if !self.born.is_here() {
-            return; // a forked child drops what its parent still has
-        }
-        let errno = Errno::ECONNREFUSED.get() as u32;
-        self.answer(to, Packet { kind: Kind::Reject, cookie, errno, data: cut(data) });
+    fn driving(&self) -> MutexGuard<'_, ()> {
+        self.driving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an answer, now or as soon as there is room.
-    fn answer(&self, to: &Address, packet: Packet<'_>) {
+    /// See [`Listener::answer`].
+    fn refuse(&self, to: &Address, cookie: u64, data: &[u8]) -> bool {
+        self.answer(to, refusal(cookie, data))
+    }
+
+    /// Sends an answer, now or as soon as there is room. `false` if the passive endpoint is closed.
+    fn answer(&self, to: &Address, packet: Packet<'_>) -> bool {
         let mut state = self.state();
+        if state.port.is_none() {
+            return false;
+        }
         if state.late.len() >= LATE {
             state.late.pop_front();
         }
         state.late.push_back((to.clone(), packet.encode()));
         state.flush();
+        true
     }
 
     /// Takes one packet in. What has to be reported is reported without the lock.
@@ -137,12 +173,25 @@ impl Listener {
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
         if before >= self.backlog.load(Ordering::Relaxed) {
             self.unanswered.fetch_sub(1, Ordering::AcqRel);
-            return self.refuse(&from, cookie, &[]);
+            self.refuse(&from, cookie, &[]);
+            return;
         }
-        let listener = Arc::downgrade(self);
-        let answered = AtomicBool::new(false);
-        let request =
-            Arc::new(Request { from: from.clone(), to: name.clone(), cookie, held, listener, answered });
+        let request = Arc::new(Request {
+            from: from.clone(),
+            to: name.clone(),
+            cookie,
+            held,
+            listener: Arc::downgrade(self),
+            answered: AtomicBool::new(false),
+            born: self.born,
+            info: self.info.clone(),
+            open_port: self.open_port,
+        });
+        {
+            let requests = &mut self.state().requests;
+            requests.retain(|request| request.strong_count() > 0);
+            requests.push(Arc::downgrade(&request));
+        }
         let mut info = self.info.clone();
         (info.src_addr, info.dest_addr) = (Some(name), Some(from));
         info.handle = Some(Handle::new(request));
@@ -175,6 +224,7 @@ impl Driven for Pump {
         if !self.0.born.is_here() {
             return;
         }
+        let _driving = self.0.driving();
         let port = {
             let mut state = self.0.state();
             if !state.late.is_empty() {
@@ -231,7 +281,9 @@ pub fn open_passive<T: Transport>(info: &Info) -> Result<Arc<dyn PassiveEndpoint
         born: Born::here(),
         fid: Fid::next(),
         info: info.clone(),
-        state: Mutex::new(State { name, eq: None, port: None, late: VecDeque::new() }),
+        state: Mutex::new(State { name, eq: None, port: None, late: VecDeque::new(), requests: Vec::new() }),
+        driving: Mutex::new(()),
+        open_port: T::open_port,
         unanswered: AtomicUsize::new(0),
         backlog: AtomicUsize::new(crate::settings::backlog()),
     });
@@ -358,12 +410,27 @@ impl<T: Transport> Drop for Passive<T> {
         if !self.listener.born.is_here() {
             return; // the parent listens on
         }
-        let eq = self.listener.state().eq.clone();
+        let driving = self.listener.driving();
+        let eq = self.listener.state().eq.take();
         if let Some(eq) = eq {
             eq.remove(&self.pump);
+            eq.forget(self.listener.fid); // which refuses requests that nobody read
         }
-        let mut state = self.listener.state();
-        state.flush();
-        state.port = None;
+        // The others may still be accepted, by endpoints that need no passive one. Dropped without the state's lock, which a
+        // refusal takes.
+        let requests = std::mem::take(&mut self.listener.state().requests);
+        let handed: Vec<_> = requests.iter().filter_map(Weak::upgrade).collect();
+        for request in handed.iter().filter(|request| !request.answered.load(Ordering::Acquire)) {
+            request.grant();
+        }
+        drop(handed);
+        let port = {
+            let mut state = self.listener.state();
+            state.flush();
+            state.port.take()
+        };
+        // Others that drive find no port from here on, and none has it: its name is free when this returns.
+        drop(driving);
+        drop(port);
     }
 }

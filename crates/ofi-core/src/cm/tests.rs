@@ -104,6 +104,17 @@ fn a_passive_endpoint_that_goes_after_it_granted_does_not_undo_the_acceptance() 
     assert_eq!((eq.read().unwrap().kind, connection.refused()), (EventKind::Connected, 1));
 }
 
+#[test]
+fn a_refusal_comes_from_elsewhere_once_that_was_granted() {
+    let (mut connection, eq, cookie) = calling(LONG);
+    let granted = Packet::new(Kind::Granted, cookie, b"").encode();
+    assert_eq!(connection.packet(&address("listener"), &granted), (Reaction::Nothing, Ended::No));
+    let reject = |cookie| Packet { kind: Kind::Reject, cookie, errno: 111, data: b"" }.encode();
+    assert_eq!(connection.packet(&address("other"), &reject(!cookie)), (Reaction::Nothing, Ended::No));
+    assert_eq!(connection.packet(&address("other"), &reject(cookie)), (Reaction::Nothing, Ended::Now));
+    assert_eq!(eq.read_error().unwrap().err, Errno::ECONNREFUSED);
+}
+
 proptest! {
     /// Whatever comes, in whatever order: one outcome at most, at most one end, and no way back.
     #[test]

@@ -205,9 +205,13 @@ impl EqCore {
     /// Drops what was reported of an object and not read: it is closed, and its number means nothing any more.
     pub fn forget(&self, fid: Fid) {
         let mut events = lock(&self.events);
-        events.good.retain(|event| event.fid != fid);
+        let (gone, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut events.good).into_iter().partition(|event| event.fid == fid);
+        events.good = kept;
         events.bad.retain(|error| error.fid != fid);
         events.held = None;
+        drop(events);
+        drop(gone); // without the lock: a request that is dropped refuses
     }
 
     fn sources(&self) -> Vec<Arc<dyn Driven>> {

@@ -188,6 +188,37 @@ pub fn a_listener_that_closes_after_an_acceptance_undoes_nothing(kit: &dyn Kit) 
     }
 }
 
+pub fn a_request_that_was_read_outlives_its_listener(kit: &dyn Kit) {
+    for accepts in [true, false] {
+        let listener = listener(kit);
+        let caller = closed(kit);
+        let name = listener.pep.name().expect("a name");
+        caller.ep.connect(&name, &[]).expect("connecting");
+        let request = listener.request(&[&caller]);
+        drop(listener);
+        // Time to notice that the passive endpoint is gone.
+        let end = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < end {
+            assert!(try_outcome(caller.eq()).is_none(), "no outcome before the answer");
+        }
+        // Its name is free at once.
+        let again = Listener::open(&Info { src_addr: Some(name), ..info(kit) });
+        again.expect("the name of a listener that is closed");
+        if !accepts {
+            drop(request);
+            let error = outcome(caller.eq(), &[&caller]).expect_err("an error");
+            assert_eq!((error.fid, error.err), (caller.ep.fid(), Errno::ECONNREFUSED));
+            continue;
+        }
+        let accepting =
+            opening(kit).info(*request.info.expect("checked")).open_disabled().expect("an endpoint");
+        accepting.ep.accept(&[]).expect("accepting");
+        event_of(&caller, EventKind::Connected, &[&accepting]);
+        event_of(&accepting, EventKind::Connected, &[&caller]);
+        exchange(&caller, &accepting, 100_000);
+    }
+}
+
 pub fn nothing_is_sent_before_the_connection_but_receives_are_posted(kit: &dyn Kit) {
     let listener = listener(kit);
     let caller = closed(kit);

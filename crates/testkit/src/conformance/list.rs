@@ -76,6 +76,7 @@ macro_rules! for_each_case {
                 nobody_listening_refuses
                 a_listener_that_closes_refuses_what_waits
                 a_listener_that_closes_after_an_acceptance_undoes_nothing
+                a_request_that_was_read_outlives_its_listener
                 nothing_is_sent_before_the_connection_but_receives_are_posted
                 shutdown_follows_all_that_was_sent
                 both_ends_may_shut_down_and_both_are_told_once
