@@ -4,14 +4,14 @@
 //! Invariants:
 //! I1. Whoever raises a number looks afterwards whether somebody sleeps for it (the bell). Whoever is going to sleep
 //!     arms the bell first, and looks at the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the other.
-//! I2. Nothing here is called with the lock of `sources` held but the sources themselves; an endpoint never takes that
+//! I2. Nothing here is called with the lock of `polled` held but the sources themselves; an endpoint never takes that
 //!     lock while it holds its own.
 
 mod binding;
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, WaitObj};
@@ -21,6 +21,7 @@ pub use binding::{Counters, Kind};
 use crate::cq::Source;
 use crate::domain::DomainId;
 use crate::fork::Born;
+use crate::lock::Lock;
 use crate::patience::Patience;
 use crate::sys;
 use crate::transport::Arm;
@@ -41,13 +42,19 @@ pub struct Cntr {
     /// What the last poll of a poll set saw, moved along by what the application does itself.
     told: AtomicU64,
     told_errors: AtomicU64,
-    /// What to move on when it is read.
-    sources: Mutex<Vec<Arc<dyn Source>>>,
+    polled: Lock<Polled>,
     /// What waits for it, and where that goes when it is due.
     pub(crate) line: Line,
     works: Arc<Works>,
     waiting: Option<Waiting>,
-    patience: Mutex<Patience>,
+}
+
+/// What a read uses, under one lock.
+#[derive(Default)]
+struct Polled {
+    /// What to move on when the counter is read.
+    sources: Vec<Arc<dyn Source>>,
+    patience: Patience,
 }
 
 impl Cntr {
@@ -68,11 +75,10 @@ impl Cntr {
             seen_errors: AtomicU64::new(0),
             told: AtomicU64::new(0),
             told_errors: AtomicU64::new(0),
-            sources: Mutex::default(),
+            polled: Lock::default(),
             line: Line::empty(),
             works: Arc::clone(works),
             waiting,
-            patience: Mutex::default(),
         });
         if let Some(waiting) = &counter.waiting {
             let member: Arc<dyn Waitable> = Arc::clone(&counter) as _;
@@ -184,16 +190,12 @@ impl Cntr {
         self.changed();
     }
 
-    fn sources(&self) -> MutexGuard<'_, Vec<Arc<dyn Source>>> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Moves `source` on whenever the counter is read or waited on. [`Cntr::remove`] it before it goes away.
     ///
     /// # Errors
     /// What adding its descriptor to the wait set answers.
     pub fn add_source(&self, source: &Arc<dyn Source>) -> Result<()> {
-        let mut sources = self.sources();
+        let sources = &mut self.polled.lock().sources;
         if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {
             if let Some(waiting) = &self.waiting
                 && let Some(fd) = source.wait_fd()
@@ -216,7 +218,7 @@ impl Cntr {
             waiting.set.remove(fd);
         }
         let mut gone = Vec::new();
-        self.sources().retain(|known| {
+        self.polled.lock().sources.retain(|known| {
             let stays = !Arc::ptr_eq(known, source);
             if !stays {
                 gone.push(Arc::clone(known)); // dropped without the lock
@@ -230,7 +232,7 @@ impl Cntr {
         if !self.born.is_here() {
             return; // a number is all that is left of it
         }
-        for source in self.sources().iter() {
+        for source in &self.polled.lock().sources {
             source.attend();
         }
         self.works.run_if_due();
@@ -245,7 +247,7 @@ impl Cntr {
     /// the numbers were `values` after that.
     fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
         waiting.bell.arm();
-        let armed = self.sources().iter().all(|source| source.arm_lanes() == Arm::Armed);
+        let armed = self.polled.lock().sources.iter().all(|source| source.arm_lanes() == Arm::Armed);
         armed && self.values() == values && !self.works.is_due()
     }
 
@@ -282,11 +284,19 @@ fn not_ours(errno: Errno) -> Error {
 
 impl Counter for Cntr {
     fn read(&self) -> u64 {
-        self.drive();
+        if self.born.is_here() {
+            let mut polled = self.polled.lock();
+            for source in &polled.sources {
+                source.attend();
+            }
+            let found = self.value.load(Ordering::SeqCst) != self.seen.load(Ordering::Relaxed);
+            let turn = polled.patience.polled(found);
+            drop(polled);
+            self.works.run_if_due();
+            turn.take();
+        }
         let value = self.value.load(Ordering::SeqCst);
-        let found = self.seen.swap(value, Ordering::Relaxed) != value;
-        let turn = self.patience.lock().unwrap_or_else(PoisonError::into_inner).polled(found);
-        turn.take();
+        self.seen.store(value, Ordering::Relaxed);
         value
     }
 
