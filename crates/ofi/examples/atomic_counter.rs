@@ -31,10 +31,13 @@ fn owner(node: &Node) -> Outcome {
     // Tickets, the lock, and the sum that it guards.
     let window = node.domain().alloc_window(24, BOTH)?;
     let start = Instant::now();
-    let mut others = Vec::new();
+    let (mut others, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..WORKERS {
         others.push(support::second_process(&[&node.name()?.to_string()])?.0);
-        let peer = support::meet(node)?;
+        peers.push(support::meet(node)?);
+    }
+    // Only now: the next greeting would meet the word of a worker that is through already.
+    for &peer in &peers {
         node.inject(&window.remote().to_bytes(), peer)?;
     }
     // The workers do not need this process any more: they change the memory themselves.

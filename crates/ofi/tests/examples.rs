@@ -1,0 +1,45 @@
+//! Every example that needs no arguments, as a user starts it: it ends well, and says something. What they do together with others of
+//! their kind (`two_hosts`, `echo`) has tests of its own.
+
+use std::process::Command;
+
+/// Runs an example, which `cargo test` builds beside the tests.
+fn runs(name: &str) {
+    let tests = std::env::current_exe().expect("this program");
+    let built = tests.ancestors().nth(2).expect("the build folder").join("examples").join(name);
+    assert!(built.exists(), "{}: not there (cargo build -p ofi --examples)", built.display());
+    let output = Command::new(built).output().expect("the example");
+    assert!(output.status.success(), "{output:?}");
+    assert!(!output.stdout.is_empty(), "{output:?}");
+}
+
+macro_rules! examples {
+    ($($name:ident)+) => { $(#[test] fn $name() { runs(stringify!($name)); })+ };
+}
+
+examples! {
+    allreduce
+    async_connections
+    atomic_counter
+    connections
+    counters_and_triggers
+    hello
+    kv_store
+    many_peers
+    message_pingpong
+    rma_with_data
+    scalable_endpoint
+    shared_contexts
+    tagged_matching
+}
+
+#[test]
+fn no_example_is_left_out() {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tested = std::fs::read_to_string(here.join("tests/examples.rs")).expect("this file");
+    for entry in std::fs::read_dir(here.join("examples")).expect("examples").flatten() {
+        let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_string();
+        let apart = ["support", "two_hosts", "echo"].contains(&name.as_str());
+        assert!(apart || tested.contains(&format!("\n    {name}\n")), "{name} is run by no test");
+    }
+}
