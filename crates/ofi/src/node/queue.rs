@@ -102,7 +102,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion: sleeps, or busy-polls if the node's [wait object](crate::NodeBuilder::wait_obj) says so. `None` if there
+    /// Waits for the next completion, as the node's [wait object](crate::NodeBuilder::wait_obj) says. `None` if there
     /// is none within `timeout` (which, if `None`, is for ever), or if [`Node::signal`] wakes the thread.
     ///
     /// # Errors
