@@ -193,8 +193,9 @@ fn a_peer_that_sends_anything_costs_nobody_else_anything() {
     let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
     let (attacker, mut numbers) = (Attacker::new(), Numbers(0x9E37_79B9_7F4A_7C15));
     let connections = pair.a.statistic("verbs_connections");
+    let own = pair.b.name().to_socket_addr().unwrap().ip(); // all of them are on one host
     for round in 0..150 {
-        let address = SocketAddr::new([10, 77, 0, 9].into(), 1 + (round % 7) as u16);
+        let address = SocketAddr::new(own, 1 + (round % 7) as u16);
         let hello = greeting(&mut numbers, address, 1000 + round);
         let count = 1 + numbers.below(12) as usize;
         attacker.attack(&pair.b, &mut numbers, &hello, count, (region.key(), region.base()));
@@ -204,5 +205,28 @@ fn a_peer_that_sends_anything_costs_nobody_else_anything() {
     }
     assert!(pair.b.statistic("verbs_malformed") > 20, "{}", pair.b.report());
     assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
+    greet(&pair, 100_000);
+}
+
+#[test]
+fn a_stranger_cannot_speak_for_a_peer_at_another_address() {
+    let kit: &dyn testkit::Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let attacker = Attacker::new();
+    let mut numbers = Numbers(7);
+    let before = pair.b.statistic("verbs_malformed");
+    let elsewhere = SocketAddr::new([10, 77, 0, 9].into(), 7);
+    // Without the byte that `greeting` spoils now and then.
+    let hello = loop {
+        let hello = greeting(&mut numbers, elsewhere, 9);
+        if hello == greeting(&mut numbers, elsewhere, 9) {
+            break hello;
+        }
+    };
+    attacker.attack(&pair.b, &mut numbers, &hello, 1, (0, 0));
+    wait::drive(&[&pair.a, &pair.b], "the refusal", || {
+        (pair.b.statistic("verbs_malformed") > before).then_some(())
+    });
     greet(&pair, 100_000);
 }

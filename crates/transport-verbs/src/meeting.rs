@@ -296,6 +296,13 @@ impl VerbsLanes {
             let _ = id.reject(b"not an endpoint of provider verbs");
             return;
         };
+        // A greeting says at which port its endpoint listens; at which address it is, the network says. Otherwise a stranger could take
+        // the place of a peer that is connected.
+        if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
+            self.common.counts.malformed += 1;
+            let _ = id.reject(b"the greeting is of another address");
+            return;
+        }
         let peer = self.peer_at(host, greeting.address);
         let own = self.common.adapter.address;
         let lane = &mut self.lanes[peer as usize];
