@@ -9,7 +9,7 @@
 //! | send 64 B, completion read | 0 | 0 | 0 | 0 |
 //! ```
 //!
-//! A path does no more than its row says, on average over [`FOLLOWED`] calls.
+//! A path does no more than its row says, on average over [`FOLLOWED`] calls, or fewer of a long path.
 
 mod decode;
 mod symbols;

@@ -18,6 +18,8 @@ use crate::{Error, Result};
 
 /// Most steps of one call of the function: a window of 64 takes some 20,000.
 const LONGEST_CALL: u64 = 2_000_000;
+/// Instructions after which no other call is followed: a step takes some 30 us, and long paths have nothing that only one of many calls does.
+const ENOUGH: u64 = 100_000;
 /// `int3`.
 const BREAK: i64 = 0xCC;
 
@@ -34,6 +36,8 @@ pub struct Seen {
     pub allocations: u64,
     /// Calls of the clock.
     pub clock_reads: u64,
+    /// All of them.
+    pub instructions: u64,
 }
 
 /// The child, and where things are in it.
@@ -102,13 +106,13 @@ impl Tracee {
         Ok(())
     }
 
-    /// Follows `calls` calls step by step.
+    /// Follows `calls` calls step by step; fewer, once they have taken [`ENOUGH`] instructions.
     ///
     /// # Errors
     /// When the child ends before, or a call does not.
     pub fn follow(&mut self, calls: u64) -> Result<Seen> {
         let mut seen = Seen::default();
-        for _ in 0..calls {
+        while seen.calls < calls && seen.instructions < ENOUGH {
             self.run_to_entry()?;
             self.locate()?;
             self.arm(false)?;
@@ -134,6 +138,7 @@ impl Tracee {
                 Kind::SystemCall => seen.system_calls += 1,
             }
             self.step()?;
+            seen.instructions += 1;
             let after = traced("reading its registers", ptrace::getregs(self.pid))?;
             seen.allocations += u64::from(self.allocators.contains(&after.rip));
             seen.clock_reads += u64::from(!in_clock && self.is_in_clock(after.rip));
