@@ -4,17 +4,13 @@
 //! they fill a packet, or the next poll.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_api::{AddrFormat, Address, Info, OpFlags, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::SlotId;
-use ofi_core::transport::{
-    Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
-};
+use ofi_core::transport::{Arm, Host, Peer};
 use rdm_proto::{Chunks, Endpoint, Instant};
 
 use crate::Udp;
@@ -22,12 +18,11 @@ use crate::address;
 use crate::answer::{Spare, is_answer};
 use crate::config::{config, secret, security};
 use crate::connection::{self, Connected};
-use crate::datagram::{self, Beside, Book, Datagrams, Messages};
+use crate::datagram::{self, Beside, Book, Messages};
 use crate::glue::{ANSWERS, Closing, Glue};
 use crate::lane::{Common, Counts, Lane, Loose};
 use crate::liveness::Alive;
-use crate::message::{Token, wish};
-use crate::note;
+use crate::message::wish;
 use crate::settings;
 use crate::socket::{LONGEST_ROW, Sent, Socket, now};
 
@@ -51,50 +46,18 @@ pub struct UdpLanes {
     pub(crate) lanes: Chunks<Lane>,
     pub(crate) socket: Socket,
     /// Of `FI_EP_DGRAM`: its messages go beside the sessions, which carry accesses to remote memory alone.
-    messages: Option<Box<Messages>>,
+    pub(crate) messages: Option<Box<Messages>>,
     /// Something waits to be sent that no poll has looked at.
     pub(crate) dirty: bool,
     /// The socket takes no more for now.
     full: bool,
     /// Sessions of strangers that were not begun, when that was last said.
     turned_away: u64,
-    alive: Alive,
-}
-
-/// An endpoint's lanes before and after it is enabled.
-pub enum State {
-    Closed {
-        domain: Arc<DomainPart<Udp>>,
-        info: Box<Info>,
-    },
-    Open(Box<UdpLanes>),
-    /// Of `FI_EP_DGRAM` without remote memory.
-    Datagrams(Box<Datagrams>),
-}
-
-impl State {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainPart<Udp>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
-    }
-
-    /// Whether it is enabled, and bound to all addresses of the host.
-    pub fn has_all_addresses(&self) -> bool {
-        matches!(self, Self::Open(lanes) if lanes.socket.address.ip().is_unspecified())
-    }
-
-    #[inline]
-    fn open(&mut self) -> Result<&mut UdpLanes> {
-        match self {
-            Self::Open(lanes) => Ok(lanes),
-            Self::Datagrams(_) => Err(Error::new(Errno::EOPNOTSUPP)),
-            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-        }
-    }
+    pub(crate) alive: Alive,
 }
 
 impl UdpLanes {
-    fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+    pub(crate) fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         // An accepting endpoint stays where its passive endpoint was asked.
         let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
         let v6 = info.addr_format == AddrFormat::SockaddrIn6;
@@ -144,7 +107,7 @@ impl UdpLanes {
         })
     }
 
-    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+    pub(crate) fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
         if let Some(messages) = &mut self.messages {
             messages.look_again();
         }
@@ -181,7 +144,7 @@ impl UdpLanes {
     }
 
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
-    fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
+    pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
         if flags.contains(OpFlags::MORE)
             || self.socket.has_waiting()
@@ -216,7 +179,7 @@ impl UdpLanes {
         }
     }
 
-    fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+    pub(crate) fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
         if self.endpoint.is_stopped() {
             self.resume(host);
@@ -375,7 +338,7 @@ impl UdpLanes {
         });
     }
 
-    fn arm(&mut self) -> Arm {
+    pub(crate) fn arm(&mut self) -> Arm {
         // Acknowledgements do not wait for company while nobody looks.
         let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
         if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
@@ -448,295 +411,5 @@ impl UdpLanes {
 impl Drop for UdpLanes {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Lanes<Udp> for State {
-    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
-        };
-        if datagram::is_datagram(info) {
-            datagram::without_key(info)?;
-        }
-        if !datagram::has_sessions(info) {
-            let lanes = Datagrams::new(info, name)?;
-            let address = lanes.address();
-            *self = Self::Datagrams(Box::new(lanes));
-            return Ok(address);
-        }
-        let lanes = UdpLanes::new(domain, info, name)?;
-        let address = Address::from(lanes.socket.name());
-        *self = Self::Open(Box::new(lanes));
-        Ok(address)
-    }
-
-    fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
-        if let Self::Datagrams(lanes) = self {
-            return lanes.peer(host, address);
-        }
-        let lanes = self.open()?;
-        let socket = address::socket(address)?;
-        if socket.is_ipv4() != lanes.socket.address.is_ipv4() || socket.port() == 0 {
-            return Err(Error::with(
-                Errno::EADDRNOTAVAIL,
-                format!("{socket}, from {}", lanes.socket.address),
-            ));
-        }
-        Ok(lanes.meet(host, socket))
-    }
-
-    #[inline]
-    unsafe fn send_now<const TAGGED: bool>(
-        &mut self,
-        peer: Peer,
-        _tag: u64,
-        from: *const u8,
-        len: usize,
-    ) -> bool {
-        match self {
-            // SAFETY: the caller's promise.
-            Self::Datagrams(lanes) if !TAGGED => unsafe { lanes.send_now(peer, from, len) },
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn send<H: Host<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        if let Self::Datagrams(lanes) = self {
-            return lanes.send(out);
-        }
-        let lanes = self.open()?;
-        if let UdpLanes { messages: Some(messages), endpoint, lanes, common, socket, .. } = &mut *lanes {
-            let book = Beside { endpoint, lanes, loose: &mut common.loose };
-            return messages.send(socket, &book, out);
-        }
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lanes.common.greets = out.flags.contains(OpFlags::INJECT) && !lanes.endpoint.is_open(out.peer);
-        let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.send(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
-        Ok(posted)
-    }
-
-    fn rma<H: Host<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.rma(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
-        Ok(posted)
-    }
-
-    fn atomic<H: Host<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.atomic(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
-        Ok(posted)
-    }
-
-    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        let sender = lanes.endpoint.sender(now(), out.peer).ok_or(Error::AGAIN)?;
-        note::send(sender, out)?;
-        lanes.dirty = true;
-        Ok(())
-    }
-
-    fn pull<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        let time = now();
-        if let Some(sender) = lanes.endpoint.sender(time, peer) {
-            lanes.lanes[peer as usize].pull(&mut lanes.common, sender, host, peer, token, into);
-            lanes.posted(host, time, peer, OpFlags::empty());
-        }
-    }
-
-    fn discard(&mut self, peer: Peer, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        if let Some(sender) = lanes.endpoint.sender(now(), peer) {
-            Lane::discard(sender, token);
-            lanes.dirty = true;
-        }
-    }
-
-    fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
-        match self {
-            Self::Open(lanes) => lanes.poll(host),
-            Self::Datagrams(lanes) => lanes.poll(host),
-            Self::Closed { .. } => {}
-        }
-    }
-
-    fn attend(&mut self, attendant: Weak<dyn Attendant>) {
-        if let Self::Open(lanes) = self {
-            lanes.alive.set_attendant(attendant);
-        }
-    }
-
-    fn let_out<H: Host<Udp>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self
-            && lanes.endpoint.hasten()
-        {
-            lanes.transmit(host, now(), 1);
-        }
-    }
-
-    fn arm(&mut self) -> Arm {
-        match self {
-            Self::Open(lanes) => lanes.arm(),
-            Self::Datagrams(lanes) => lanes.arm(),
-            Self::Closed { .. } => Arm::Armed,
-        }
-    }
-
-    fn wait_fd(&self) -> Option<RawFd> {
-        match self {
-            Self::Open(lanes) => Some(lanes.socket.fd()),
-            Self::Datagrams(lanes) => Some(lanes.wait_fd()),
-            Self::Closed { .. } => None,
-        }
-    }
-
-    fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
-        self.open()?.packet(to, packet, watch)
-    }
-
-    fn join<H: Host<Udp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
-        self.open()?.join(host, address)
-    }
-
-    fn part<H: Host<Udp>>(&mut self, host: &mut H, drain: bool) {
-        if let Self::Open(lanes) = self {
-            lanes.part(host, drain);
-        }
-    }
-
-    fn is_settled(&self) -> bool {
-        match self {
-            Self::Open(lanes) => {
-                lanes.common.connection.as_ref().is_none_or(|connection| connection.is_settled())
-            }
-            _ => true,
-        }
-    }
-
-    fn join_group(&mut self, group: &Address) -> Result<Address> {
-        match self {
-            Self::Datagrams(lanes) => lanes.join_group(group),
-            Self::Open(lanes) => match &mut lanes.messages {
-                Some(messages) => messages.join_group(&lanes.socket, group),
-                None => Err(Error::new(Errno::EOPNOTSUPP)),
-            },
-            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-        }
-    }
-
-    fn leave_group(&mut self, group: &Address) {
-        match self {
-            Self::Datagrams(lanes) => lanes.leave_group(group),
-            Self::Open(lanes) => {
-                if let Some(messages) = &mut lanes.messages {
-                    messages.leave_group(group);
-                }
-            }
-            Self::Closed { .. } => {}
-        }
-    }
-
-    fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
-        let Some(stats) = lanes.endpoint.peer_statistics(peer) else { return };
-        let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("udp_session", u64::from(lanes.endpoint.is_open(peer)), "1 while there is a session");
-        add("udp_rtt_ns", stats.rtt_ns, "smoothed round-trip time in nanoseconds");
-        add(
-            "udp_packet_size",
-            stats.packet_size,
-            "longest packet in bytes, as the path was found to carry it",
-        );
-        add("udp_window", stats.window, "congestion window in bytes");
-        add("udp_tx_packets", stats.packets[0], "packets sent");
-        add("udp_rx_packets", stats.packets[1], "packets received");
-        add("udp_lost", stats.lost, "packets found lost, and sent again");
-        add("udp_duplicates", stats.duplicates, "packets that came more than once");
-        add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
-        add("udp_credit_stalls", stats.stalls[0], "times that data waited for the peer's credit");
-        add("udp_congestion_stalls", stats.stalls[1], "times that data waited for the congestion window");
-    }
-
-    fn statistics(&self, into: &mut Vec<Statistic>) {
-        let lanes = match self {
-            Self::Open(lanes) => lanes,
-            Self::Datagrams(lanes) => return lanes.statistics(into),
-            Self::Closed { .. } => return,
-        };
-        let (counts, proto) = (&lanes.common.counts, lanes.endpoint.statistics());
-        let mut sums = [0u64; 6];
-        for peer in 0..lanes.endpoint.peers() as u32 {
-            let Some(stats) = lanes.endpoint.peer_statistics(peer) else { continue };
-            let all = [
-                stats.lost,
-                stats.duplicates,
-                stats.probes,
-                stats.stalls[0],
-                stats.stalls[1],
-                u64::from(lanes.endpoint.is_open(peer)),
-            ];
-            sums.iter_mut().zip(all).for_each(|(sum, value)| *sum += value);
-        }
-        if let Some(messages) = &lanes.messages {
-            messages.statistics_beside(&lanes.socket, into);
-        }
-        let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("udp_peers", lanes.lanes.len() as u64, "peers met");
-        add("udp_sessions", sums[5], "peers with a session now");
-        add("udp_sessions_begun", proto.sessions, "sessions begun");
-        add("udp_sessions_lost", proto.lost, "sessions lost");
-        add("udp_tx_datagrams", counts.sent, "datagrams sent");
-        add("udp_rx_datagrams", counts.received, "datagrams received");
-        add("udp_eager", counts.eager, "messages sent inside a command");
-        add("udp_announced", counts.announced, "messages announced first");
-        add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
-        add("udp_lost", sums[0], "datagrams found lost, and sent again");
-        add("udp_duplicates", sums[1], "datagrams that came more than once");
-        add("udp_probes", sums[2], "probes of peers that were silent");
-        add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");
-        add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
-        add("udp_tx_calls", lanes.socket.calls[0], "system calls that sent datagrams");
-        add("udp_rx_calls", lanes.socket.calls[1], "system calls that received datagrams");
-        let (ring, entries) = lanes.socket.ring();
-        add("udp_io_uring", ring.into(), "1 if io_uring receives, 0 if recvmmsg does");
-        add("udp_ring_entries", entries, "times that the kernel was entered to receive by io_uring");
-        add("udp_send_full", counts.send_full, "times that the socket took no more");
-        add("udp_unsendable", lanes.socket.unsendable, "datagrams that the system would not send");
-        add("udp_malformed", proto.malformed, "datagrams dropped: malformed");
-        add("udp_versions", proto.versions, "datagrams dropped: another version");
-        add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
-        add("udp_stale", proto.stale, "handshakes dropped: echoes and forgeries");
-        add("udp_retries", proto.retries, "handshakes sent back for a cookie");
-        add(
-            "udp_other_key",
-            proto.rejected,
-            "handshakes refused: another authorization key, or no suite in common",
-        );
-        add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
-        add(
-            "udp_crowded",
-            proto.crowded,
-            "datagrams dropped: too much before them is missing in too many places",
-        );
-        add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
-        add(
-            "udp_turned_away",
-            proto.turned_away,
-            "sessions not begun: too many peers, or too many of one host",
-        );
-        add("udp_receive_buffer", lanes.socket.granted as u64, "bytes that the kernel lets the socket hold");
     }
 }

@@ -1,8 +1,8 @@
 //! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
 //!
 //! `rdm-proto` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
-//! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`,
-//! `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
+//! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
+//! `lanes.rs`, `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
 //! again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
 
 mod address;
@@ -32,6 +32,8 @@ mod provider;
 mod rma;
 mod settings;
 mod socket;
+mod state;
+mod statistics;
 mod sys;
 
 use std::sync::Arc;
@@ -50,7 +52,7 @@ pub struct Udp;
 impl Transport for Udp {
     type Domain = ();
     type Region = ();
-    type Lanes = lanes::State;
+    type Lanes = state::State;
     type Op = message::Op;
     type Token = message::Token;
 
@@ -63,7 +65,7 @@ impl Transport for Udp {
     }
 
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(lanes::State::new(domain, info))
+        Ok(state::State::new(domain, info))
     }
 
     fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {

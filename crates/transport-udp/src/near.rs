@@ -14,9 +14,9 @@ use transport_shm::Shm;
 use crate::Udp;
 use crate::address;
 use crate::door::{self, Door};
-use crate::lanes::State;
 use crate::settings;
 use crate::socket::local;
+use crate::state::State;
 
 /// How shared-memory names of endpoints begin.
 const PREFIX: &str = "fi_shm://udp/";

@@ -1,0 +1,93 @@
+//! What an endpoint over sockets counts, by name.
+
+use ofi_api::Statistic;
+use ofi_core::transport::Peer;
+
+use crate::lanes::UdpLanes;
+
+impl UdpLanes {
+    pub(crate) fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
+        let Some(stats) = self.endpoint.peer_statistics(peer) else { return };
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_session", u64::from(self.endpoint.is_open(peer)), "1 while there is a session");
+        add("udp_rtt_ns", stats.rtt_ns, "smoothed round-trip time in nanoseconds");
+        add(
+            "udp_packet_size",
+            stats.packet_size,
+            "longest packet in bytes, as the path was found to carry it",
+        );
+        add("udp_window", stats.window, "congestion window in bytes");
+        add("udp_tx_packets", stats.packets[0], "packets sent");
+        add("udp_rx_packets", stats.packets[1], "packets received");
+        add("udp_lost", stats.lost, "packets found lost, and sent again");
+        add("udp_duplicates", stats.duplicates, "packets that came more than once");
+        add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
+        add("udp_credit_stalls", stats.stalls[0], "times that data waited for the peer's credit");
+        add("udp_congestion_stalls", stats.stalls[1], "times that data waited for the congestion window");
+    }
+
+    pub(crate) fn statistics(&self, into: &mut Vec<Statistic>) {
+        let (counts, proto) = (&self.common.counts, self.endpoint.statistics());
+        let mut sums = [0u64; 6];
+        for peer in 0..self.endpoint.peers() as u32 {
+            let Some(stats) = self.endpoint.peer_statistics(peer) else { continue };
+            let all = [
+                stats.lost,
+                stats.duplicates,
+                stats.probes,
+                stats.stalls[0],
+                stats.stalls[1],
+                u64::from(self.endpoint.is_open(peer)),
+            ];
+            sums.iter_mut().zip(all).for_each(|(sum, value)| *sum += value);
+        }
+        if let Some(messages) = &self.messages {
+            messages.statistics_beside(&self.socket, into);
+        }
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("udp_peers", self.lanes.len() as u64, "peers met");
+        add("udp_sessions", sums[5], "peers with a session now");
+        add("udp_sessions_begun", proto.sessions, "sessions begun");
+        add("udp_sessions_lost", proto.lost, "sessions lost");
+        add("udp_tx_datagrams", counts.sent, "datagrams sent");
+        add("udp_rx_datagrams", counts.received, "datagrams received");
+        add("udp_eager", counts.eager, "messages sent inside a command");
+        add("udp_announced", counts.announced, "messages announced first");
+        add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
+        add("udp_lost", sums[0], "datagrams found lost, and sent again");
+        add("udp_duplicates", sums[1], "datagrams that came more than once");
+        add("udp_probes", sums[2], "probes of peers that were silent");
+        add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");
+        add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
+        add("udp_tx_calls", self.socket.calls[0], "system calls that sent datagrams");
+        add("udp_rx_calls", self.socket.calls[1], "system calls that received datagrams");
+        let (ring, entries) = self.socket.ring();
+        add("udp_io_uring", ring.into(), "1 if io_uring receives, 0 if recvmmsg does");
+        add("udp_ring_entries", entries, "times that the kernel was entered to receive by io_uring");
+        add("udp_send_full", counts.send_full, "times that the socket took no more");
+        add("udp_unsendable", self.socket.unsendable, "datagrams that the system would not send");
+        add("udp_malformed", proto.malformed, "datagrams dropped: malformed");
+        add("udp_versions", proto.versions, "datagrams dropped: another version");
+        add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
+        add("udp_stale", proto.stale, "handshakes dropped: echoes and forgeries");
+        add("udp_retries", proto.retries, "handshakes sent back for a cookie");
+        add(
+            "udp_other_key",
+            proto.rejected,
+            "handshakes refused: another authorization key, or no suite in common",
+        );
+        add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
+        add(
+            "udp_crowded",
+            proto.crowded,
+            "datagrams dropped: too much before them is missing in too many places",
+        );
+        add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
+        add(
+            "udp_turned_away",
+            proto.turned_away,
+            "sessions not begun: too many peers, or too many of one host",
+        );
+        add("udp_receive_buffer", self.socket.granted as u64, "bytes that the kernel lets the socket hold");
+    }
+}
