@@ -24,7 +24,9 @@ fn everything_is_measured_as_json() {
         [("futex", 40), ("blocked", 40), ("polling", 40), ("commit", 20), ("commit_filled", 20), ("read", 20)]
     {
         let figures = &said["ns"][name];
-        assert_eq!(figures["count"].as_u64(), Some(count), "{name}: {said}");
+        // A reader that does not get a core for long misses grains.
+        let there = figures["count"].as_u64().unwrap();
+        assert!(there <= count && there + said["missed"].as_u64().unwrap() >= count, "{name}: {said}");
         let figure = |key: &str| figures[key].as_u64().unwrap();
         assert!(figure("p50") <= figure("p99") && figure("p99") <= figure("p99_9"), "{said}");
         assert!(figure("p99_9") <= figure("max") && figure("max") > 0, "{said}");
@@ -33,7 +35,9 @@ fn everything_is_measured_as_json() {
         let copies = &said["one_in_flight"][provider];
         assert!(copies["ns"]["count"] == 20 && copies["grains_per_s"].as_f64().unwrap() > 0.0, "{said}");
     }
-    assert!(said["memcpy_bytes_per_s"].as_f64().unwrap() > 0.0);
+    for key in ["memcpy_bytes_per_s", "memcpy_ring_bytes_per_s"] {
+        assert!(said[key].as_f64().unwrap() > 0.0, "{key}");
+    }
 }
 
 #[test]

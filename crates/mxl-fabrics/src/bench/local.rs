@@ -44,6 +44,8 @@ pub struct Local {
     pub commit: Figures,
     pub commit_filled: Figures,
     pub read: Figures,
+    /// Grains that were overwritten before a reader came to them: its core was taken away for longer than the ring lasts.
+    pub missed: u64,
 }
 
 /// Keeps the calling thread on one core.
@@ -51,6 +53,20 @@ pub fn pin(core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     let pinned = cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores));
     pinned.map_err(|error| Error::Argument(format!("core {core}: {error}; choose others by --cores")))
+}
+
+/// Of the readers of some commits: how late each learnt of each, in nanoseconds, and what was overwritten before.
+#[derive(Default)]
+struct Heard {
+    times: Vec<u64>,
+    missed: u64,
+}
+
+impl Heard {
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.missed += other.missed;
+    }
 }
 
 /// A word of memory that processes could share.
@@ -92,19 +108,20 @@ impl Plan {
     /// Measures everything.
     ///
     /// # Errors
-    /// A core that is not there, a flow that cannot be made, a reader that was overtaken.
+    /// A core that is not there, a flow that cannot be made, a reader that hears nothing for ten seconds.
     pub fn run(&self) -> Result<Local> {
         let writer = self.domain.create_grains(&self.definition, &BatchHints::default())?.writer;
         let mut next = 1000;
-        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        let mut heard: [Heard; 3] = Default::default();
         for _ in 0..ROUNDS {
-            for (way, times) in [Way::Futex, Way::Blocked, Way::Polling].into_iter().zip(&mut times) {
+            for (way, heard) in [Way::Futex, Way::Blocked, Way::Polling].into_iter().zip(&mut heard) {
                 let count = self.count.div_ceil(ROUNDS);
-                times.extend(self.wakes(&writer, way, next, count)?);
+                heard.add(self.wakes(&writer, way, next, count)?);
                 next += count;
             }
         }
-        let [futex, blocked, polling] = times.map(Figures::new);
+        let missed = heard.iter().map(|heard| heard.missed).sum();
+        let [futex, blocked, polling] = heard.map(|heard| Figures::new(heard.times));
         pin(self.cores.0)?;
         let commit = self.commits(&writer, next, None)?;
         next += self.count;
@@ -119,7 +136,7 @@ impl Plan {
             Ok(nanoseconds(begin.elapsed()))
         });
         let read = Figures::new(read.collect::<Result<_>>()?);
-        Ok(Local { futex, blocked, polling, commit, commit_filled, read })
+        Ok(Local { futex, blocked, polling, commit, commit_filled, read, missed })
     }
 
     /// How long `count` commits take, with a payload or without.
@@ -137,28 +154,36 @@ impl Plan {
     }
 
     /// The time from each of `count` commits to each reader's return.
-    fn wakes(&self, writer: &GrainWriter, way: Way, first: u64, count: u64) -> Result<Vec<u64>> {
+    fn wakes(&self, writer: &GrainWriter, way: Way, first: u64, count: u64) -> Result<Heard> {
         let word = Word::new()?;
         let begin = Instant::now();
         let committed: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
         let open = || self.domain.read_grains(self.definition.id);
         let readers = (0..self.readers).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
         let ready = Barrier::new(self.readers + 1);
-        let listen = |reader: GrainReader| -> Result<Vec<u64>> {
+        let listen = |reader: GrainReader| -> Result<Heard> {
             let pinned = pin(self.cores.1);
             ready.wait();
             pinned?;
-            let mut times = Vec::new();
+            let mut heard = Heard::default();
             for (at, committed) in (0..).zip(&committed) {
-                match way {
-                    Way::Futex => wait_beyond(word.word(), at)?,
-                    Way::Blocked => drop(reader.read(first + u64::from(at), Wait::For(LONG))?),
-                    Way::Polling => drop(reader.read(first + u64::from(at), Wait::Busy(LONG))?),
-                }
+                let read = |wait| reader.read(first + u64::from(at), wait).map(drop);
+                let returned = match way {
+                    Way::Futex => {
+                        wait_beyond(word.word(), at)?;
+                        Ok(())
+                    }
+                    Way::Blocked => read(Wait::For(LONG)),
+                    Way::Polling => read(Wait::Busy(LONG)),
+                };
                 let now = nanoseconds(begin.elapsed());
-                times.push(now.saturating_sub(committed.load(Ordering::Relaxed)));
+                match returned {
+                    Ok(()) => heard.times.push(now.saturating_sub(committed.load(Ordering::Relaxed))),
+                    Err(mxl::Error::TooLate { .. }) => heard.missed += 1,
+                    Err(error) => return Err(error.into()),
+                }
             }
-            Ok(times)
+            Ok(heard)
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = readers.into_iter().map(|reader| scope.spawn(|| listen(reader))).collect();
@@ -179,12 +204,12 @@ impl Plan {
                 }
             }
             pinned?;
-            let mut times = Vec::new();
+            let mut heard = Heard::default();
             for thread in threads {
                 let panicked = |_| Error::Argument("a reader panicked".into());
-                times.extend(thread.join().map_err(panicked)??);
+                heard.add(thread.join().map_err(panicked)??);
             }
-            Ok(times)
+            Ok(heard)
         })
     }
 }
