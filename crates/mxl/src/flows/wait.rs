@@ -56,7 +56,7 @@ fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss
         Wait::Busy(time) => (begin + time.min(YEAR), true),
     };
     let counter = flow.words().counter;
-    let mut turns = 0_u32;
+    let (mut turns, mut woken) = (0_u32, false);
     loop {
         // Before the attempt: a commit after this changes it, and the sleep does not begin.
         let seen = counter.load(Ordering::Acquire);
@@ -82,11 +82,13 @@ fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss
             }
             continue;
         }
-        futex::wait(counter, seen, left.min(SLICE));
-        if counter.load(Ordering::Acquire) == seen && !flow.is_current() {
+        // What woke us is looked at first: to ask the file system takes microseconds, and data that is there is the flow's.
+        if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
-        if !flow.seems_current() {
+        futex::wait(counter, seen, left.min(SLICE));
+        woken = counter.load(Ordering::Acquire) != seen;
+        if !woken && !flow.is_current() {
             return Err(Ended::Invalid);
         }
     }
