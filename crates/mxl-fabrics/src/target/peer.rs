@@ -1,0 +1,142 @@
+//! An initiator as its target knows it: how it is greeted, told things and dismissed.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use ofi::FiAddr;
+
+use super::publish::Pending;
+use super::{Received, Ring, Target, random};
+use crate::Result;
+use crate::link::{Happened, Memory, Window};
+use crate::message::{Message, Remote, Why};
+
+/// Queue reads that fetch what an old initiator's writes completed, at most: nobody keeps a target busy by talking.
+const DRAINED: usize = 64;
+/// Refusals under way.
+const DISMISSED: usize = 16;
+
+/// The initiator that writes.
+pub(super) struct Peer {
+    // Dropped first: then nothing of its writes arrives any more.
+    pub(super) windows: HashMap<u64, Window>,
+    pub(super) addr: FiAddr,
+    pub(super) nonce: u64,
+    pub(super) token: u64,
+    /// Indices whose slots are open.
+    pub(super) granted: VecDeque<u64>,
+    /// The number of the next commit.
+    pub(super) next: u64,
+    pub(super) pending: BTreeMap<u64, Pending>,
+    pub(super) outbox: VecDeque<Message>,
+    /// Samples up to here may be written.
+    pub(super) until: u64,
+}
+
+impl Target {
+    /// The initiator goes, and its memory is withdrawn.
+    pub(super) fn part(&mut self) {
+        if let Some(peer) = self.peer.take() {
+            drop(peer.windows);
+            self.link.remove(peer.addr);
+            self.tell(Received::Disconnected);
+        }
+    }
+
+    pub(super) fn dismiss(&mut self, addr: FiAddr, nonce: u64, why: Why) {
+        self.stats.refused += 1;
+        match self.link.send(addr, &Message::Refused { nonce, why }) {
+            Ok(Some(op)) => self.dismissed.push((op, addr)),
+            _ => self.link.remove(addr),
+        }
+    }
+
+    pub(super) fn hello(
+        &mut self,
+        nonce: u64,
+        (format, address): (u32, &[u8]),
+        why: Option<Why>,
+    ) -> Result<()> {
+        if self.peer.as_ref().is_some_and(|peer| peer.nonce == nonce) {
+            return Ok(()); // said twice
+        }
+        if self.dismissed.len() >= DISMISSED {
+            self.stats.nonsense += 1;
+            return Ok(());
+        }
+        let addr = match self.link.insert(format, address) {
+            Ok(addr) => addr,
+            Err(error) => {
+                tracing::debug!(target: "mxl::fabrics", %error, "an initiator with an address of no use");
+                self.stats.nonsense += 1;
+                return Ok(());
+            }
+        };
+        if let Some(why) = why {
+            self.dismiss(addr, nonce, why);
+            return Ok(());
+        }
+        if let Some(old) = self.peer.take() {
+            drop(old.windows);
+            if old.addr != addr {
+                self.dismiss(old.addr, old.nonce, Why::Replaced);
+            }
+            self.tell(Received::Disconnected);
+        }
+        // What the old one's writes completed before its memory was withdrawn is not the new one's.
+        let mut happened = Vec::new();
+        for _ in 0..DRAINED {
+            if !self.link.poll(&mut happened)? {
+                break;
+            }
+        }
+        let token = random()?;
+        let mut peer = Peer {
+            windows: HashMap::new(),
+            addr,
+            nonce,
+            token,
+            granted: VecDeque::new(),
+            next: 0,
+            pending: BTreeMap::new(),
+            outbox: VecDeque::new(),
+            until: 0,
+        };
+        let (mut rings, mut length) = (Remote::default(), 0);
+        if let Ring::Samples(writer) = &self.ring {
+            let (_, base) = writer.begin(0, 0)?;
+            let (word, stride) = writer.strides();
+            let memory = Memory { addr: base, len: stride * writer.channels() as usize };
+            // SAFETY: the ring is mapped as long as the writer, which outlives the windows; there are no references to it.
+            let window = unsafe { self.link.open_window(memory) }?;
+            (rings, length) = (window.remote(), (stride / word) as u64);
+            peer.windows.insert(0, window);
+        }
+        peer.outbox.push_back(Message::Welcome { nonce, token, rings, length });
+        self.peer = Some(peer);
+        self.stats.taken += 1;
+        self.tell(Received::Connected);
+        for happened in happened {
+            // Writes of the old one are left out; what else was said counts.
+            if !matches!(happened, Happened::Arrived(_)) {
+                self.handle(happened)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what is to be said, as far as there is room.
+    pub(super) fn flush(&mut self) {
+        let Some(peer) = &mut self.peer else { return };
+        while let Some(message) = peer.outbox.front() {
+            match self.link.send(peer.addr, message) {
+                Ok(Some(_)) => drop(peer.outbox.pop_front()),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(target: "mxl::fabrics", %error, "an initiator cannot be told");
+                    return self.part();
+                }
+            }
+        }
+    }
+}

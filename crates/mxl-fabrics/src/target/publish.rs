@@ -1,0 +1,165 @@
+//! What arrives is counted by its commit, and published when the commit is whole, in the order of commits.
+
+use mxl::{Geometry, GrainInfo};
+
+use super::slots::{grant, silence};
+use super::{Received, Ring, Target};
+use crate::Result;
+use crate::message::{Commit, Message, widen};
+
+/// Commits that may be told before one that comes earlier.
+const EARLY: u64 = 64;
+
+/// A commit of which something has arrived.
+pub(super) struct Pending {
+    pub(super) index: u64,
+    /// Valid slices, or samples.
+    pub(super) amount: u64,
+    pub(super) invalid: bool,
+    pub(super) parts: u32,
+    pub(super) arrived: u32,
+    /// The initiator has said what it is worth.
+    pub(super) is_judged: bool,
+}
+
+impl Target {
+    pub(super) fn arrived(&mut self, data: u64) -> Result<()> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        let pending = match &self.ring {
+            Ring::Grains(_) => match Commit::of_grain(data) {
+                Some(Commit::Grain { number, index, end }) => {
+                    let granted = peer.granted.iter().copied().find(|granted| *granted as u16 == index);
+                    granted.map(|index| {
+                        (
+                            number,
+                            Pending {
+                                index,
+                                amount: end.into(),
+                                invalid: false,
+                                parts: 1,
+                                arrived: 0,
+                                is_judged: false,
+                            },
+                        )
+                    })
+                }
+                _ => None,
+            },
+            Ring::Samples(writer) => match Commit::of_samples(data) {
+                Commit::Samples { number, parts, index, count } => {
+                    let index = widen(self.expected.unwrap_or(0), index.into(), 32);
+                    let is_inside =
+                        index <= peer.until && u64::from(count) <= writer.max_write() && count > 0;
+                    let parts = u32::from(parts) + 1;
+                    let pending = Pending {
+                        index,
+                        amount: count.into(),
+                        invalid: false,
+                        parts,
+                        arrived: 0,
+                        is_judged: false,
+                    };
+                    is_inside.then_some((number, pending))
+                }
+                Commit::Grain { .. } => None,
+            },
+        };
+        let Some((number, pending)) = pending else {
+            self.stats.nonsense += 1;
+            return Ok(());
+        };
+        let number = widen(peer.next, number.into(), 8);
+        if number < peer.next || number - peer.next > EARLY {
+            self.stats.nonsense += 1;
+            return Ok(());
+        }
+        let there = peer.pending.entry(number).or_insert(pending);
+        there.arrived += 1;
+        self.publish()
+    }
+
+    pub(super) fn invalid(&mut self, number: u64, index: u64) -> Result<()> {
+        let (Some(peer), Ring::Grains(_)) = (&mut self.peer, &self.ring) else { return Ok(()) };
+        if !peer.granted.contains(&index) || number < peer.next || number - peer.next > EARLY {
+            self.stats.nonsense += 1;
+            return Ok(());
+        }
+        let Geometry::Grains { slices, .. } = self.geometry else { return Ok(()) };
+        let pending =
+            Pending { index, amount: slices.into(), invalid: true, parts: 1, arrived: 1, is_judged: true };
+        peer.pending.insert(number, pending);
+        self.publish()
+    }
+
+    /// Publishes what is complete, in the order of the commits.
+    pub(super) fn publish(&mut self) -> Result<()> {
+        while let Some(peer) = &mut self.peer {
+            if peer
+                .pending
+                .get(&peer.next)
+                .is_none_or(|first| !first.is_judged || first.arrived < first.parts)
+            {
+                return Ok(());
+            }
+            let Some(Pending { index, amount, invalid, .. }) = peer.pending.remove(&peer.next) else {
+                return Ok(());
+            };
+            peer.next += 1;
+            self.stats.published += 1;
+            match &mut self.ring {
+                Ring::Grains(writer) => {
+                    let (info, _) = writer.begin(index);
+                    let slices = (amount as u16).min(info.total_slices);
+                    let is_whole = slices == info.total_slices;
+                    let Geometry::Grains { payload, .. } = self.geometry else { return Ok(()) };
+                    let flags = u32::from(invalid);
+                    writer.publish(GrainInfo { flags, size: payload, valid_slices: slices, ..info });
+                    if is_whole {
+                        peer.granted.retain(|granted| *granted != index);
+                        let last = peer.granted.iter().max().copied().unwrap_or(index);
+                        if let Some(next) = last.max(index).checked_add(1) {
+                            grant(peer, writer, &self.link, &self.geometry, next)?;
+                        }
+                    }
+                    self.stats.invalid += u64::from(invalid);
+                    let first = self.expected.filter(|expected| *expected < index);
+                    if let Some(first) = first {
+                        self.lost(first, index - first);
+                    }
+                    let after = index.saturating_add(u64::from(is_whole));
+                    self.expected = Some(self.expected.map_or(after, |expected| expected.max(after)));
+                    self.tell(Received::Grain { index, slices, invalid });
+                }
+                Ring::Samples(writer) => {
+                    if invalid {
+                        silence(writer, index, amount)?;
+                    }
+                    writer.publish(index);
+                    let (word, stride) = writer.strides();
+                    let length = (stride / word) as u64;
+                    let until = index.saturating_add(length / 2);
+                    if until.saturating_sub(peer.until) >= length / 8 {
+                        peer.until = until;
+                        peer.outbox.push_back(Message::Room { token: peer.token, until });
+                    }
+                    let start = index.saturating_sub(amount);
+                    if let Some(first) = self.expected.filter(|expected| *expected < start) {
+                        self.lost(first, start - first);
+                    }
+                    self.expected = Some(index);
+                    if invalid {
+                        self.lost(start, amount);
+                    } else {
+                        self.tell(Received::Samples { index, count: amount });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn lost(&mut self, first: u64, count: u64) {
+        self.stats.lost = self.stats.lost.saturating_add(count);
+        self.tell(Received::Lost { first, count });
+    }
+}

@@ -1,0 +1,93 @@
+//! Which parts of the ring an initiator may write: slots of grains, room for samples.
+#![allow(unsafe_code)]
+
+use std::collections::hash_map::Entry;
+
+use mxl::{Geometry, GrainWriter, SampleWriter};
+
+use super::peer::Peer;
+use super::{Ring, Target};
+use crate::Result;
+use crate::link::{Link, Memory};
+use crate::message::Message;
+
+/// Slots that are open beyond the one that is written: the next grain need not wait for its slot. Readers of the target's
+/// flow have as much less history.
+const AHEAD: usize = 2;
+
+impl Target {
+    /// Opens slots from `index` on, as many as there may be.
+    pub(super) fn open_for(&mut self, index: u64, floor: u64) -> Result<()> {
+        let Self { peer: Some(peer), ring, link, geometry, .. } = self else { return Ok(()) };
+        match ring {
+            Ring::Grains(writer) => {
+                peer.granted.retain(|granted| *granted >= floor);
+                for index in (0..=AHEAD as u64).filter_map(|ahead| index.checked_add(ahead)) {
+                    grant(peer, writer, link, geometry, index)?;
+                }
+            }
+            Ring::Samples(writer) => {
+                if writer.head() != index {
+                    // The whole ring: what lies there belongs to other indices.
+                    let half = writer.max_write();
+                    silence(writer, index, half)?;
+                    silence(writer, index.saturating_sub(half), half)?;
+                    writer.publish(index);
+                }
+                self.expected = Some(index);
+                let (word, stride) = writer.strides();
+                peer.until = index.saturating_add((stride / word / 2) as u64);
+                peer.outbox.push_back(Message::Room { token: peer.token, until: peer.until });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the slot of a grain for the initiator, unless it has as many as it may, or that slot.
+pub(super) fn grant(
+    peer: &mut Peer,
+    writer: &GrainWriter,
+    link: &Link,
+    geometry: &Geometry,
+    index: u64,
+) -> Result<()> {
+    let grains = writer.grains();
+    let most = (AHEAD + 1).min((grains.max(3) - 2) as usize);
+    let slot = index % grains;
+    let is_taken = peer.granted.iter().any(|granted| granted % grains == slot);
+    let Geometry::Grains { payload, .. } = *geometry else { return Ok(()) };
+    if peer.granted.contains(&index) {
+        // Asked for again: it was told once, and messages are reliable.
+        return Ok(());
+    }
+    if is_taken || peer.granted.len() >= most {
+        return Ok(());
+    }
+    let (_, addr) = writer.begin(index);
+    let payload = match peer.windows.entry(slot) {
+        Entry::Occupied(there) => there.get().remote(),
+        Entry::Vacant(place) => {
+            // SAFETY: the slot is mapped as long as the writer, which outlives the windows; there are no references to it.
+            let window = unsafe { link.open_window(Memory { addr, len: payload as usize }) }?;
+            place.insert(window).remote()
+        }
+    };
+    peer.granted.push_back(index);
+    peer.outbox.push_back(Message::Grant { token: peer.token, index, payload });
+    Ok(())
+}
+
+/// Silence in the `count` samples before `index`.
+pub(super) fn silence(writer: &mut SampleWriter, index: u64, count: u64) -> Result<()> {
+    let ((word, _), channels) = (writer.strides(), writer.channels());
+    let mut open = writer.open(index, count)?;
+    for channel in 0..channels {
+        if word == 4 {
+            open.write_channel(channel, &vec![0_f32; count as usize])?;
+        } else {
+            open.write_channel(channel, &vec![0_f64; count as usize])?;
+        }
+    }
+    Ok(())
+}
