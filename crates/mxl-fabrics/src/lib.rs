@@ -6,6 +6,8 @@
 //! targets: a call that hands it a grain never waits and is never refused for want of room, and one target's failure is no
 //! other's. Either side may be restarted under the same address; the other finds it again.
 //!
+//! A [`Merge`] receives one flow of grains by several paths, and loses nothing when one of them fails.
+//!
 //! # What goes over the wire
 //!
 //! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else are
@@ -22,6 +24,7 @@
 //!     deliver writes in any order.
 //! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last write was
 //!     complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
+//! I5. No initiator of a [`Merge`] writes into the merged flow: whole grains are copied there from the flows of its paths.
 //!
 //! The wire is that of this library, not of the C++ SDK: both ends are ours. Whoever can send to a target's endpoint and knows the
 //! numbers in its info may write its flow; `udp` has keys for networks that are not trusted (`docs/threat-model.md`).
@@ -34,6 +37,7 @@ mod info;
 mod initiator;
 pub mod interfaces;
 mod link;
+mod merge;
 pub mod message;
 mod metrics;
 mod provider;
@@ -44,5 +48,6 @@ pub use error::{Error, Result};
 pub use histogram::Histogram;
 pub use info::{RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
+pub use merge::{Merge, MergePath, MergeStats};
 pub use provider::Provider;
 pub use target::{Received, Target, TargetStats};

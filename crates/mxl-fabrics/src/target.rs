@@ -19,9 +19,9 @@ use crate::message::{Message, VERSION, Why};
 use crate::{Error, Provider, RegionInfo, Result, TargetInfo, shape};
 
 /// What a caller who does not look may miss.
-const EVENTS: usize = 4096;
+pub(crate) const EVENTS: usize = 4096;
 /// How long a wait sleeps between two looks.
-const NAP: Duration = Duration::from_micros(50);
+pub(crate) const NAP: Duration = Duration::from_micros(50);
 
 enum Ring {
     Grains(GrainWriter),

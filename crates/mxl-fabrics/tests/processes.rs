@@ -3,39 +3,10 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, camera};
+use common::{Folder, LONG, byte_of, camera, demo};
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
-
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn demo(arguments: &[&str], domain: &Folder) -> Running {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
-    program.arg("-d").arg(domain.path()).args(arguments).stdout(Stdio::null());
-    Running(program.spawn().unwrap())
-}
-
-/// What every byte of a grain is.
-fn byte_of(index: u64) -> u8 {
-    (index * 37 + 11) as u8
-}
 
 /// Writes grains until the far reader has `count` that are right, and answers the next index.
 fn until_arrived(

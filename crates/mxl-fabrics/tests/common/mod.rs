@@ -4,6 +4,7 @@
 #[path = "../../../mxl/tests/common/folder.rs"]
 mod folder;
 
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use folder::Folder;
@@ -37,4 +38,32 @@ pub fn both(
         }
         assert!(begin.elapsed() < LONG, "it did not happen: {:?}", target.stats());
     }
+}
+
+/// A program that ends with the test.
+pub struct Running(Child);
+
+impl Running {
+    pub fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn demo(arguments: &[&str], domain: &Folder) -> Running {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
+    program.arg("-d").arg(domain.path()).args(arguments).stdout(Stdio::null());
+    Running(program.spawn().unwrap())
+}
+
+/// What every byte of a grain is.
+pub fn byte_of(index: u64) -> u8 {
+    (index * 37 + 11) as u8
 }
