@@ -33,7 +33,7 @@ pub fn addresses() -> Result<Vec<Own>> {
     let mut all = Vec::new();
     let name = settings::DEVICE_NAME.get();
     for &context in ibv::contexts().map_err(|error| failed(&error))? {
-        if !context.name().starts_with(&*name) {
+        if !settings::takes_device(&name, &context.name()) {
             continue;
         }
         let ports = context.query().map_err(|error| failed(&error))?.ports;
@@ -54,7 +54,7 @@ pub fn addresses() -> Result<Vec<Own>> {
             Errno::ENODEV,
             "RDMA devices",
             "one whose interface has an IP address",
-            format!("none, of names that begin with {name:?}"),
+            format!("none, of names that FI_VERBS_DEVICE_NAME={name:?} takes (empty: all)"),
             "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME",
         ));
     }

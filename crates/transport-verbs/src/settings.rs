@@ -2,13 +2,22 @@
 
 use ofi_core::config::{AnySetting, Setting};
 
-/// Which device to use.
+/// Which devices to use.
 pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "verbs",
     "device_name",
     "",
-    "Use only devices whose names begin so, such as mlx5_0 (`rdma link` lists them); all if empty",
+    "Use only devices whose names begin so, such as mlx5_0, or mlx5_0,mlx5_1 (`rdma link` lists them); all if empty",
 );
+
+/// Whether `list`, the value of [`DEVICE_NAME`], takes the device `name`: by a prefix of it, in either case, as C libfabric
+/// compares. Prefixes are separated by commas; blanks around them and empty ones do not count, and a list of none takes all.
+pub fn takes_device(list: &str, name: &str) -> bool {
+    let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
+    let begins =
+        |prefix: &str| name.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
+    prefixes.peek().is_none() || prefixes.any(begins)
+}
 
 /// Receives of an endpoint.
 pub static RX_SLOTS: Setting<usize> = Setting::new(
@@ -66,3 +75,26 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &MR_CACHE_MAX_COUNT,
     &MR_CACHE_MAX_SIZE,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::takes_device;
+
+    #[test]
+    fn devices_are_taken_by_any_prefix_of_the_list() {
+        for (list, name, taken) in [
+            ("", "rxe0", true),
+            (" , ", "rxe0", true),
+            ("rxe", "rxe0", true),
+            ("rxe0", "rxe1", false),
+            ("rxe00", "rxe0", false),
+            ("mlx5_0,rxe", "rxe0", true),
+            (" mlx5_0 , rxe1,", "rxe1", true),
+            ("mlx5_0,", "rxe0", false),
+            ("RXE0", "rxe0", true),
+            ("rx", "r\u{e9}", false),
+        ] {
+            assert_eq!(takes_device(list, name), taken, "{list:?} {name}");
+        }
+    }
+}
