@@ -2,7 +2,8 @@
 
 use core::net::SocketAddr;
 
-use super::{BASE_PACKET, Config, Connection, Sent, Session};
+use super::sent::Sent;
+use super::{BASE_PACKET, Config, Connection, Session};
 use crate::crypto::Identity;
 use crate::endpoint::Driver;
 use crate::stream::Stream;

@@ -1,16 +1,17 @@
 //! A session's two streams of records in each direction.
 
 mod late;
+mod parts;
 mod receive;
 mod resting;
 mod send;
 
 use crate::wire::Malformed;
 
+pub(crate) use parts::{PART_HEAD, Train};
 pub use receive::{ReceiveStream, Refused};
 pub(crate) use resting::Senders;
 pub use send::SendStream;
-pub(crate) use send::{PART_HEAD, Train};
 
 /// Which of a session's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

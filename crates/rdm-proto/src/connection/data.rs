@@ -1,0 +1,135 @@
+//! Data packets: their frames go to acknowledgements, streams and credit, and their numbers into what is acknowledged.
+
+use crate::endpoint::Driver;
+use crate::stream::{Flow, ReceiveStream, Refused, Stream};
+use crate::time::Instant;
+use crate::wire::{Frame, Header, Record, header};
+
+use super::{Config, Connection, Lost};
+
+/// Packets whose arrival is remembered, in runs.
+const RECEIVED_RUNS: usize = 128;
+/// What became of a data packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    Fresh,
+    Duplicate,
+    Malformed,
+    /// There is no room for it among what came too early.
+    Crowded,
+}
+
+impl Connection {
+    /// Takes the frames of a packet.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub fn on_data<D: Driver>(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        peer: u32,
+        head: &Header,
+        body: &[u8],
+        driver: &mut D,
+    ) -> Result<Arrival, Lost> {
+        self.thaw();
+        let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+        if head.number < session.floor || session.received.contains(head.number) {
+            self.stats.duplicates += 1;
+            // Its sender may not know that it came: say so again, unless that is all that it said. A network that repeats
+            // everything would keep two ends at it for good.
+            session.ack_now |= asks_for_acknowledgement(body);
+            return Ok(Arrival::Duplicate);
+        }
+        if head.number >= u64::MAX / 2 {
+            return Ok(Arrival::Malformed);
+        }
+        self.hear(now);
+        self.stats.packets[1] += 1;
+        let (mut rest, mut eliciting) = (body, false);
+        loop {
+            let (frame, after) = match Frame::parse(rest) {
+                Ok(Some(parsed)) => parsed,
+                Ok(None) => break,
+                Err(_) => return Ok(Arrival::Malformed), // not acknowledged either
+            };
+            rest = after;
+            eliciting |= frame.asks();
+            match frame {
+                Frame::Ping => {}
+                Frame::Ack(ack) => {
+                    if !self.on_ack(now, &ack) {
+                        return Err(Lost::Broken);
+                    }
+                    for stream in Stream::ALL {
+                        while let Some(mark) = self.sender.stream(stream).pop_acked() {
+                            driver.acked(peer, mark);
+                        }
+                    }
+                }
+                Frame::Data { stream, offset, bytes } => {
+                    let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+                    let sender = &mut self.sender;
+                    let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
+                    match session.receive[stream as usize].receive(offset, bytes, &mut take) {
+                        Ok(()) => {}
+                        Err(Refused::Crowded) => return Ok(Arrival::Crowded), // nor acknowledged
+                        Err(Refused::Violation) => return Err(Lost::Broken),
+                    }
+                }
+                Frame::Credit { stream, limit } => self.sender.stream(stream).set_limit(limit),
+                Frame::Close { .. } => return Err(Lost::Closed),
+            }
+        }
+        let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+        let expected = session.received.last().map_or(0, |run| run.end);
+        session.received.insert(head.number..head.number + 1);
+        if session.received.len() > RECEIVED_RUNS
+            && let Some(run) = session.received.forget_first()
+        {
+            session.floor = run.end;
+        }
+        if head.number >= expected {
+            session.largest_at = now;
+        }
+        if eliciting {
+            let urgent = head.number != expected || head.flags & header::flag::URGENT != 0;
+            session.on_eliciting(now, config, 1, urgent);
+        }
+        Ok(Arrival::Fresh)
+    }
+
+    /// Whether a stream was stopped by the driver.
+    pub fn is_stopped(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.receive.iter().any(ReceiveStream::is_stopped))
+    }
+
+    /// Goes on with streams that were stopped.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub fn resume<D: Driver>(&mut self, peer: u32, driver: &mut D) -> Result<(), Lost> {
+        let Some(session) = self.session.as_deref_mut() else { return Ok(()) };
+        let sender = &mut self.sender;
+        for (stream, receive) in Stream::ALL.into_iter().zip(&mut session.receive) {
+            if receive.is_stopped() {
+                receive
+                    .resume(&mut |record| -> Flow { driver.record(peer, sender, stream, record) })
+                    .map_err(|_| Lost::Broken)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a packet has frames whose sender wants to know that they came.
+fn asks_for_acknowledgement(mut frames: &[u8]) -> bool {
+    while let Ok(Some((frame, rest))) = Frame::parse(frames) {
+        if frame.asks() {
+            return true;
+        }
+        frames = rest;
+    }
+    false
+}

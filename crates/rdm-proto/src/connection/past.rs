@@ -1,0 +1,65 @@
+//! What is remembered of a peer's earlier incarnations and questions: it tells an echo from a restart.
+
+use alloc::boxed::Box;
+
+use crate::wire::Init;
+
+use super::Connection;
+
+/// Incarnations of a peer that are remembered, so that an echo is not taken for a restart.
+const RETIRED: usize = 4;
+
+/// Incarnations of a peer that are over, the latest last; zeroes before there were so many, which no incarnation is called. Few peers
+/// have any.
+#[derive(Debug, Default)]
+pub(super) struct Retired {
+    epochs: [u64; RETIRED],
+}
+
+/// What tells echoes of a peer's questions from new ones, and questions of this end from echoes.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// Sessions that this end has asked for.
+    pub attempts: u64,
+    /// The peer's last incarnation.
+    pub peer_epoch: Option<u64>,
+    peer_attempt: u64,
+    retired: Option<Box<Retired>>,
+}
+
+impl Connection {
+    /// Whether an `Init` is an echo of the past: of an incarnation that is over, or of a session before.
+    pub fn is_echo(&self, init: &Init) -> bool {
+        self.retired.as_ref().is_some_and(|retired| retired.epochs.contains(&init.epoch))
+            || (self.peer_epoch == Some(init.epoch) && init.attempt <= self.peer_attempt)
+    }
+
+    /// Sessions that this end has asked for.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    pub(super) fn meet(&mut self, epoch: u64, attempt: u64) {
+        if let Some(old) = self.peer_epoch.replace(epoch)
+            && old != epoch
+        {
+            self.peer_attempt = 0;
+            let retired = self.retired.get_or_insert_default();
+            retired.epochs.rotate_left(1);
+            retired.epochs[RETIRED - 1] = old;
+        }
+        self.peer_attempt = self.peer_attempt.max(attempt);
+    }
+
+    /// What is to be known of the peer when it is met again.
+    pub fn past(&mut self) -> Past {
+        let Self { attempts, peer_epoch, peer_attempt, .. } = *self;
+        Past { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
+    }
+
+    /// Takes what was known of the peer before it was forgotten.
+    pub fn recall(&mut self, past: Past) {
+        (self.attempts, self.peer_epoch) = (past.attempts, past.peer_epoch);
+        (self.peer_attempt, self.retired) = (past.peer_attempt, past.retired);
+    }
+}

@@ -1,0 +1,126 @@
+//! What there is of a session while packets are exchanged in it.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use crate::congestion::Controller;
+use crate::ranges::RangeSet;
+use crate::rtt::Rtt;
+use crate::stream::ReceiveStream;
+use crate::time::Instant;
+use crate::wire::Params;
+
+use super::pacing::Pacer;
+use super::packet_size::{PacketSize, Vanishing};
+use super::sent::History;
+
+/// Everything of a session. Boxed, so that a peer without one costs little.
+#[derive(Debug)]
+pub struct Session {
+    /// The peer's name for it.
+    pub(super) remote: u64,
+    pub(super) peer: Params,
+    pub(super) receive: [ReceiveStream; 2],
+
+    pub(super) next_number: u64,
+    pub(super) sent: History,
+    pub(super) in_flight: u64,
+    pub(super) in_flight_packets: u64,
+    pub(super) largest_acked: Option<u64>,
+    pub(super) last_eliciting: Instant,
+    pub(super) loss_time: Option<Instant>,
+    pub(super) probe_count: u32,
+    /// The first of these probe timeouts.
+    pub(super) silent_from: Instant,
+    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path counts as changed
+    /// since, until something is heard.
+    pub(super) unanswered: u32,
+    pub(super) unanswered_from: Instant,
+    pub(super) changed: bool,
+    pub(super) probes: u32,
+    /// Packets that may go beyond the window, as this end will not be here when there is room.
+    pub(super) farewell: u32,
+    pub(super) rtt: Rtt,
+    /// Round trips passed over, since the last that was not.
+    pub(super) odd_samples: u8,
+    pub(super) controller: Box<dyn Controller>,
+    pub(super) pacer: Pacer,
+    pub(super) size: PacketSize,
+    pub(super) vanishing: Vanishing,
+
+    pub(super) received: RangeSet,
+    /// Numbers below are forgotten, and count as received.
+    pub(super) floor: u64,
+    pub(super) largest_at: Instant,
+    pub(super) unacked: u32,
+    pub(super) ack_by: Option<Instant>,
+    pub(super) ack_now: bool,
+    /// Acknowledgements do not wait: the last one that did found no company.
+    pub(super) quick: bool,
+    pub(super) tell_credit: bool,
+    pub(super) bulk_first: bool,
+    pub(super) ask: bool,
+    pub(super) asks: u32,
+    pub(super) last_heard: Instant,
+    /// When the network last said that the peer cannot be reached, and was believed so far as to ask; and how often since
+    /// something was heard.
+    pub(super) last_hint: Option<Instant>,
+    pub(super) hints: u32,
+}
+
+impl Session {
+    /// Nothing was sent yet, and nothing came.
+    pub(super) fn begin(
+        remote: u64,
+        peer: Params,
+        receive: [ReceiveStream; 2],
+        controller: Box<dyn Controller>,
+        size: PacketSize,
+        now: Instant,
+    ) -> Self {
+        Self {
+            remote,
+            peer,
+            receive,
+            next_number: 0,
+            sent: History::new(),
+            in_flight: 0,
+            in_flight_packets: 0,
+            largest_acked: None,
+            last_eliciting: now,
+            loss_time: None,
+            probe_count: 0,
+            silent_from: now,
+            unanswered: 0,
+            unanswered_from: now,
+            changed: false,
+            probes: 0,
+            farewell: 0,
+            rtt: Rtt::default(),
+            odd_samples: 0,
+            controller,
+            pacer: Pacer::default(),
+            size,
+            vanishing: Vanishing::default(),
+            received: RangeSet::default(),
+            floor: 0,
+            largest_at: now,
+            unacked: 0,
+            ack_by: None,
+            ack_now: false,
+            quick: true,
+            tell_credit: false,
+            bulk_first: false,
+            ask: false,
+            asks: 0,
+            last_heard: now,
+            last_hint: None,
+            hints: 0,
+        }
+    }
+
+    /// Whether nothing of the peer has come yet, and it is not long ago that the session began.
+    pub(super) fn is_unconfirmed(&self, now: Instant) -> bool {
+        self.received.is_empty() && self.floor == 0 && now < self.last_heard + Duration::from_secs(1)
+    }
+}
