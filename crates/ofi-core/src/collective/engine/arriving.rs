@@ -132,7 +132,7 @@ impl Collectives {
                         self.forget_early(note.group);
                     }
                     Some(_) => {}
-                    None if self.closed.contains(&note.group) => {}
+                    None if self.numbers.was_given(note.group) => {}
                     None if self.aborted.len() < EARLY_ABORTS => drop(self.aborted.insert(note.group, errno)),
                     None => {}
                 }

@@ -9,6 +9,7 @@
 //! while there is something to do.
 
 mod arriving;
+mod numbers;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -17,13 +18,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ofi_api::{Errno, Error, Piece, Result};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::note::{Kind, Note};
 use super::schedule::Schedule;
 use crate::atomic::Executor;
 use crate::transport::{OutNote, Peer};
 use arriving::Early;
+use numbers::Numbers;
 pub use running::Report;
 use running::{Running, State};
 
@@ -80,7 +82,7 @@ pub struct Collectives {
     /// Most payload of a note: a multiple of every element's size.
     chunk: usize,
     groups: FxHashMap<u64, Group>,
-    closed: FxHashSet<u64>,
+    numbers: Numbers,
     aborted: FxHashMap<u64, Errno>,
     running: Vec<OneRunning>,
     /// Empty, but for its memory: see [`Collectives::advance`].
@@ -91,8 +93,6 @@ pub struct Collectives {
     flows: FxHashMap<Peer, Flow>,
     epochs: u64,
     outbox: VecDeque<(Peer, Note)>,
-    /// How often each list of members was joined.
-    joins: FxHashMap<u64, u64>,
 }
 
 impl Collectives {
@@ -101,7 +101,7 @@ impl Collectives {
         Self {
             chunk: (size / 32 * 32).max(32),
             groups: FxHashMap::default(),
-            closed: FxHashSet::default(),
+            numbers: Numbers::default(),
             aborted: FxHashMap::default(),
             running: Vec::new(),
             moved: Vec::new(),
@@ -110,7 +110,6 @@ impl Collectives {
             flows: FxHashMap::default(),
             epochs: 0,
             outbox: VecDeque::new(),
-            joins: FxHashMap::default(),
         }
     }
 
@@ -123,9 +122,7 @@ impl Collectives {
     /// Opens a group of `members`, by rank. `names` says the same to all members: two endpoints with the same list join
     /// the same group, the first time, the second time, and so on. Answers the group's number.
     pub fn open(&mut self, members: Vec<Peer>, names: u64) -> u64 {
-        let times = self.joins.entry(names).or_insert(0);
-        *times += 1;
-        let id = hash(names, &times.to_le_bytes());
+        let id = self.numbers.next(names);
         let failed = self.aborted.remove(&id);
         self.groups.insert(id, Group { members, next: 0, failed, gone: Vec::new() });
         id
@@ -183,7 +180,6 @@ impl Collectives {
         }
         self.forget_early(group);
         self.groups.remove(&group);
-        self.closed.insert(group);
     }
 
     /// A group has failed: tells the other members, unless they said so.
@@ -256,7 +252,10 @@ impl Collectives {
 
     /// Whether notes about a group are of no interest any more.
     fn is_over(&self, group: u64) -> bool {
-        self.closed.contains(&group) || self.groups.get(&group).is_some_and(|group| group.failed.is_some())
+        match self.groups.get(&group) {
+            Some(group) => group.failed.is_some(),
+            None => self.numbers.was_given(group),
+        }
     }
 
     /// Moves everything on as far as it goes; what has ended goes behind `finished`.

@@ -1,0 +1,80 @@
+//! Barriers, broadcasts, and the rings that other collectives go round too.
+
+use super::{Part, Place, Planner, Round, transfer};
+
+impl Planner {
+    pub(super) fn barrier(&mut self) {
+        let mut distance = 1;
+        while distance < self.ranks() {
+            let send = transfer(self.behind(distance), vec![]);
+            let receive = transfer(self.before(distance), vec![]);
+            self.push(Round { sends: vec![send], receives: vec![receive], then: vec![] });
+            distance *= 2;
+        }
+    }
+
+    /// Binomial tree: in each round whoever has the data sends it to one who has not.
+    pub(super) fn broadcast(&mut self) {
+        let (me, all) = (self.distance(), Part::new(Place::Input, 0, self.block));
+        let mut have = 1;
+        while have < self.ranks() {
+            let mut round = Round::default();
+            if me < have && me + have < self.ranks() {
+                round.sends.push(transfer(self.at_distance(me + have), vec![all]));
+            } else if (have..2 * have).contains(&me) {
+                round.receives.push(transfer(self.at_distance(me - have), vec![all]));
+            }
+            self.push(round);
+            have *= 2;
+        }
+    }
+
+    /// Halves of the array go down a tree until each rank has a block, then the blocks go round a ring.
+    pub(super) fn broadcast_large(&mut self) {
+        let (me, ranks) = (self.distance(), self.ranks());
+        let range = |planner: &Self, from: usize, to: usize| {
+            let (start, end) = (planner.cut(from).0, planner.cut(to - 1));
+            vec![Part::new(Place::Input, start, end.0 + end.1 - start)]
+        };
+        let mut half = ranks.next_power_of_two() / 2;
+        while half > 0 {
+            let mut round = Round::default();
+            let end = |from: usize| (from + half).min(ranks);
+            if me.is_multiple_of(2 * half) && me + half < ranks {
+                let parts = range(self, me + half, end(me + half));
+                round.sends.push(transfer(self.at_distance(me + half), parts));
+            } else if me % (2 * half) == half {
+                round.receives.push(transfer(self.at_distance(me - half), range(self, me, end(me))));
+            }
+            self.push(round);
+            half /= 2;
+        }
+        self.ring(me, |planner, index| {
+            let (at, len) = planner.cut(index);
+            Part::new(Place::Input, at, len)
+        });
+    }
+
+    /// Blocks go round a ring: this rank begins with block `first`, and in the end has all. The ring has the ranks' order.
+    pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> Part) {
+        let ranks = self.ranks();
+        for step in 0..ranks - 1 {
+            let part = |steps: usize| vec![block(self, (first + ranks - steps % ranks) % ranks)];
+            let send = transfer(self.behind(1), part(step));
+            let receive = transfer(self.before(1), part(step + 1));
+            self.push(Round { sends: vec![send], receives: vec![receive], then: vec![] });
+        }
+    }
+
+    /// Blocks go round a ring, each combined with every rank's: in the end this rank has all of block `last`.
+    pub(super) fn ring_combine(&mut self, last: usize, block: impl Fn(&Self, usize) -> Part) {
+        let ranks = self.ranks();
+        for step in 0..ranks - 1 {
+            let part = |steps: usize| vec![block(self, (last + ranks - steps % ranks) % ranks)];
+            let send = transfer(self.behind(1), part(step + 1));
+            let mut receive = transfer(self.before(1), part(step + 2));
+            receive.combine = true;
+            self.push(Round { sends: vec![send], receives: vec![receive], then: vec![] });
+        }
+    }
+}

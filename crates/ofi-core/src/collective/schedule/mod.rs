@@ -1,0 +1,234 @@
+//! What one rank does in a collective: rounds of sends and receives, worked out before anything moves.
+//!
+//! A schedule knows no peers and no bytes, only ranks and ranges, so it is checked by playing all ranks of a group
+//! against each other in memory (`tests.rs`). Both ends of a transfer have it in the round of the same number, and a
+//! pair of ranks has at most one transfer each way in a round.
+//!
+//! Small data takes a number of rounds that is logarithmic in the ranks; large data is cut into a block for each rank,
+//! so that every rank sends and receives all the time.
+
+mod broadcast;
+mod exchange;
+mod reduce;
+
+use ofi_api::CollectiveKind as Kind;
+
+/// Memory of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The caller's `buf`. A broadcast also writes it.
+    Input,
+    /// The caller's `result`.
+    Result,
+    /// The library's own.
+    Scratch,
+}
+
+/// A range of memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// In which memory.
+    pub place: Place,
+    /// From where on.
+    pub at: usize,
+    /// How much.
+    pub len: usize,
+}
+
+impl Part {
+    const fn new(place: Place, at: usize, len: usize) -> Self {
+        Self { place, at, len }
+    }
+}
+
+/// Bytes to send to a rank, or to receive from it: the parts one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The other rank.
+    pub rank: usize,
+    /// The bytes.
+    pub parts: Vec<Part>,
+    /// Of a receive: whether they are combined with what is there, instead of replacing it. The range is then not sent
+    /// from in the same round.
+    pub combine: bool,
+}
+
+impl Transfer {
+    /// How many there are.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+}
+
+/// Something to do with own memory. Ranges are equally long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// From where.
+    pub from: Part,
+    /// To where.
+    pub to: Part,
+    /// Whether to combine instead of replace.
+    pub combine: bool,
+}
+
+/// Transfers that run side by side, and what is done when all of them have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Sends.
+    pub sends: Vec<Transfer>,
+    /// Receives.
+    pub receives: Vec<Transfer>,
+    /// What comes after.
+    pub then: Vec<Local>,
+}
+
+/// What one rank does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// Before the first round.
+    pub first: Vec<Local>,
+    /// The rounds.
+    pub rounds: Vec<Round>,
+    /// Bytes of scratch memory.
+    pub scratch: usize,
+}
+
+/// A collective, as one rank sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Which.
+    pub kind: Kind,
+    /// Ranks.
+    pub ranks: usize,
+    /// This one.
+    pub me: usize,
+    /// The root, for those that have one.
+    pub root: usize,
+    /// Elements: of the whole array for broadcast, reduce and all-reduce; for each rank otherwise.
+    pub count: usize,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Up to how many bytes data is small.
+    pub small: usize,
+}
+
+impl Shape {
+    /// How long `buf` and `result` are at this rank, in bytes; 0 for what is not looked at.
+    pub fn lengths(&self) -> [usize; 2] {
+        let one = self.count * self.size;
+        let all = one * self.ranks;
+        let at_root = |len| if self.me == self.root { len } else { 0 };
+        match self.kind {
+            Kind::Barrier => [0, 0],
+            Kind::Broadcast => [one, 0],
+            Kind::Alltoall => [all, all],
+            Kind::Allreduce => [one, one],
+            Kind::Allgather => [one, all],
+            Kind::ReduceScatter => [all, one],
+            Kind::Reduce => [one, at_root(one)],
+            Kind::Scatter => [at_root(all), one],
+            Kind::Gather => [one, at_root(all)],
+        }
+    }
+}
+
+/// The schedule of a rank.
+pub fn plan(shape: &Shape) -> Schedule {
+    let block = shape.count * shape.size;
+    let mut planner = Planner { shape: *shape, block, out: Schedule::default() };
+    let is_small = |bytes: usize| bytes <= shape.small;
+    match shape.kind {
+        Kind::Barrier => planner.barrier(),
+        Kind::Broadcast if is_small(block) => planner.broadcast(),
+        Kind::Broadcast => planner.broadcast_large(),
+        Kind::Alltoall if is_small(block * shape.ranks) => planner.alltoall(),
+        Kind::Alltoall => planner.alltoall_large(),
+        Kind::Allreduce if is_small(block) => {
+            planner.copy_in(Place::Result);
+            planner.allreduce(Place::Result, block, 0);
+        }
+        Kind::Allreduce => planner.allreduce_large(),
+        Kind::Allgather if is_small(block * shape.ranks) => planner.allgather(),
+        Kind::Allgather => planner.allgather_large(),
+        Kind::ReduceScatter if is_small(block * shape.ranks) => planner.reduce_scatter(),
+        Kind::ReduceScatter => planner.reduce_scatter_large(),
+        Kind::Reduce if is_small(block) => planner.reduce(),
+        Kind::Reduce => planner.reduce_large(),
+        Kind::Scatter if is_small(block * shape.ranks) => planner.scatter(),
+        Kind::Scatter => planner.scatter_large(),
+        Kind::Gather if is_small(block * shape.ranks) => planner.gather(),
+        Kind::Gather => planner.gather_large(),
+    }
+    planner.out
+}
+
+struct Planner {
+    shape: Shape,
+    /// `count` elements.
+    block: usize,
+    out: Schedule,
+}
+
+impl Planner {
+    fn ranks(&self) -> usize {
+        self.shape.ranks
+    }
+
+    /// The rank `steps` behind this one.
+    fn behind(&self, steps: usize) -> usize {
+        (self.shape.me + steps) % self.ranks()
+    }
+
+    /// The rank `steps` before this one.
+    fn before(&self, steps: usize) -> usize {
+        (self.shape.me + self.ranks() - steps % self.ranks()) % self.ranks()
+    }
+
+    /// This rank, counted from the root on.
+    fn distance(&self) -> usize {
+        (self.shape.me + self.ranks() - self.shape.root) % self.ranks()
+    }
+
+    /// The rank that is `distance` behind the root.
+    fn at_distance(&self, distance: usize) -> usize {
+        (self.shape.root + distance) % self.ranks()
+    }
+
+    fn push(&mut self, round: Round) {
+        self.out.rounds.push(round);
+    }
+
+    /// Something to do at the end.
+    fn finally(&mut self, local: Local) {
+        match self.out.rounds.last_mut() {
+            Some(round) => round.then.push(local),
+            None => self.out.first.push(local),
+        }
+    }
+
+    fn copy(&mut self, from: Part, to: Part) -> Local {
+        Local { from, to, combine: false }
+    }
+
+    /// Copies all of the input to the front of `place`.
+    fn copy_in(&mut self, place: Place) {
+        let len = self.shape.lengths()[0];
+        let local = self.copy(Part::new(Place::Input, 0, len), Part::new(place, 0, len));
+        self.out.first.push(local);
+    }
+
+    /// The range of block `index` of an array of `count` elements that is cut into one for each rank.
+    fn cut(&self, index: usize) -> (usize, usize) {
+        let edge = |index: usize| index * self.shape.count / self.ranks() * self.shape.size;
+        (edge(index), edge(index + 1) - edge(index))
+    }
+
+    /// Block `index` of an array of as many blocks as ranks.
+    fn nth(&self, place: Place, index: usize) -> Part {
+        Part::new(place, index * self.block, self.block)
+    }
+}
+
+fn transfer(rank: usize, parts: Vec<Part>) -> Transfer {
+    Transfer { rank, parts, combine: false }
+}

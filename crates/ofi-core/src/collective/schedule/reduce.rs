@@ -1,0 +1,137 @@
+//! Collectives that combine elements.
+
+use super::{Local, Part, Place, Planner, Round, Transfer, transfer};
+
+impl Planner {
+    /// Recursive doubling on `len` bytes at the front of `place`, with scratch memory from `scratch` on. Ranks beyond a
+    /// power of two hand theirs to a neighbour first.
+    pub(super) fn allreduce(&mut self, place: Place, len: usize, scratch: usize) {
+        let (me, ranks) = (self.shape.me, self.ranks());
+        let core = 1 << ranks.ilog2();
+        let beyond = ranks - core;
+        let (all, other) = (Part::new(place, 0, len), Part::new(Place::Scratch, scratch, len));
+        self.out.scratch = self.out.scratch.max(scratch + len);
+        let paired = me < 2 * beyond;
+        let is_out = paired && me % 2 == 1;
+        if beyond > 0 {
+            let mut round = Round::default();
+            if is_out {
+                round.sends.push(transfer(me - 1, vec![all]));
+            } else if paired {
+                round.receives.push(Transfer { rank: me + 1, parts: vec![all], combine: true });
+            }
+            self.push(round);
+        }
+        let number = if paired { me / 2 } else { me - beyond };
+        let rank_of = |number: usize| if number < beyond { 2 * number } else { number + beyond };
+        let mut distance = 1;
+        while distance < core {
+            let mut round = Round::default();
+            if !is_out {
+                let partner = rank_of(number ^ distance);
+                round.sends.push(transfer(partner, vec![all]));
+                round.receives.push(transfer(partner, vec![other]));
+                // Both combine in the same order, so that both get the same bits.
+                if me < partner {
+                    round.then.push(Local { from: other, to: all, combine: true });
+                } else {
+                    round.then.push(Local { from: all, to: other, combine: true });
+                    round.then.push(Local { from: other, to: all, combine: false });
+                }
+            }
+            self.push(round);
+            distance *= 2;
+        }
+        if beyond > 0 {
+            let mut round = Round::default();
+            if is_out {
+                round.receives.push(transfer(me - 1, vec![all]));
+            } else if paired {
+                round.sends.push(transfer(me + 1, vec![all]));
+            }
+            self.push(round);
+        }
+    }
+
+    pub(super) fn allreduce_large(&mut self) {
+        self.copy_in(Place::Result);
+        let block = |planner: &Self, index: usize| {
+            let (at, len) = planner.cut(index);
+            Part::new(Place::Result, at, len)
+        };
+        let me = self.shape.me;
+        self.ring_combine(me, block);
+        self.ring(me, block);
+    }
+
+    /// Binomial tree towards the root.
+    pub(super) fn reduce(&mut self) {
+        let (me, ranks) = (self.distance(), self.ranks());
+        let place = self.work();
+        let all = Part::new(place, 0, self.block);
+        let mut distance = 1;
+        while distance < ranks {
+            let mut round = Round::default();
+            if me % (2 * distance) == distance {
+                round.sends.push(transfer(self.at_distance(me - distance), vec![all]));
+            } else if me.is_multiple_of(2 * distance) && me + distance < ranks {
+                let rank = self.at_distance(me + distance);
+                round.receives.push(Transfer { rank, parts: vec![all], combine: true });
+            }
+            self.push(round);
+            distance *= 2;
+        }
+    }
+
+    /// A copy of the input to work on: the root's result, others' scratch memory.
+    pub(super) fn work(&mut self) -> Place {
+        let place = if self.distance() == 0 { Place::Result } else { Place::Scratch };
+        if place == Place::Scratch {
+            self.out.scratch = self.block;
+        }
+        self.copy_in(place);
+        place
+    }
+
+    /// Each rank combines a block, and the root collects them.
+    pub(super) fn reduce_large(&mut self) {
+        let place = self.work();
+        let block = |planner: &Self, index: usize| {
+            let (at, len) = planner.cut(index);
+            Part::new(place, at, len)
+        };
+        let (me, root) = (self.shape.me, self.shape.root);
+        self.ring_combine(me, block);
+        let mut round = Round::default();
+        if me == root {
+            let others = (0..self.ranks()).filter(|&rank| rank != root);
+            round.receives = others.map(|rank| transfer(rank, vec![block(self, rank)])).collect();
+        } else {
+            round.sends.push(transfer(root, vec![block(self, me)]));
+        }
+        self.push(round);
+    }
+
+    /// All-reduce of the whole, of which each rank takes its part.
+    pub(super) fn reduce_scatter(&mut self) {
+        let all = self.block * self.ranks();
+        self.out.scratch = 2 * all;
+        self.copy_in(Place::Scratch);
+        self.allreduce(Place::Scratch, all, all);
+        self.take_block(self.shape.me);
+    }
+
+    pub(super) fn reduce_scatter_large(&mut self) {
+        self.out.scratch = self.block * self.ranks();
+        self.copy_in(Place::Scratch);
+        self.ring_combine(self.shape.me, |planner, index| planner.nth(Place::Scratch, index));
+        self.take_block(self.shape.me);
+    }
+
+    /// Copies block `index` of the scratch memory to the result.
+    pub(super) fn take_block(&mut self, index: usize) {
+        let (from, to) = (self.nth(Place::Scratch, index), Part::new(Place::Result, 0, self.block));
+        let local = self.copy(from, to);
+        self.finally(local);
+    }
+}
