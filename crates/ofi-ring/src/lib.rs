@@ -9,6 +9,7 @@
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
 //! - [`alarm`]: whether somebody who waits at a descriptor has to be told.
+//! - [`overdue`]: what a thread looks at later, if it is still due then.
 //! - [`lease`]: memory that others copy from and to until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
@@ -25,6 +26,7 @@ pub mod lease;
 pub mod membarrier;
 pub mod memory;
 pub mod mpsc;
+pub mod overdue;
 pub mod pad;
 pub mod record;
 pub mod sync;

@@ -12,6 +12,7 @@ use ofi_api::{
 
 use super::cut;
 use super::packet::{Kind, Packet};
+use crate::cq::Bell;
 use crate::eq::{Driven, EqCore};
 use crate::fork::Born;
 use crate::transport::{Arm, Held, Port, Transport};
@@ -238,7 +239,7 @@ impl Driven for Pump {
         }
     }
 
-    fn arm(&self) -> Arm {
+    fn arm(&self, _: &Bell) -> Arm {
         Arm::Armed // the descriptor is readable as long as packets wait
     }
 

@@ -103,11 +103,6 @@ impl Counters {
         }
     }
 
-    /// See [`Cntr::disarmed`].
-    pub fn disarmed(&self) {
-        self.0.iter().flatten().for_each(|counter| counter.disarmed());
-    }
-
     /// Every counter, once.
     pub fn each(&self) -> Vec<Arc<Cntr>> {
         let mut all: Vec<Arc<Cntr>> = Vec::new();

@@ -172,13 +172,6 @@ impl Cntr {
         self.start_due();
     }
 
-    /// Somebody else has polled what a thread that waits here had armed.
-    pub(crate) fn disarmed(&self) {
-        if let Some(waiting) = &self.waiting {
-            waiting.bell.ring_sleepers();
-        }
-    }
-
     fn put(&self, value: u64) {
         self.told.store(value, Ordering::Release);
         self.value.store(value, Ordering::SeqCst);
@@ -247,7 +240,8 @@ impl Cntr {
     /// the numbers were `values` after that.
     fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
         waiting.bell.arm();
-        let armed = self.polled.lock().sources.iter().all(|source| source.arm_lanes() == Arm::Armed);
+        let bell = Some(&waiting.bell);
+        let armed = self.polled.lock().sources.iter().all(|source| source.arm_lanes(bell) == Arm::Armed);
         armed && self.values() == values && !self.works.is_due()
     }
 

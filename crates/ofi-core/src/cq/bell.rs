@@ -14,6 +14,8 @@ struct Shared {
     state: Alarm,
     /// Threads that block in a call of the library, or are about to.
     asleep: AtomicU32,
+    /// Threads may also block on the descriptor by themselves.
+    is_shown: bool,
 }
 
 /// An eventfd that is written only while somebody may be asleep. Clones share it.
@@ -21,15 +23,24 @@ struct Shared {
 pub struct Bell(Arc<Shared>);
 
 impl Bell {
-    /// A bell that nobody listens to yet.
+    /// A bell that nobody listens to yet, for calls of the library.
     ///
     /// # Errors
     /// What eventfd(2) answers.
     pub fn new() -> Result<Self> {
+        Self::of(false)
+    }
+
+    /// The same; `is_shown` says whether the application may wait for the descriptor itself.
+    ///
+    /// # Errors
+    /// As [`Bell::new`].
+    pub fn of(is_shown: bool) -> Result<Self> {
         Ok(Self(Arc::new(Shared {
             event: sys::eventfd()?,
             state: Alarm::default(),
             asleep: AtomicU32::new(0),
+            is_shown,
         })))
     }
 
@@ -63,11 +74,9 @@ impl Bell {
         slept
     }
 
-    /// As [`Bell::ring`], if a thread is [asleep](Bell::asleep).
-    pub fn ring_sleepers(&self) {
-        if self.0.asleep.load(Ordering::SeqCst) > 0 {
-            self.ring();
-        }
+    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one by the descriptor, which nobody sees it leave.
+    pub fn is_slept_on(&self) -> bool {
+        self.is_armed() && (self.0.is_shown || self.0.asleep.load(Ordering::SeqCst) > 0)
     }
 
     /// Whether both are the same.

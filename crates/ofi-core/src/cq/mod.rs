@@ -54,15 +54,15 @@ pub trait Source: Send + Sync {
     fn is_empty(&self, slot: usize) -> bool;
     /// Moves the source on in the application's stead.
     fn drive(&self);
-    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared are not
-    /// woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared need not
+    /// be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
     /// Moves the source on for the application, which is looking at something else than a queue.
     fn attend(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
-    /// Prepares for blocking until there is something to poll for.
-    fn arm_lanes(&self) -> Arm;
+    /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.
+    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm;
     /// What to block on, once armed.
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 }

@@ -88,14 +88,9 @@ impl Outbox {
         if self.direct.is_null() { None } else { self.bell.as_ref() }
     }
 
-    /// What sleepers had armed has been polled: whoever of them did not do so is woken, to arm it again. `reader` is the queue
-    /// that polls.
-    pub fn disarmed(&self, reader: Option<&Bell>) {
-        match &self.bell {
-            Some(bell) if reader.is_some_and(|reader| reader.is(bell)) => bell.ring_sleepers(),
-            Some(bell) => bell.ring(),
-            None => {}
-        }
+    /// What whoever sleeps on the queue is woken by.
+    pub fn bell(&self) -> Option<&Bell> {
+        self.bell.as_ref()
     }
 
     /// Whom to wake.

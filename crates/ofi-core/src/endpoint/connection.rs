@@ -11,8 +11,9 @@ use super::queue::Posted;
 use super::receive;
 use super::{EpCore, State};
 use crate::cm::{Connection, Ended};
+use crate::cq::Bell;
 use crate::cq::{Credit, Source as _};
-use crate::eq::{Driven, EqCore, Sleepers};
+use crate::eq::{Driven, EqCore};
 use crate::matching::{self, Source, Space, Want};
 use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
@@ -177,9 +178,7 @@ impl<T: Transport> EpCore<T> {
     /// Has an event queue drive the endpoint.
     pub(super) fn be_driven_by(self: &Arc<Self>, eq: &Arc<EqCore>) -> Result<()> {
         let driven: Arc<dyn Driven> = Arc::clone(self) as _;
-        eq.add(&driven)?;
-        self.state.lock().ends.sleepers.push(Sleepers::new(eq));
-        Ok(())
+        eq.add(&driven)
     }
 
     /// Has the event queue of its connection drive the endpoint.
@@ -250,8 +249,8 @@ impl<T: Transport> Driven for EpCore<T> {
         }
     }
 
-    fn arm(&self) -> Arm {
-        self.arm_lanes()
+    fn arm(&self, bell: &Bell) -> Arm {
+        self.arm_lanes(Some(bell))
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -17,7 +17,7 @@ use super::refused::{refuse, refuse_others, refused};
 use super::sides::{Contexts, Side};
 use super::{Ep, EpCore, NoUnwind, State, bad_state, queue_of};
 use crate::cntr::{Cntr, Kind};
-use crate::cq::{Polled, Source};
+use crate::cq::{Bell, Polled, Source};
 use crate::lock::Guard;
 use crate::patience::Turn;
 use crate::transport::{Arm, Lanes, Transport};
@@ -112,11 +112,13 @@ impl<T: Transport> Source for Port<T> {
         if self.core.domain.works.is_due() || !self.is_empty(slot) {
             return Arm::Ready;
         }
-        self.core.arm_lanes()
+        let bell =
+            self.core.state.lock().side(self.at).and_then(|side| side.boxes.slot(RECEIVE).0.bell().cloned());
+        self.core.arm_lanes(bell.as_ref())
     }
 
-    fn arm_lanes(&self) -> Arm {
-        self.core.arm_lanes()
+    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm {
+        self.core.arm_lanes(bell)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

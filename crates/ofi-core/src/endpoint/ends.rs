@@ -21,7 +21,8 @@ use crate::cntr::Kind;
 use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
-use crate::eq::{EqCore, Sleepers};
+use crate::eq::EqCore;
+use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
 use crate::transport::{
     Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, RxName, Ticket,
@@ -42,8 +43,8 @@ pub struct Ends<T: Transport> {
     pub collectives: Option<Box<CollectiveSide>>,
     /// There where the endpoint has `FI_MULTICAST`.
     pub multicast: Option<Box<MulticastSide>>,
-    /// Those who sleep on event queues that drive the endpoint.
-    pub sleepers: Vec<Sleepers>,
+    /// Those who sleep until there is something for the endpoint.
+    pub sleepers: Sleepers,
     /// The progress thread polls, and arms anew for all.
     pub stands_in: bool,
 }
@@ -112,11 +113,9 @@ impl<T: Transport> Host<T> for Ends<T> {
         if self.stands_in {
             return;
         }
-        let sides = || self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
-        let all = || std::iter::once(&self.boxes).chain(sides());
-        let reader = all().find_map(|boxes| boxes.reader());
-        all().for_each(|boxes| boxes.disarmed(reader));
-        self.sleepers.iter().for_each(Sleepers::disarmed);
+        let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
+        let reader = std::iter::once(&self.boxes).chain(sides).find_map(|boxes| boxes.reader());
+        self.sleepers.disarmed(reader);
     }
 
     fn introduce(&mut self, peer: Peer, address: &Address) {

@@ -35,7 +35,7 @@ mod still;
 mod transmit;
 mod trigger;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ofi_api::{
     Address, AddressVector, AtomicKind, AtomicOp, AvSet, BindFlags, Caps, CollectiveOp, CompletionQueue,
@@ -60,13 +60,14 @@ use self::transmit::{Limits, TxSide};
 use crate::auth;
 use crate::av::InUse;
 use crate::cm::Connection;
-use crate::cq::{Cq, Polled, Source};
+use crate::cq::{Bell, Cq, Polled, Source};
 use crate::domain::DomainCore;
-use crate::eq::Sleepers;
 use crate::fork::Born;
 use crate::lock::Lock;
 use crate::patience::Patience;
 use crate::roster::Counted;
+use crate::rouse::Rouse;
+use crate::sleepers::Sleepers;
 use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
@@ -93,11 +94,13 @@ impl<T: Transport> State<T> {
         Some((self.lanes.as_mut()?, &mut self.ends))
     }
 
-    /// Prepares for blocking until there is something to poll for.
-    fn arm(&mut self) -> Arm {
+    /// Prepares whoever is woken by `bell` for blocking until there is something to poll for.
+    fn arm(&mut self, bell: Option<&Bell>) -> Arm {
         let arm = self.lanes.as_mut().map_or(Arm::Armed, Lanes::arm);
-        if arm == Arm::Armed {
-            self.ends.sleepers.iter().for_each(Sleepers::armed);
+        match arm {
+            Arm::Armed => self.ends.sleepers.armed(bell),
+            // The caller has taken the signal that others may not have seen yet, and may not poll.
+            Arm::Ready => self.ends.sleepers.disarmed(bell),
         }
         arm
     }
@@ -190,7 +193,7 @@ impl<T: Transport> Source for EpCore<T> {
             guard.ends.stands_in = false;
         }
         self.domain.works.run_if_due();
-        self.arm_lanes()
+        self.arm_lanes(None)
     }
 
     fn attend(&self) {
@@ -209,18 +212,31 @@ impl<T: Transport> Source for EpCore<T> {
         if self.domain.works.is_due() || !guard.ends.boxes.is_empty(slot) {
             return Arm::Ready;
         }
-        guard.arm()
+        let bell = guard.ends.boxes.slot(slot).0.bell().cloned();
+        guard.arm(bell.as_ref())
     }
 
-    fn arm_lanes(&self) -> Arm {
+    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm {
         if self.domain.works.is_due() {
             return Arm::Ready;
         }
-        self.state.lock().arm()
+        self.state.lock().arm(bell)
     }
 
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
         self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
+    }
+}
+
+impl<T: Transport> Rouse for EpCore<T> {
+    fn rouse(&self) {
+        let mut guard = self.state.lock();
+        if self.born.is_here()
+            && guard.ends.sleepers.are_due()
+            && let Some((lanes, ends)) = guard.split()
+        {
+            ends.sleepers.settle(lanes.arm());
+        }
     }
 }
 
@@ -294,34 +310,36 @@ impl<T: Transport> Ep<T> {
         let connected = info.ep_attr.ep_type == EpType::Msg;
         let connection = connected.then(|| Connection::new(fid, info.handle.as_ref()));
         let accepts = connection.as_ref().is_some_and(Connection::accepts);
-        let state = State {
-            ends: Ends {
-                tx,
-                rx,
-                boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
-                peers: Peers::default(),
-                connection: connection.map(Box::new),
-                contexts,
-                collectives: CollectiveSide::new::<T>(caps),
-                multicast: MulticastSide::new(caps),
-                sleepers: Vec::new(),
-                stands_in: false,
-            },
-            lanes: None,
-            queues: [None, None],
-            // The source address of a connection request is the passive endpoint's, which has it.
-            name: if accepts { None } else { info.src_addr.clone() },
-            named: false,
-            shared_memory: true,
-            key_in_use: None,
-            patience: Patience::default(),
-        };
-        let core = Arc::new(EpCore {
-            domain: Arc::clone(domain),
-            info: info.clone(),
-            fid,
-            state: Lock::new(state),
-            born: Born::here(),
+        let core = Arc::new_cyclic(|core: &Weak<EpCore<T>>| {
+            let state = State {
+                ends: Ends {
+                    tx,
+                    rx,
+                    boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
+                    peers: Peers::default(),
+                    connection: connection.map(Box::new),
+                    contexts,
+                    collectives: CollectiveSide::new::<T>(caps),
+                    multicast: MulticastSide::new(caps),
+                    sleepers: Sleepers::of(Weak::clone(core) as _),
+                    stands_in: false,
+                },
+                lanes: None,
+                queues: [None, None],
+                // The source address of a connection request is the passive endpoint's, which has it.
+                name: if accepts { None } else { info.src_addr.clone() },
+                named: false,
+                shared_memory: true,
+                key_in_use: None,
+                patience: Patience::default(),
+            };
+            EpCore {
+                domain: Arc::clone(domain),
+                info: info.clone(),
+                fid,
+                state: Lock::new(state),
+                born: Born::here(),
+            }
         });
         let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
         domain.roster.count(&counted);

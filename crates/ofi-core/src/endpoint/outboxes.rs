@@ -71,12 +71,6 @@ impl Outboxes {
         self.boxes.iter().find_map(Outbox::reader)
     }
 
-    /// See [`Outbox::disarmed`].
-    pub fn disarmed(&self, reader: Option<&Bell>) {
-        self.boxes.iter().for_each(|outbox| outbox.disarmed(reader));
-        self.counters.disarmed();
-    }
-
     /// Begins a poll whose completions nobody is reading.
     #[inline]
     pub fn begin_unread(&mut self) {

@@ -3,7 +3,6 @@
 //! Locks: the sources' list and the events have a lock each, and neither is held while a source is driven. So a source
 //! may push from under its own lock.
 
-mod rouse;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +16,7 @@ use ofi_api::{
     EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, MutexCond, Result, WaitObj,
 };
 
-pub use self::rouse::Sleepers;
+use crate::cq::Bell;
 use crate::fork::Born;
 use crate::sys;
 use crate::transport::Arm;
@@ -30,8 +29,8 @@ const WRITTEN: usize = 1024;
 pub trait Driven: Send + Sync {
     /// Moves it on.
     fn drive(&self);
-    /// Prepares for blocking until there is something to drive.
-    fn arm(&self) -> Arm;
+    /// Prepares for blocking until there is something to drive, or `bell` rings.
+    fn arm(&self, bell: &Bell) -> Arm;
     /// What to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
     /// Whether what it will report next belongs before requests of others, and comes at once.
@@ -159,11 +158,6 @@ impl EqCore {
         self.ring();
     }
 
-    /// Whether somebody blocks until it is rung, or is about to.
-    fn is_slept_on(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.bell.is_armed())
-    }
-
     fn ring(&self) {
         if let Some(waiting) = &self.waiting {
             waiting.bell.ring();
@@ -269,15 +263,27 @@ impl EqCore {
             }
             match &self.waiting {
                 None => std::thread::yield_now(),
-                Some(waiting) if self.trywait().is_ok() => {
-                    let due = self.sources().iter().filter_map(|source| source.deadline()).min();
-                    let until = [due, deadline].into_iter().flatten().min();
-                    sys::wait_readable(&[waiting.set.fd()], until);
+                Some(waiting) => {
+                    let slept = waiting.bell.asleep(|| self.sleep(waiting, deadline));
+                    if !slept && lock(&self.events).held.is_some() {
+                        std::thread::sleep(PAUSE);
+                    }
                 }
-                Some(_) if lock(&self.events).held.is_some() => std::thread::sleep(PAUSE),
-                Some(_) => {}
             }
         }
+    }
+}
+
+impl EqCore {
+    /// Blocks until there may be something, unless there is already. Whether it blocked.
+    fn sleep(&self, waiting: &Waiting, deadline: Option<Instant>) -> bool {
+        let may_sleep = self.trywait().is_ok();
+        if may_sleep {
+            let due = self.sources().iter().filter_map(|source| source.deadline()).min();
+            let until = [due, deadline].into_iter().flatten().min();
+            sys::wait_readable(&[waiting.set.fd()], until);
+        }
+        may_sleep
     }
 }
 
@@ -334,7 +340,7 @@ impl EventQueue for EqCore {
         let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
         waiting.bell.arm();
         // Before the look at the events: what arming a source finds, it reports later, and then it rings.
-        let armed = self.sources().iter().all(|source| source.arm() == Arm::Armed);
+        let armed = self.sources().iter().all(|source| source.arm(&waiting.bell) == Arm::Armed);
         let events = lock(&self.events);
         if armed && events.good.is_empty() && events.bad.is_empty() { Ok(()) } else { Err(Error::AGAIN) }
     }

@@ -49,7 +49,8 @@ impl Waiting {
             (WaitObj::Set, group) => Some(Waits::of(group)?),
             _ => None,
         };
-        let (bell, set) = (Bell::new()?, WaitSet::new()?);
+        let is_shown = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd | WaitObj::MutexCond | WaitObj::Set);
+        let (bell, set) = (Bell::of(is_shown)?, WaitSet::new()?);
         set.add(bell.fd())?;
         let waker = match wait_obj {
             WaitObj::MutexCond => Some(Waker::start(set.fd())?),

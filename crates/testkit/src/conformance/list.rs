@@ -373,6 +373,13 @@ macro_rules! for_each_case {
                 a_sleeping_hub_is_woken_by_each_of_many_peers
                 an_endpoint_that_comes_later_wakes_a_sleeper_too
             }
+            sleepers {
+                sleepers_on_two_queues_of_an_endpoint_let_each_other_sleep
+                sleepers_on_one_queue_let_each_other_sleep
+                sleepers_on_a_counter_and_a_queue_let_each_other_sleep
+                a_thread_that_polls_lets_the_sleepers_of_another_queue_sleep
+                whoever_waits_is_woken_after_others_have_polled
+            }
             progress {
                 automatic_targets_serve_accesses_without_a_call
                 automatic_receivers_take_large_messages_without_a_call

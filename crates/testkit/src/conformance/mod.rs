@@ -39,6 +39,7 @@ pub mod shared_av;
 pub mod shared_search;
 pub mod sharing;
 pub mod six;
+pub mod sleepers;
 pub mod threading;
 pub mod triggers;
 pub mod user_ids;

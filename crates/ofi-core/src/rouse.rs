@@ -1,0 +1,78 @@
+//! A thread of the process that looks, a moment later, at what sleepers of an endpoint had armed and somebody undid
+//! ([`crate::sleepers`]).
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
+use std::time::Duration;
+
+use ofi_ring::overdue::Overdue;
+
+/// How long a sleeper may miss what nobody polls for: as with a progress thread ([`crate::progress`]).
+pub const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What is to be looked at.
+pub trait Rouse: Send + Sync {
+    /// Arms what was undone, or wakes the sleepers. Called by the thread, without a lock.
+    fn rouse(&self);
+}
+
+struct Due {
+    what: Weak<dyn Rouse>,
+    flags: Arc<Overdue>,
+}
+
+#[derive(Default)]
+struct Rouser {
+    list: Mutex<Vec<Due>>,
+    more: Condvar,
+}
+
+/// The thread of this process. A forked child has none until it needs one.
+static ROUSER: Mutex<Option<(u32, Arc<Rouser>)>> = Mutex::new(None);
+
+/// Has `what` roused [`PATIENCE`] from now, if `flags` say that it is still due then. To be called by whoever was told to list it
+/// ([`Overdue::begin`]). `false` if there is no thread, and none can be started: rouse at once.
+#[must_use]
+pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
+    let Some(rouser) = Rouser::get() else { return false };
+    let due = Due { what: Weak::clone(what), flags: Arc::clone(flags) };
+    rouser.list.lock().unwrap_or_else(PoisonError::into_inner).push(due);
+    rouser.more.notify_one();
+    true
+}
+
+impl Rouser {
+    /// `None` if no thread can be started, or somebody else is about to: a child of a fork in that moment has the lock for ever.
+    fn get() -> Option<Arc<Self>> {
+        let mut known = match ROUSER.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let process = std::process::id();
+        if let Some((_, rouser)) = known.as_ref().filter(|(of, _)| *of == process) {
+            return Some(Arc::clone(rouser));
+        }
+        let fresh = Arc::<Self>::default();
+        let thread = Arc::clone(&fresh);
+        let builder = std::thread::Builder::new().name("ofi-rouse".into()).stack_size(256 << 10);
+        builder.spawn(move || thread.run()).ok()?;
+        *known = Some((process, Arc::clone(&fresh)));
+        Some(fresh)
+    }
+
+    fn run(&self) {
+        loop {
+            let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.more.wait_while(list, |list| list.is_empty()));
+            std::thread::sleep(PATIENCE);
+            let due = std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner));
+            for Due { what, flags } in due {
+                if flags.look()
+                    && let Some(what) = what.upgrade()
+                {
+                    what.rouse();
+                }
+            }
+        }
+    }
+}

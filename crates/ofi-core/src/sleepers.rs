@@ -1,0 +1,189 @@
+//! Who sleeps on what an endpoint's lanes were armed for, and what becomes of them when somebody else polls.
+//!
+//! Lanes are armed for all who sleep, and a poll undoes it for all: whoever polls wants no wake-ups. As long as polls go on,
+//! sleepers lack nothing, since a poll rings the bells of those that it has something for. If the polling thread goes to sleep itself, it
+//! arms the lanes anew, for all. But if it just stops, the others would sleep for ever. So a thread of the process looks
+//! [a moment later](crate::rouse), and if the lanes are still not armed, it arms them in the sleepers' stead, and wakes them only if
+//! there is something already. Ringing them at once instead would have each of two sleepers undo what the other has armed, on its
+//! own way to sleep, for ever.
+//!
+//! Invariants, under the lock of the endpoint, which every call here is made under:
+//! S1. Whoever sleeps has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
+//! S2. Lanes are armed, or `undone` is due, or nobody in `known` sleeps.
+//! S3. What is due is [looked at](Sleepers::settle) within [`PATIENCE`](crate::rouse::PATIENCE), again and again while it is.
+
+use std::sync::{Arc, Weak};
+
+use ofi_ring::overdue::Overdue;
+
+use crate::cq::Bell;
+use crate::rouse::{self, Rouse};
+use crate::transport::Arm;
+
+/// Looks in a row that find the lanes undone, after which sleepers are woken all the same: about a second. A bell that was armed
+/// looks as if somebody slept there until it is rung, though a thread that waited at its descriptor may be long awake.
+const LOOKS: u32 = 100;
+
+/// Those of one endpoint.
+pub struct Sleepers {
+    known: Vec<Sleeper>,
+    undone: Arc<Overdue>,
+    looks: u32,
+    endpoint: Weak<dyn Rouse>,
+}
+
+struct Sleeper {
+    bell: Bell,
+    /// The thread that armed it, or `None` if several did.
+    thread: Option<usize>,
+}
+
+/// The calling thread's number: another one may have the number when it has ended.
+fn here() -> usize {
+    std::thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+impl Sleeper {
+    /// Whether somebody may sleep there while this thread reads the queue of `reader`: not if it is the only one that did.
+    fn may_sleep(&self, reader: Option<&Bell>) -> bool {
+        let is_awake = reader.is_some_and(|reader| reader.is(&self.bell)) && self.thread == Some(here());
+        !is_awake && self.bell.is_slept_on()
+    }
+}
+
+impl Sleepers {
+    /// Nobody yet. `endpoint` is who is asked to [settle](Sleepers::settle) what is undone.
+    pub fn of(endpoint: Weak<dyn Rouse>) -> Self {
+        Self { known: Vec::new(), undone: Arc::default(), looks: 0, endpoint }
+    }
+
+    /// The lanes are armed; who rings `bell`, where there is one, is about to sleep.
+    pub fn armed(&mut self, bell: Option<&Bell>) {
+        self.undone.end();
+        let Some(bell) = bell else { return };
+        match self.known.iter_mut().find(|sleeper| sleeper.bell.is(bell)) {
+            Some(sleeper) => sleeper.thread = sleeper.thread.filter(|&thread| thread == here()),
+            None => self.known.push(Sleeper { bell: bell.clone(), thread: Some(here()) }),
+        }
+    }
+
+    /// The lanes are not armed any more, by a poll for the queue of `reader`, or for none.
+    pub fn disarmed(&mut self, reader: Option<&Bell>) {
+        if self.undone.is_due() {
+            return;
+        }
+        self.known.retain(|sleeper| sleeper.may_sleep(reader));
+        if !self.known.is_empty() && self.undone.begin() && !rouse::later(&self.endpoint, &self.undone) {
+            let _listed_by_nobody = self.undone.look();
+            self.wake();
+        }
+    }
+
+    /// Whether the lanes are to be armed for those who sleep, by the thread that looks after them.
+    pub fn are_due(&mut self) -> bool {
+        let due = self.undone.is_due();
+        self.looks = if due { self.looks + 1 } else { 0 };
+        due
+    }
+
+    /// What [arming](crate::transport::Lanes::arm) answered to that thread.
+    pub fn settle(&mut self, arm: Arm) {
+        if arm == Arm::Armed && self.looks < LOOKS {
+            self.undone.end();
+        } else {
+            self.wake();
+        }
+    }
+
+    /// Wakes all, to poll and arm anew.
+    fn wake(&mut self) {
+        (self.looks, _) = (0, self.undone.end());
+        self.known.drain(..).for_each(|sleeper| sleeper.bell.ring());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An endpoint that counts how often it is asked, and never settles anything.
+    struct Nobody;
+
+    impl Rouse for Nobody {
+        fn rouse(&self) {}
+    }
+
+    fn sleepers() -> (Sleepers, Arc<Nobody>) {
+        let endpoint = Arc::new(Nobody);
+        let weak: Weak<dyn Rouse> = Arc::downgrade(&endpoint) as _;
+        (Sleepers::of(weak), endpoint)
+    }
+
+    fn bell(is_shown: bool) -> Bell {
+        Bell::of(is_shown).unwrap()
+    }
+
+    #[test]
+    fn a_poll_leaves_something_to_do_only_if_somebody_sleeps() {
+        let (mut sleepers, _endpoint) = sleepers();
+        sleepers.disarmed(None);
+        assert!(!sleepers.are_due(), "nobody was there");
+        let bell = bell(false);
+        bell.arm();
+        sleepers.armed(Some(&bell));
+        sleepers.disarmed(None);
+        assert!(!sleepers.are_due(), "nobody is inside a call that blocks");
+        bell.asleep(|| {
+            bell.arm();
+            sleepers.armed(Some(&bell));
+            sleepers.disarmed(None);
+            assert!(sleepers.are_due());
+            sleepers.armed(None);
+            assert!(!sleepers.are_due(), "armed anew by another one");
+        });
+    }
+
+    #[test]
+    fn a_descriptor_is_slept_on_unless_its_own_thread_reads_the_queue() {
+        let (mut sleepers, _endpoint) = sleepers();
+        let (own, other) = (bell(true), bell(true));
+        own.arm();
+        sleepers.armed(Some(&own));
+        sleepers.disarmed(Some(&own));
+        assert!(!sleepers.are_due(), "this thread is awake");
+        own.arm();
+        sleepers.armed(Some(&own));
+        sleepers.disarmed(Some(&other));
+        assert!(sleepers.are_due(), "it may block on the first after reading the second");
+        sleepers.armed(None);
+        std::thread::scope(|scope| scope.spawn(|| sleepers.disarmed(Some(&own))).join().unwrap());
+        assert!(sleepers.are_due(), "another thread reads");
+    }
+
+    #[test]
+    fn what_is_there_wakes_them_and_so_does_a_second_of_polls() {
+        let (mut sleepers, _endpoint) = sleepers();
+        let bell = bell(true);
+        let mut undo = || {
+            bell.arm();
+            sleepers.armed(Some(&bell));
+            sleepers.disarmed(None);
+            assert!(sleepers.are_due());
+            sleepers.settle(Arm::Ready);
+            assert!(!bell.is_armed(), "rung");
+        };
+        undo();
+        undo();
+        bell.arm();
+        sleepers.armed(Some(&bell));
+        for look in 1..=LOOKS {
+            sleepers.disarmed(None);
+            assert!(sleepers.are_due());
+            sleepers.settle(Arm::Armed);
+            assert_eq!(bell.is_armed(), look < LOOKS, "look {look}");
+        }
+        sleepers.disarmed(None);
+        assert!(!sleepers.are_due(), "nobody sleeps any more");
+    }
+}

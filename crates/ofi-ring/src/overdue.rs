@@ -1,0 +1,99 @@
+//! Something that a thread looks at later, if it is still due then: two flags, set and cleared by many threads.
+//!
+//! Invariants:
+//! O1. Whoever gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. Nobody else does, so it is on the
+//!     looker's list once, however often it becomes due.
+//! O2. What is due, and has not [ended](Overdue::end), is seen by a `look` that has yet to come.
+//! Pairs: LISTED on `listed`, `begin` with `look`, both swaps: if `begin` finds it listed, the swap of that look comes after, and
+//!        the look sees what is due. If it finds it not listed, O1 brings another look.
+
+use crate::sync::{AtomicU8, Ordering};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Overdue {
+    due: AtomicU8,
+    listed: AtomicU8,
+}
+
+impl Default for Overdue {
+    fn default() -> Self {
+        Self { due: AtomicU8::new(0), listed: AtomicU8::new(0) }
+    }
+}
+
+impl Overdue {
+    /// It is due. Whether the caller has to put it on the looker's list (O1).
+    #[must_use]
+    pub fn begin(&self) -> bool {
+        self.due.store(1, Ordering::Relaxed);
+        self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
+    }
+
+    /// It is not due any more.
+    pub fn end(&self) {
+        self.due.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it is due.
+    pub fn is_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) != 0
+    }
+
+    /// The looker has taken it off its list: whether it is due.
+    #[must_use]
+    pub fn look(&self) -> bool {
+        self.listed.swap(0, Ordering::AcqRel); // LISTED
+        self.is_due()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_listed_once_until_it_is_looked_at() {
+        let overdue = Overdue::default();
+        assert!(overdue.begin() && !overdue.begin());
+        overdue.end();
+        assert!(!overdue.begin(), "it is still on the list");
+        assert!(overdue.is_due() && overdue.look());
+        overdue.end();
+        assert!(!overdue.look());
+        assert!(overdue.begin());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Arc, AtomicU32};
+
+    /// However two that make it due meet a look, what is due is seen, or is on the list again.
+    #[test]
+    fn what_is_due_is_seen_by_a_look_to_come() {
+        loom::model(|| {
+            let overdue = Arc::new(Overdue::default());
+            let list = Arc::new(AtomicU32::new(1));
+            assert!(overdue.begin(), "the first is listed");
+            overdue.end();
+            let begins: Vec<_> = (0..2)
+                .map(|_| {
+                    let (overdue, list) = (Arc::clone(&overdue), Arc::clone(&list));
+                    loom::thread::spawn(move || {
+                        if overdue.begin() {
+                            list.fetch_add(1, Ordering::AcqRel);
+                        }
+                    })
+                })
+                .collect();
+            list.fetch_sub(1, Ordering::AcqRel);
+            let seen = overdue.look();
+            begins.into_iter().for_each(|thread| thread.join().unwrap());
+            let listed = list.load(Ordering::Acquire);
+            assert!(listed <= 1, "listed {listed} times");
+            assert!(seen || listed == 1, "due, and never looked at");
+        });
+    }
+}
