@@ -64,7 +64,7 @@ impl<L: Level> NodeBuilder<L> {
             service: None,
             flags: GetinfoFlags::empty(),
             name: None,
-            wait_obj: WaitObj::Yield,
+            wait_obj: WaitObj::Unspec,
             cq_size: 0,
             av_count: 0,
             rx_ctx_bits: 0,
@@ -96,8 +96,8 @@ impl<L: Level> NodeBuilder<L> {
         Self { name: Some(name), ..self }
     }
 
-    /// How threads wait in [`Node::wait`]: [`WaitObj::Yield`] polls and yields, and is what one gets unasked;
-    /// [`WaitObj::Unspec`] sleeps; [`WaitObj::Fd`] sleeps, and has a [`Node::wait_fd`].
+    /// How threads wait in [`Node::wait`]: [`WaitObj::Unspec`], the default, sleeps; [`WaitObj::Fd`] sleeps, and has a
+    /// [`Node::wait_fd`]; [`WaitObj::Yield`] busy-polls and yields, which saves the time of a wake-up and keeps a core busy.
     pub fn wait_obj(self, wait_obj: WaitObj) -> Self {
         Self { wait_obj, ..self }
     }

@@ -134,7 +134,7 @@ pub struct Node<L: Level = Safe> {
 }
 
 impl Node<Safe> {
-    /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own, with a queue that is polled.
+    /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own. [`Node::wait`] sleeps.
     /// See [`Domain::open`] for what hints may leave open.
     ///
     /// # Errors

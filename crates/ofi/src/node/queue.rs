@@ -102,8 +102,8 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion, as the node's [wait object](crate::NodeBuilder::wait_obj) says. `None` if there
-    /// is none within `timeout` (which, if `None`, is for ever), or if [`Node::signal`] wakes the thread.
+    /// Waits for the next completion: sleeps, or busy-polls if the node's [wait object](crate::NodeBuilder::wait_obj)
+    /// says so. `None` if there is none within `timeout` (which, if `None`, is for ever), or if [`Node::signal`] wakes the thread.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; what the queue answers.

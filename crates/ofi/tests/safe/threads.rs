@@ -33,6 +33,23 @@ fn a_waiting_thread_sleeps_until_a_message_or_its_time() {
     }
 }
 
+/// The processor time of this thread, in clock ticks of 10 ms.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn waiting_costs_no_processor_unless_asked_to() {
+    for provider in ["shm", "udp"] {
+        let node = Node::open(&ofi::Hints::new().provider(provider)).unwrap();
+        let before = ticks();
+        assert!(node.wait(Duration::from_millis(500)).unwrap().is_none());
+        assert!(ticks() - before < 20, "{provider}: {} ticks of 50", ticks() - before);
+    }
+}
+
 /// Before the sender knows the receiver's memory, it cannot see that the receiver sleeps.
 #[test]
 fn the_first_message_of_a_stranger_wakes_a_sleeper() {
