@@ -1,0 +1,174 @@
+//! Peers: what is known of them, and the session that there is with each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ofi::Errno;
+use ofi_core::slots::SlotId;
+
+use super::session::{Session, State};
+use super::{Core, Event, PathState, PeerId, Time, path};
+use crate::wire::message::Body;
+use crate::wire::{Metadata, RailInfo, RegionInfo};
+
+/// A peer, as its metadata or its greeting has it.
+pub(super) struct Peer {
+    pub(super) name: Arc<str>,
+    pub(super) incarnation: u64,
+    pub(super) rails: Vec<RailInfo>,
+    pub(super) regions: HashMap<u64, Arc<RegionInfo>>,
+    pub(super) current: Option<SlotId>,
+    /// A greeting of the peer that was answered and not confirmed yet.
+    pub(super) offered: Option<SlotId>,
+}
+
+impl<G> Core<G> {
+    /// What the agent hands out of itself, with these regions.
+    pub fn metadata(&self, regions: Vec<RegionInfo>) -> Metadata {
+        let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
+        Metadata { name: self.name.to_string(), incarnation: self.incarnation, rails, regions }
+    }
+
+    /// Takes what a peer has handed out. A peer that is known under this name and has another incarnation has restarted: its session
+    /// ends, and its regions are those given now. Otherwise regions are added.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for more peers than there may be, `FI_EHOSTUNREACH` if no rail of the peer's
+    /// reaches one of ours.
+    pub fn load(&mut self, metadata: &Metadata) -> Result<PeerId, (Errno, &'static str)> {
+        if *metadata.name == *self.name && metadata.incarnation != self.incarnation {
+            return Err((Errno::EADDRINUSE, "the name is this agent's own"));
+        }
+        if path::pair(&self.rails, &metadata.rails).is_empty() {
+            return Err((
+                Errno::EHOSTUNREACH,
+                "no rail of the peer has a provider and address format of a rail here",
+            ));
+        }
+        let id = self.peer(&metadata.name, metadata.incarnation, &metadata.rails)?;
+        let Some(peer) = self.peers.get_mut(id) else { return Err((Errno::ENOENT, "no such peer")) };
+        if peer.incarnation != metadata.incarnation {
+            let (old, name) = (peer.current.take(), Arc::clone(&peer.name));
+            peer.regions.clear();
+            (peer.incarnation, peer.rails) = (metadata.incarnation, metadata.rails.clone());
+            self.tell(Event::Restarted(name));
+            if let Some(old) = old {
+                self.end_session(old, Errno::ECONNRESET);
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
+        }
+        Ok(PeerId(id))
+    }
+
+    /// The peer of a name, made if there is none.
+    pub(super) fn peer(
+        &mut self,
+        name: &str,
+        incarnation: u64,
+        rails: &[RailInfo],
+    ) -> Result<SlotId, (Errno, &'static str)> {
+        if let Some(&id) = self.names.get(name) {
+            return Ok(id);
+        }
+        if self.peers.len() >= self.config.most_peers {
+            return Err((Errno::ENOSPC, "there are as many peers as there may be"));
+        }
+        let name: Arc<str> = name.into();
+        let peer = Peer {
+            name: Arc::clone(&name),
+            incarnation,
+            rails: rails.to_vec(),
+            regions: HashMap::new(),
+            current: None,
+            offered: None,
+        };
+        let id = self.peers.insert(peer);
+        self.names.insert(name, id);
+        Ok(id)
+    }
+
+    /// The peer of a name.
+    pub fn find(&self, name: &str) -> Option<PeerId> {
+        self.names.get(name).copied().map(PeerId)
+    }
+
+    /// A region of a peer, and the peer's incarnation.
+    pub fn region(&self, peer: PeerId, id: u64) -> Option<(Arc<RegionInfo>, u64)> {
+        let peer = self.peers.get(peer.0)?;
+        Some((Arc::clone(peer.regions.get(&id)?), peer.incarnation))
+    }
+
+    /// Regions of a peer.
+    pub fn regions(&self, peer: PeerId) -> Vec<Arc<RegionInfo>> {
+        let mut regions: Vec<_> =
+            self.peers.get(peer.0).map_or_else(Vec::new, |peer| peer.regions.values().cloned().collect());
+        regions.sort_by_key(|region| region.id);
+        regions
+    }
+
+    /// Begins to open a session with the peer, if there is none.
+    pub fn connect(&mut self, peer: PeerId, now: Time) {
+        self.session_for(peer.0, now);
+    }
+
+    /// Whether a session with the peer is open.
+    pub fn is_up(&self, peer: PeerId) -> bool {
+        let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
+        session.is_some_and(|session| session.state == State::Up)
+    }
+
+    /// The paths to a peer.
+    pub fn paths(&self, peer: PeerId, now: Time) -> Vec<PathState> {
+        let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
+        let paths = session.map_or(&[][..], |session| &session.paths);
+        let state = |path: &path::Path| PathState {
+            rail: path.rail,
+            remote: path.remote,
+            up: path.is_up(now),
+            bandwidth: path.bandwidth(),
+            moved: path.moved,
+            failures: path.failures,
+            in_flight: path.in_flight,
+        };
+        paths.iter().map(state).collect()
+    }
+
+    /// Ends the session with a peer, after telling it. What is under way fails with `FI_ECANCELED`.
+    pub fn disconnect(&mut self, peer: PeerId, now: Time) {
+        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+        for id in [peer.current.take(), peer.offered.take()].into_iter().flatten() {
+            self.say_once(id, Body::Goodbye, now);
+            self.end_session(id, Errno::ECANCELED);
+        }
+    }
+
+    /// Forgets a peer: its metadata, and its session as [`Core::disconnect`] does.
+    pub fn forget(&mut self, peer: PeerId, now: Time) {
+        self.disconnect(peer, now);
+        if let Some(peer) = self.peers.remove(peer.0) {
+            self.names.remove(&peer.name);
+        }
+    }
+
+    /// All peers.
+    pub fn peers(&self) -> Vec<(Arc<str>, PeerId)> {
+        self.names.iter().map(|(name, &id)| (Arc::clone(name), PeerId(id))).collect()
+    }
+
+    /// The session that takes what is posted to a peer: the one that there is, that which the peer is opening, or a new one.
+    pub(super) fn session_for(&mut self, peer: SlotId, now: Time) -> Option<SlotId> {
+        let found = self.peers.get(peer)?;
+        let answered = found.offered.filter(|&offered| {
+            let is_peers = |session: &Session| {
+                session.state == State::Offered
+                    && session.incarnation == found.incarnation
+                    && session.incarnation != self.incarnation
+            };
+            self.sessions.get(offered).is_some_and(is_peers)
+        });
+        let session = found.current.or(answered);
+        Some(session.unwrap_or_else(|| self.greet(peer, now)))
+    }
+}

@@ -1,0 +1,79 @@
+//! Transfers, as the program sees them: posted, looked at, cancelled, given up.
+
+use std::sync::Arc;
+
+use ofi::Errno;
+
+use super::transfer::{Outcome, Plan, Progress, Transfer};
+use super::{Core, PeerId, Time, Timer, TransferId};
+
+impl<G> Core<G> {
+    /// Whether operations of a transfer whose plan `uses` something are under way, or may still be posted.
+    pub fn is_used(&self, uses: impl Fn(&G) -> bool) -> bool {
+        let is_user = |transfer: &Transfer<G>| !transfer.progress().is_quiet && uses(&transfer.plan.guard);
+        !self.transfers.ids(is_user).is_empty()
+    }
+
+    /// Posts a plan: [`Core::progress`] says how it goes, and [`Core::release`] gives it up. `deadline` is the time at which it has
+    /// ended in any case.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for a peer that is not there, `FI_ECONNRESET` for a plan of an earlier incarnation of it, `FI_EMSGSIZE` for a
+    /// notification that is too long.
+    pub fn post(
+        &mut self,
+        peer: PeerId,
+        plan: Arc<Plan<G>>,
+        notice: Option<Vec<u8>>,
+        deadline: Time,
+        now: Time,
+    ) -> Result<TransferId, (Errno, &'static str)> {
+        let Some(found) = self.peers.get(peer.0) else {
+            return Err((Errno::ENOENT, "the peer was forgotten"));
+        };
+        if !plan.pieces.is_empty() && plan.incarnation != found.incarnation {
+            return Err((Errno::ECONNRESET, "the peer has restarted since the plan was prepared"));
+        }
+        if notice.as_ref().is_some_and(|notice| notice.len() > self.config.longest_notification) {
+            return Err((Errno::EMSGSIZE, "the notification is longer than agents take"));
+        }
+        let Some(session) = self.session_for(peer.0, now) else {
+            return Err((Errno::ENOENT, "the peer was forgotten"));
+        };
+        let id = self.transfers.insert(Transfer::new(plan, session, notice));
+        let timer = self.remind(deadline, Timer::Transfer(id));
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.timer = Some(timer);
+        }
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.transfers.push_back(id);
+        }
+        self.wake(session);
+        self.finish_if_done(id);
+        Ok(TransferId(id))
+    }
+
+    /// What a transfer's memory is kept by, while it is not quiet.
+    pub fn plan(&self, id: TransferId) -> Option<&Arc<Plan<G>>> {
+        self.transfers.get(id.0).map(|transfer| &transfer.plan)
+    }
+
+    /// How a transfer goes; `None` for one that was given up.
+    pub fn progress(&self, id: TransferId) -> Option<Progress> {
+        self.transfers.get(id.0).map(Transfer::progress)
+    }
+
+    /// Ends a transfer, if it has not ended: nothing more of it is posted.
+    pub fn cancel(&mut self, id: TransferId) {
+        self.finish(id.0, Outcome::Cancelled);
+    }
+
+    /// Gives a transfer up: it is cancelled if it has not ended, and forgotten when it is quiet.
+    pub fn release(&mut self, id: TransferId) {
+        self.finish(id.0, Outcome::Cancelled);
+        if let Some(transfer) = self.transfers.get_mut(id.0) {
+            transfer.released = true;
+        }
+        self.forget_if_quiet(id.0);
+    }
+}
