@@ -1,6 +1,6 @@
 //! Opening an agent.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -102,7 +102,6 @@ impl Builder {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
         let core = Core::new(&self.name, specs, self.config, Box::new(random));
-        let stalled = rails.iter().map(|_| VecDeque::new()).collect();
         let shared = Arc::new(Shared {
             name: self.name.into(),
             began: Instant::now(),
@@ -110,7 +109,7 @@ impl Builder {
             news: Condvar::new(),
             queues: rails.iter().map(Rail::queue).collect(),
             has_thread: self.progress_thread,
-            state: Mutex::new(Driver { core, rails, stalled, waiters: Waiters::default() }),
+            state: Mutex::new(Driver { core, rails, waiters: Waiters::default() }),
             regions: Mutex::new(BTreeMap::new()),
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),

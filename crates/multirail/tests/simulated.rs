@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use multirail::engine::{Access, Command, Core, OpId, PeerId, Piece, Plan, RailSpec, TransferId};
+use multirail::engine::{Access, Core, OpId, PeerId, Piece, Plan, RailSpec, Refused, Sink, TransferId};
 use multirail::wire::{RailInfo, RegionInfo, RegionKey};
 use multirail::{Config, Outcome, Way};
 use ofi::Errno;
@@ -39,9 +39,14 @@ struct Trouble {
     disconnect: u32,
     /// An operation takes place and is reported as failed.
     ambiguous: u32,
+    /// A rail has no room for an operation.
+    full: u32,
+    /// A rail refuses an operation for good.
+    refused: u32,
 }
 
-const NONE: Trouble = Trouble { cut: 0, mute: 0, kill: 0, cancel: 0, disconnect: 0, ambiguous: 0 };
+const NONE: Trouble =
+    Trouble { cut: 0, mute: 0, kill: 0, cancel: 0, disconnect: 0, ambiguous: 0, full: 0, refused: 0 };
 
 enum Happening {
     /// An access takes place at its target, or does not.
@@ -70,6 +75,55 @@ enum Happening {
         life: u32,
         data: u64,
     },
+}
+
+/// What rails have taken.
+enum Taken {
+    Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
+    Access(Access),
+}
+
+/// The rails of an agent, while its engine works.
+struct Rails<'a> {
+    random: &'a mut Random,
+    trouble: Trouble,
+    taken: Vec<Taken>,
+}
+
+impl Rails<'_> {
+    fn refusal(&mut self) -> Result<(), Refused> {
+        if self.random.chance(self.trouble.full) {
+            return Err(Refused::Full);
+        }
+        let is_refused = self.random.chance(self.trouble.refused);
+        if is_refused { Err(Refused::Failed(Errno::EHOSTUNREACH)) } else { Ok(()) }
+    }
+}
+
+impl Sink<()> for Rails<'_> {
+    fn access(&mut self, access: &Access, plan: &Plan<()>, _: bool) -> Result<(), Refused> {
+        let is_its = |piece: &Piece| {
+            (piece.local..piece.local + piece.len).contains(&access.local) && access.len <= piece.len
+        };
+        assert!(plan.pieces.iter().any(is_its), "an access is a part of its plan");
+        self.refusal()?;
+        self.taken.push(Taken::Access(*access));
+        Ok(())
+    }
+
+    fn send(&mut self, op: OpId, rail: usize, addr: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+        match self.refusal() {
+            Ok(()) => self.taken.push(Taken::Send { op, rail, addr, bytes }),
+            Err(refused) => return Err((refused, bytes)),
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, _: usize, _: u32, address: &[u8]) -> Result<u64, Errno> {
+        Ok(u64::from_le_bytes(address.try_into().unwrap()))
+    }
+
+    fn remove(&mut self, _: usize, _: u64) {}
 }
 
 struct Agent {
@@ -208,24 +262,20 @@ impl World {
 
     fn pump(&mut self) {
         for index in 0..AGENTS {
-            self.agents[index].core.tick(self.now);
-            while let Some(command) = self.agents[index].core.next_command(0, self.now) {
-                let life = self.agents[index].life;
-                match command {
-                    Command::Insert { path, address, .. } => {
-                        let addr = u64::from_le_bytes(address.try_into().unwrap());
-                        self.agents[index].core.inserted(path, Ok(addr));
+            let agent = &mut self.agents[index];
+            agent.core.tick(self.now);
+            let mut rails = Rails { random: &mut self.random, trouble: self.trouble, taken: Vec::new() };
+            while agent.core.perform(self.now, &mut rails) {}
+            let (life, taken) = (agent.life, rails.taken);
+            for taken in taken {
+                let delay = self.delay();
+                let happening = match taken {
+                    Taken::Send { op, rail, addr, bytes } => {
+                        Happening::Message { from: index, life, rail, op, addr, bytes }
                     }
-                    Command::Remove { .. } => {}
-                    Command::Send { op, rail, addr, bytes } => {
-                        let delay = self.delay();
-                        self.schedule(delay, Happening::Message { from: index, life, rail, op, addr, bytes });
-                    }
-                    Command::Access(access) => {
-                        let delay = self.delay();
-                        self.schedule(delay, Happening::Access { from: index, life, access });
-                    }
-                }
+                    Taken::Access(access) => Happening::Access { from: index, life, access },
+                };
+                self.schedule(delay, happening);
             }
             self.check(index);
         }
@@ -353,7 +403,11 @@ impl World {
             self.pump();
             let timers = self.agents.iter().filter_map(|agent| agent.core.next_timeout()).min();
             let event = self.queue.peek().map(|Reverse((at, _))| *at);
-            let Some(next) = timers.into_iter().chain(event).min().filter(|&next| next <= until) else {
+            // A driver asks full rails again and again.
+            let is_stalled = self.agents.iter().any(|agent| agent.core.is_stalled());
+            let again = is_stalled.then(|| self.now + Duration::from_micros(10));
+            let Some(next) = timers.into_iter().chain(event).chain(again).min().filter(|&next| next <= until)
+            else {
                 self.now = until;
                 return self.pump();
             };
@@ -519,6 +573,16 @@ proptest! {
         }
     }
 
+    /// Rails that have no room take what they were offered later: nothing is lost, and nothing comes twice.
+    #[test]
+    fn full_rails_delay_and_lose_nothing(seed in any::<u64>(), full in 1..800_u32) {
+        let world = live(seed, Trouble { full, ..NONE });
+        for posted in &world.posted {
+            prop_assert_eq!(posted.ended, Some(Outcome::Done));
+            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
+        }
+    }
+
     #[test]
     fn with_one_rail_cut_at_a_time_all_is_done(seed in any::<u64>(), rail in 0..RAILS) {
         let mut world = World::new(seed, NONE);
@@ -579,7 +643,9 @@ proptest! {
         cancel in 0..200_u32,
         disconnect in 0..60_u32,
         ambiguous in 0..50_u32,
+        full in prop::sample::select(vec![0, 50, 500_u32]),
+        refused in prop::sample::select(vec![0, 20_u32]),
     ) {
-        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous });
+        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous, full, refused });
     }
 }

@@ -140,7 +140,8 @@ impl<G> Core<G> {
     }
 
     /// The greeting, welcome or rejection that is due.
-    pub(super) fn greeting_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+    pub(super) fn greeting_command(&mut self, id: SlotId, now: Time) -> Option<Command> {
+        let blocked = self.stalled.blocked();
         let session = self.sessions.get_mut(id)?;
         if !session.due {
             return None;
@@ -176,7 +177,7 @@ impl<G> Core<G> {
         if matches!(state, State::Greeting | State::Confirming) {
             self.remind(now + self.config.greeting_interval, Timer::Session(id));
         }
-        let op = OpId(self.ops.insert(InFlight::Once { session: id, path: index }));
+        let op = OpId::message(self.messages.insert(InFlight::Once { session: id, path: index }));
         Some(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() })
     }
 

@@ -1,7 +1,7 @@
 //! The engine without I/O: sessions with peers, transfers over their paths, notifications.
 //!
 //! It owns no rail, clock or thread. What happens comes in by [`Core::ended`], [`Core::message`], [`Core::arrived`] and
-//! [`Core::tick`]; what is to be done comes out of [`Core::next_command`]; what the program is to know comes out of
+//! [`Core::tick`]; what is to be done goes into a [`Sink`] by [`Core::perform`]; what the program is to know comes out of
 //! [`Core::take_events`] and [`Core::take_notifications`]. A simulated network drives it as a program does.
 //!
 //! Invariants:
@@ -22,6 +22,7 @@ mod peers;
 mod posting;
 mod schedule;
 mod session;
+mod sink;
 mod transfer;
 mod vocabulary;
 
@@ -31,15 +32,17 @@ use std::sync::Arc;
 use ofi_core::slots::{SlotId, Slots};
 
 pub use latency::{CLASSES, Histogram, Latencies};
-use operations::InFlight;
+use operations::{Flight, InFlight};
 use peers::Peer;
 use session::Session;
+use sink::Stalled;
+pub use sink::{Refused, Sink};
 use transfer::Transfer;
 pub use transfer::{Chunk, Outcome, Piece, Plan, Progress, Way};
 pub use vocabulary::{
-    Access, Command, Config, Counts, Event, Notification, OpId, PathId, PathState, PeerId, RailSpec, Time,
-    TransferId,
+    Access, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time, TransferId,
 };
+use vocabulary::{Command, PathId};
 
 /// The engine. `G` is what keeps the memory of a plan.
 pub struct Core<G> {
@@ -54,7 +57,10 @@ pub struct Core<G> {
     /// Sessions by the upper half of our tag, which writes carry.
     tags: HashMap<u32, SlotId>,
     transfers: Slots<Transfer<G>>,
-    ops: Slots<InFlight>,
+    /// Accesses under way.
+    accesses: Slots<Flight>,
+    /// Messages under way.
+    messages: Slots<InFlight>,
     /// Sessions that may have something to do.
     ready: VecDeque<SlotId>,
     /// When sessions and transfers want to be looked at.
@@ -63,6 +69,7 @@ pub struct Core<G> {
     /// The session of the last write that has arrived: the next is mostly of the same.
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
+    stalled: Stalled,
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
     counts: Counts,
@@ -92,7 +99,7 @@ impl<G> Core<G> {
         mut random: Box<dyn FnMut() -> u64 + Send>,
     ) -> Self {
         let incarnation = random();
-        let latencies = vec![Latencies::default(); rails.len()];
+        let (latencies, stalled) = (vec![Latencies::default(); rails.len()], Stalled::new(rails.len()));
         Self {
             config,
             name: name.into(),
@@ -104,12 +111,14 @@ impl<G> Core<G> {
             sessions: Slots::default(),
             tags: HashMap::new(),
             transfers: Slots::default(),
-            ops: Slots::default(),
+            accesses: Slots::default(),
+            messages: Slots::default(),
             ready: VecDeque::new(),
             timers: BTreeMap::new(),
             next_timer: 0,
             last_arrival: None,
             commands: VecDeque::new(),
+            stalled,
             events: VecDeque::new(),
             notifications: VecDeque::new(),
             counts: Counts::default(),
@@ -139,7 +148,7 @@ impl<G> Core<G> {
 
     /// Operations, transfers and sessions that are in the tables.
     pub fn kept(&self) -> (usize, usize, usize) {
-        (self.ops.len(), self.transfers.len(), self.sessions.len())
+        (self.accesses.len() + self.messages.len(), self.transfers.len(), self.sessions.len())
     }
 
     fn tell(&mut self, event: Event) {
@@ -193,46 +202,9 @@ impl<G> Core<G> {
     }
 
     /// Looks at all sessions again: a rail takes commands again.
-    pub fn wake_all(&mut self) {
+    fn wake_all(&mut self) {
         for id in self.sessions.ids(|session| !session.queued) {
             self.wake(id);
         }
-    }
-
-    /// The next thing to do, on rails that are not in `blocked` (a bit for each).
-    pub fn next_command(&mut self, blocked: u64, now: Time) -> Option<Command> {
-        self.has_command(blocked, now);
-        self.commands.pop_front()
-    }
-
-    /// Whether there is something to do. Where it is an access, what follows is known too: see [`Core::first_access`].
-    pub(crate) fn has_command(&mut self, blocked: u64, now: Time) -> bool {
-        while self.commands.len() < 2
-            && let Some(id) = self.ready.pop_front()
-        {
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.queued = false;
-            }
-            let before = self.commands.len();
-            self.session_command(id, blocked, now);
-            if self.commands.len() > before {
-                self.wake(id);
-            }
-        }
-        !self.commands.is_empty()
-    }
-
-    /// The next command, if it is an access: with its plan, and whether another follows on the same rail. It stays until
-    /// [`Core::take_command`].
-    pub(crate) fn first_access(&self) -> Option<(&Access, Option<&Plan<G>>, bool)> {
-        let Some(Command::Access(access)) = self.commands.front() else { return None };
-        let more = matches!(self.commands.get(1), Some(Command::Access(next)) if next.rail == access.rail);
-        let plan = self.transfers.get(access.transfer.0).map(|transfer| &*transfer.plan);
-        Some((access, plan, more))
-    }
-
-    /// Takes the next command away.
-    pub(crate) fn take_command(&mut self) -> Option<Command> {
-        self.commands.pop_front()
     }
 }

@@ -9,15 +9,18 @@ use super::session::{self, State};
 use super::transfer::Chunk;
 use super::{Core, Notification, OpId, PathId, Time};
 
-/// What an operation is for.
+/// An access under way. Its transfer is there until it has ended, and so is the transfer's session.
+#[derive(Clone, Copy)]
+pub(super) struct Flight {
+    pub(super) transfer: SlotId,
+    pub(super) chunk: Chunk,
+    /// When it was posted, in nanoseconds.
+    pub(super) since: u64,
+    pub(super) path: u32,
+}
+
+/// What a message under way is for.
 pub(super) enum InFlight {
-    Chunk {
-        transfer: SlotId,
-        session: SlotId,
-        path: u32,
-        chunk: Chunk,
-        since: Time,
-    },
     /// A part of a session's own traffic that is repeated on another path if it fails.
     Control {
         session: SlotId,
@@ -28,15 +31,12 @@ pub(super) enum InFlight {
         timer: Option<(Time, u64)>,
     },
     /// A message that is repeated by a timer, or not at all.
-    Once {
-        session: SlotId,
-        path: usize,
-    },
+    Once { session: SlotId, path: usize },
 }
 
 impl<G> Core<G> {
     /// How the insertion of a path's address went.
-    pub fn inserted(&mut self, path: PathId, addr: Result<u64, Errno>) {
+    pub(super) fn inserted(&mut self, path: PathId, addr: Result<u64, Errno>) {
         let PathId { session: id, path: index } = path;
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(path) = session.paths.get_mut(index) else { return };
@@ -58,69 +58,77 @@ impl<G> Core<G> {
 
     /// An operation has ended.
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
-        let Some(in_flight) = self.ops.remove(op.0) else {
+        match op.slot() {
+            (slot, false) => self.access_ended(slot, result, now),
+            (slot, true) => self.message_ended(slot, result, now),
+        }
+    }
+
+    fn access_ended(&mut self, op: SlotId, result: Result<(), Errno>, now: Time) {
+        let Some(Flight { transfer: id, chunk, since, path: index }) = self.accesses.remove(op) else {
             self.counts.stale += 1;
             return;
         };
-        let session = match in_flight {
-            InFlight::Chunk { transfer, session, path, chunk, since } => {
-                let path = path as usize;
-                let is_path = result.is_err_and(is_path_fault);
-                let mut is_plain = result.is_ok();
-                if let Some(session) = self.sessions.get_mut(session) {
-                    session.operations -= 1;
-                    let path = &mut session.paths[path];
-                    match result {
-                        Ok(()) => {
-                            path.ended(chunk.len, since, now);
-                            self.latencies[path.rail].add(chunk.len, now.saturating_sub(since));
-                        }
-                        Err(_) => path.failed(chunk.len, is_path, now),
-                    }
-                    // Nothing waits for this path, and nothing ends with the operation.
-                    is_plain &= session.state == State::Up && session.transfers.is_empty();
-                }
-                let is_last = self.chunk_ended(transfer, chunk, path, result, is_path);
-                if is_plain && !is_last {
+        let index = index as usize;
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        let session_id = transfer.session;
+        let Some(session) = self.sessions.get_mut(session_id) else { return };
+        session.operations -= 1;
+        let path = &mut session.paths[index];
+        match result {
+            Ok(()) => {
+                let since = since.min(nanos(now));
+                path.ended(chunk.len, since, now);
+                self.latencies[path.rail].add(chunk.len, nanos(now) - since);
+                transfer.landed(chunk.len);
+                // Nothing waits for this path, and nothing ends with the operation: most of a long transfer's are such.
+                if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
                     return;
                 }
-                session
+                self.after_progress(id);
             }
-            InFlight::Control { session: id, path, outgoing, timer } => {
+            Err(errno) => {
+                let is_path = is_path_fault(errno);
+                path.failed(chunk.len, is_path, now);
+                self.chunk_failed(id, chunk, index, errno, is_path);
+                self.check_paths(session_id, errno, now);
+            }
+        }
+        self.wake(session_id);
+        self.settle(session_id);
+    }
+
+    fn message_ended(&mut self, op: SlotId, result: Result<(), Errno>, now: Time) {
+        let Some(in_flight) = self.messages.remove(op) else {
+            self.counts.stale += 1;
+            return;
+        };
+        let (id, path, outgoing) = match in_flight {
+            InFlight::Control { session, path, outgoing, timer } => {
                 if let Some(timer) = timer {
                     self.timers.remove(&timer);
                 }
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.operations -= 1;
-                    match result {
-                        Ok(()) => session.paths[path].ended(0, now, now),
-                        Err(_) => session.paths[path].failed(0, true, now),
-                    }
-                    let is_wanted =
-                        |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
-                    let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
-                    if let (Err(_), Some(outgoing)) = (result, again) {
-                        session.outbox.push_front(*outgoing);
-                    }
-                }
-                id
+                (session, path, outgoing)
             }
-            InFlight::Once { session: id, path } => {
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.operations -= 1;
-                    match result {
-                        Ok(()) => session.paths[path].ended(0, now, now),
-                        Err(_) => session.paths[path].failed(0, true, now),
-                    }
-                }
-                id
-            }
+            InFlight::Once { session, path } => (session, path, None),
         };
-        if let Err(errno) = result {
-            self.check_paths(session, errno, now);
+        let is_wanted = |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
+        let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.operations -= 1;
+            match result {
+                Ok(()) => session.paths[path].ended(0, nanos(now), now),
+                Err(_) => session.paths[path].failed(0, true, now),
+            }
+            if let (Err(_), Some(outgoing)) = (result, again) {
+                session.outbox.push_front(*outgoing);
+            }
         }
-        self.wake(session);
-        self.settle(session);
+        if let Err(errno) = result {
+            self.check_paths(id, errno, now);
+        }
+        self.wake(id);
+        self.settle(id);
     }
 
     /// Ends an open session that has no path left.
@@ -185,4 +193,9 @@ fn is_path_fault(errno: Errno) -> bool {
         Errno::ECANCELED,
     ];
     FAULTS.contains(&errno)
+}
+
+/// A time in nanoseconds: 584 years of them.
+pub(super) fn nanos(time: Time) -> u64 {
+    time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.subsec_nanos()))
 }

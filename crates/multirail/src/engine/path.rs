@@ -131,8 +131,8 @@ impl Path {
         self.operations += operations;
     }
 
-    /// An operation of `len` bytes that was posted at `since` has ended well.
-    pub(super) fn ended(&mut self, len: u64, since: Time, now: Time) {
+    /// An operation of `len` bytes that was posted at `since` (nanoseconds) has ended well.
+    pub(super) fn ended(&mut self, len: u64, since: u64, now: Time) {
         self.gathered += len;
         // Those that end together are measured once.
         if now != self.last_ended {
@@ -144,7 +144,7 @@ impl Path {
         self.backoff = BACKOFF.0;
     }
 
-    fn measure(&mut self, len: u64, since: Time, now: Time) {
+    fn measure(&mut self, len: u64, since: u64, now: Time) {
         let busy = now.saturating_sub(self.since);
         if self.gathered >= MEASURED.0 && busy >= MEASURED.1 {
             let rate = self.gathered as f64 / busy.as_secs_f64();
@@ -152,7 +152,7 @@ impl Path {
             (self.since, self.gathered) = (now, 0);
         }
         if len < 4096 {
-            let latency = now.saturating_sub(since).as_secs_f64();
+            let latency = now.saturating_sub(Duration::from_nanos(since)).as_secs_f64();
             self.latency += NEWEST * (latency.min(1.0) - self.latency);
         }
     }

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use ofi_core::slots::SlotId;
 
+use super::operations::{Flight, nanos};
 use super::path::Path;
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, InFlight, OpId, Time, Timer, TransferId};
+use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
 /// The soonest that a session with full paths is looked at again, unless something ends.
 const SOON: Duration = Duration::from_micros(10);
+
+/// Accesses that are posted in one go where nobody else waits for a turn.
+const LONGEST_RUN: u32 = 256;
 
 /// Where a chunk may go.
 enum Choice {
@@ -26,8 +30,9 @@ enum Choice {
 }
 
 impl<G> Core<G> {
-    /// Puts the next accesses of a session's transfers into the commands. `None` also when the session is gone.
-    pub(super) fn transfer_commands(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<()> {
+    /// Posts the next accesses of a session's transfers, or puts a message that is due into the commands: how many. `None` if there is
+    /// nothing to do, also when the session is gone.
+    pub(super) fn post_transfers(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> Option<u64> {
         let mut turns = self.sessions.get(id)?.transfers.len();
         while turns > 0 {
             let session = self.sessions.get_mut(id)?;
@@ -45,13 +50,13 @@ impl<G> Core<G> {
                 transfer.queued = false;
                 turns -= 1;
                 self.send_notice(transfer_id);
-                if let Some(command) = self.control_command(id, blocked, now) {
+                if let Some(command) = self.control_command(id, now) {
                     self.commands.push_back(command);
-                    return Some(());
+                    return Some(0);
                 }
                 continue;
             };
-            match choose(transfer, &chunk, &session.paths, &self.config, blocked, now) {
+            match choose(transfer, &chunk, &session.paths, &self.config, self.stalled.blocked(), now) {
                 Choice::Path(path, key) => {
                     if transfer.chunks == 0 && transfer.number.is_none() && self.config.count_writes {
                         let is_wide = session.paths.iter().all(|path| self.rails[path.rail].wide_data);
@@ -61,12 +66,7 @@ impl<G> Core<G> {
                             && most_chunks(transfer, &self.config) <= u64::from(u16::MAX);
                         transfer.number = if is_counted { session.take_number() } else { None };
                     }
-                    let is_turn_over = self.post_run(id, transfer_id, chunk, path, key, now)?;
-                    let session = self.sessions.get_mut(id)?;
-                    if is_turn_over && session.transfers.len() > 1 {
-                        session.transfers.rotate_left(1);
-                    }
-                    return Some(());
+                    return self.post_run(id, transfer_id, chunk, (path, key), now, sink);
                 }
                 Choice::Wait(until) => {
                     session.transfers.rotate_left(1);
@@ -101,25 +101,25 @@ impl<G> Core<G> {
         }
     }
 
-    /// Puts a chunk into the commands, and short descriptors that follow it and stay on its path. Whether it is another transfer's turn.
+    /// Posts a chunk, and short descriptors that follow it and stay on its path. How many.
     fn post_run(
         &mut self,
         session_id: SlotId,
         transfer_id: SlotId,
         first: Chunk,
-        index: usize,
-        key: RegionKey,
+        (index, key): (usize, RegionKey),
         now: Time,
-    ) -> Option<bool> {
+        sink: &mut impl Sink<G>,
+    ) -> Option<u64> {
         let session = self.sessions.get_mut(session_id)?;
         let transfer = self.transfers.get_mut(transfer_id)?;
         let is_only = session.paths.len() == 1;
         let path = &mut session.paths[index];
-        let (rail, addr) = (path.rail, path.addr?);
         let tag = session.theirs & 0xFFFF_FFFF_0000_0000;
         let number = transfer.number.map(|number| tag | u64::from(number as u16) << 16);
-        let way = transfer.plan.way;
         let left = match transfer.last {
+            // Nobody else waits for a turn.
+            _ if is_only && session.transfers.len() == 1 => LONGEST_RUN,
             (last, left) if last == index && left > 0 => left,
             _ => self.config.batch.max(1),
         };
@@ -127,42 +127,55 @@ impl<G> Core<G> {
         let may_follow = transfer.retry.is_empty();
         let (mut at, mut chunks) = (transfer.cursor, transfer.chunks);
         let plan = &*transfer.plan;
-        let remote_region = plan.pieces.get(first.piece as usize)?.remote_region;
-        let mut room = path.room(self.config.largest_access);
-        let (mut chunk, mut posted, mut bytes) = (first, 0, 0);
+        let mut piece = plan.pieces.get(first.piece as usize)?;
+        let remote_region = piece.remote_region;
+        let room = path.room(self.config.largest_access);
+        let mut access = Access {
+            op: OpId::from_bits(0),
+            rail: path.rail,
+            addr: path.addr?,
+            way: plan.way,
+            region: 0,
+            local: 0,
+            remote: 0,
+            key: key.key,
+            len: 0,
+            data: None,
+            transfer: TransferId(transfer_id),
+        };
+        let mut flight =
+            Flight { transfer: transfer_id, chunk: first, since: nanos(now), path: index as u32 };
+        let (mut posted, mut bytes, mut failure) = (0, 0, None);
         loop {
-            let piece = plan.pieces.get(chunk.piece as usize)?;
-            let flight = InFlight::Chunk {
-                transfer: transfer_id,
-                session: session_id,
-                path: index as u32,
-                chunk,
-                since: now,
-            };
-            self.commands.push_back(Command::Access(Access {
-                op: OpId(self.ops.insert(flight)),
-                rail,
-                addr,
-                way,
-                region: piece.region,
-                local: piece.local + chunk.offset,
-                remote: key.base + piece.remote + chunk.offset,
-                key: key.key,
-                len: chunk.len,
-                data: number.map(|number| number | u64::from(chunk.number as u16)),
-                transfer: TransferId(transfer_id),
-            }));
+            let chunk = flight.chunk;
+            access.op = OpId::access(self.accesses.insert(flight));
+            (access.region, access.len) = (piece.region, chunk.len);
+            access.local = piece.local + chunk.offset;
+            access.remote = key.base + piece.remote + chunk.offset;
+            access.data = number.map(|number| number | u64::from(chunk.number as u16));
             posted += 1;
             bytes += chunk.len;
-            room = room.saturating_sub(chunk.len);
-            let Some(next) = plan.pieces.get(at.0 as usize) else { break };
-            let len = (next.len - at.1).min(self.config.largest_access);
-            let is_short = is_only || next.len < self.config.striping_threshold;
-            if posted == left || !may_follow || !is_short || len > room || next.remote_region != remote_region
-            {
-                break;
+            let next = plan.pieces.get(at.0 as usize).filter(|next| {
+                let is_short = is_only || next.len < self.config.striping_threshold;
+                let len = (next.len - at.1).min(self.config.largest_access);
+                let fits = bytes.saturating_add(len) <= room;
+                posted < left && may_follow && is_short && fits && next.remote_region == remote_region
+            });
+            match sink.access(&access, plan, next.is_some()) {
+                Ok(()) => {}
+                Err(Refused::Full) => {
+                    self.stalled.block(access.rail, Command::Access(access));
+                    break;
+                }
+                Err(Refused::Failed(errno)) => {
+                    failure = Some((access.op, errno));
+                    break;
+                }
             }
-            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
+            let Some(next) = next else { break };
+            piece = next;
+            let len = (next.len - at.1).min(self.config.largest_access);
+            flight.chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
             chunks += 1;
             at = if at.1 + len == next.len { (at.0 + 1, 0) } else { (at.0, at.1 + len) };
         }
@@ -172,8 +185,14 @@ impl<G> Core<G> {
         path.posted(posted, bytes, now);
         let left = left - posted;
         transfer.last = (index, left);
+        if left == 0 && session.transfers.len() > 1 {
+            session.transfers.rotate_left(1);
+        }
         self.watch(session_id, index, now);
-        Some(left == 0)
+        if let Some((op, errno)) = failure {
+            self.ended(op, Err(errno), now);
+        }
+        Some(u64::from(posted))
     }
 }
 

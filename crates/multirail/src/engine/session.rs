@@ -7,9 +7,10 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::inbox::{Inbox, Taken};
+use super::operations::Flight;
 use super::path::Path;
 use super::transfer::Outcome;
-use super::{Command, Core, Event, InFlight, OpId, Time, Timer};
+use super::{Command, Core, Event, InFlight, OpId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
@@ -204,24 +205,31 @@ impl Session {
 }
 
 impl<G> Core<G> {
-    /// Puts what a session has to do next into the commands.
-    pub(super) fn session_command(&mut self, id: SlotId, blocked: u64, now: Time) {
-        let Some(state) = self.sessions.get(id).map(|session| session.state) else { return };
-        let command = match state {
-            State::Greeting | State::Confirming | State::Offered | State::Rejecting(_) => {
-                self.greeting_command(id, blocked, now)
+    /// Puts what a session that is not open has to do next into the commands.
+    pub(super) fn session_command(&mut self, id: SlotId, now: Time) {
+        match self.sessions.get(id).map(|session| session.state) {
+            None | Some(State::Up) => {}
+            Some(State::Over) => self.settle(id),
+            Some(State::Greeting | State::Confirming | State::Offered | State::Rejecting(_)) => {
+                let command = self.greeting_command(id, now);
+                self.commands.extend(command);
             }
-            State::Up => self.control_command(id, blocked, now),
-            State::Over => return self.settle(id),
-        };
-        match command {
-            Some(command) => self.commands.push_back(command),
-            None if state == State::Up => drop(self.transfer_commands(id, blocked, now)),
-            None => {}
         }
     }
 
-    pub(super) fn control_command(&mut self, id: SlotId, blocked: u64, now: Time) -> Option<Command> {
+    /// Does what an open session has to do next: a message goes into the commands, accesses straight to their rail. How many.
+    pub(super) fn session_work(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> u64 {
+        match self.control_command(id, now) {
+            Some(command) => {
+                self.commands.push_back(command);
+                0
+            }
+            None => self.post_transfers(id, now, sink).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn control_command(&mut self, id: SlotId, now: Time) -> Option<Command> {
+        let blocked = self.stalled.blocked();
         let session = self.sessions.get_mut(id)?;
         if !session.acks.is_empty() {
             let count = session.acks.len().min(ACKED);
@@ -243,20 +251,22 @@ impl<G> Core<G> {
         let may_repeat = session.paths.len() > 1 && outgoing.repeats < REPEATS;
         let flight =
             InFlight::Control { session: id, path: index, outgoing: Some(Box::new(outgoing)), timer: None };
-        let op = self.ops.insert(flight);
+        let op = self.messages.insert(flight);
         if may_repeat {
             let key = self.remind(now + patience, Timer::Control(op));
-            if let Some(InFlight::Control { timer, .. }) = self.ops.get_mut(op) {
+            if let Some(InFlight::Control { timer, .. }) = self.messages.get_mut(op) {
                 *timer = Some(key);
             }
         }
         self.watch(id, index, now);
-        Some(Command::Send { op: OpId(op), rail, addr, bytes: message.encode() })
+        Some(Command::Send { op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
 
     /// Nothing was heard of a message for some time: it goes by another path too. Receivers take the second for what it is.
     pub(super) fn repeat(&mut self, op: SlotId) {
-        let Some(InFlight::Control { session, outgoing, timer, .. }) = self.ops.get_mut(op) else { return };
+        let Some(InFlight::Control { session, outgoing, timer, .. }) = self.messages.get_mut(op) else {
+            return;
+        };
         *timer = None;
         let (id, is_wanted) = (*session, |id| {
             self.transfers.get(id).is_some_and(|transfer: &super::Transfer<G>| transfer.outcome.is_none())
@@ -317,9 +327,10 @@ impl<G> Core<G> {
         session.paths[index].fence(now);
         self.counts.fenced += 1;
         tracing::warn!(target: "multirail", rail = session.paths[index].rail, "nothing ends on a rail: it is left alone");
-        let is_there = |op: &InFlight| matches!(op, InFlight::Chunk { session, path, .. } if (*session, *path as usize) == (id, index));
-        for op in self.ops.ids(is_there) {
-            if let Some(&InFlight::Chunk { transfer, .. }) = self.ops.get(op) {
+        let is_its = |transfer: SlotId| self.transfers.get(transfer).is_some_and(|found| found.session == id);
+        let is_there = |access: &Flight| access.path as usize == index && is_its(access.transfer);
+        for access in self.accesses.ids(is_there) {
+            if let Some(&Flight { transfer, .. }) = self.accesses.get(access) {
                 self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
             }
         }
@@ -422,7 +433,7 @@ impl<G> Core<G> {
         session.paths[path].posted(1, 0, now);
         session.operations += 1;
         let (rail, to) = (session.paths[path].rail, session.theirs);
-        let op = OpId(self.ops.insert(InFlight::Once { session: id, path }));
+        let op = OpId::message(self.messages.insert(InFlight::Once { session: id, path }));
         self.commands.push_back(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() });
     }
 

@@ -182,6 +182,12 @@ impl<G> Transfer<G> {
         }
     }
 
+    /// An access of `len` bytes has ended well.
+    pub(super) fn landed(&mut self, len: u64) {
+        self.in_flight -= 1;
+        self.moved += len;
+    }
+
     /// Whether every chunk is under way or has ended.
     pub(super) fn is_posted(&self) -> bool {
         self.retry.is_empty() && self.next_piece().is_none()
@@ -203,36 +209,27 @@ impl<G> Core<G> {
         self.wake(session);
     }
 
-    /// An access has ended. Whether it may have been the last that was under way.
-    pub(super) fn chunk_ended(
+    /// An access has failed; `is_path` says whether that was the path's fault.
+    pub(super) fn chunk_failed(
         &mut self,
         id: SlotId,
         chunk: Chunk,
         path: usize,
-        result: Result<(), Errno>,
+        errno: Errno,
         is_path: bool,
-    ) -> bool {
-        let Some(transfer) = self.transfers.get_mut(id) else { return true };
+    ) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
         transfer.in_flight -= 1;
-        match result {
-            Ok(()) => {
-                transfer.moved += chunk.len;
-                if transfer.in_flight > 0 {
-                    return false; // whatever follows, follows the last
-                }
-            }
-            Err(_) if transfer.outcome.is_some() => {}
-            Err(errno) if is_path => {
-                transfer.error = errno;
-                let tried = chunk.tried | 1_u64.checked_shl(path as u32).unwrap_or(0);
-                transfer.retry.push_back(Chunk { tried, ..chunk });
-                self.counts.moved += 1;
-                self.queue(id);
-            }
-            Err(errno) => self.finish(id, Outcome::Failed(errno)),
+        if transfer.outcome.is_none() && is_path {
+            transfer.error = errno;
+            let tried = chunk.tried | 1_u64.checked_shl(path as u32).unwrap_or(0);
+            transfer.retry.push_back(Chunk { tried, ..chunk });
+            self.counts.moved += 1;
+            self.queue(id);
+        } else if transfer.outcome.is_none() {
+            self.finish(id, Outcome::Failed(errno));
         }
         self.after_progress(id);
-        true
     }
 
     /// The peer has a transfer's notification.
@@ -245,7 +242,7 @@ impl<G> Core<G> {
         }
     }
 
-    fn after_progress(&mut self, id: SlotId) {
+    pub(super) fn after_progress(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get(id) else { return };
         // Its notification may be what is left.
         if matches!(transfer.notice, Unfinished::Unsent(_)) && transfer.in_flight == 0 && transfer.is_posted()

@@ -71,19 +71,35 @@ pub struct RailSpec {
     pub wide_data: bool,
 }
 
-/// Names an operation.
+/// Names an operation: a slot of the table of accesses, or, with [`OpId::MESSAGE`], of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct OpId(pub(crate) SlotId);
+pub struct OpId(u64);
 
 impl OpId {
+    /// The upper bit of a slot's index, which no table reaches.
+    const MESSAGE: u64 = 1 << 31;
+
     /// As the context of an operation.
     pub const fn to_bits(self) -> u64 {
-        self.0.to_wire()
+        self.0
     }
 
     /// From the context of an operation; any bits.
     pub const fn from_bits(bits: u64) -> Self {
-        Self(SlotId::from_wire(bits))
+        Self(bits)
+    }
+
+    pub(super) const fn access(slot: SlotId) -> Self {
+        Self(slot.to_wire())
+    }
+
+    pub(super) const fn message(slot: SlotId) -> Self {
+        Self(slot.to_wire() | Self::MESSAGE)
+    }
+
+    /// The slot, and whether it is of a message.
+    pub(super) const fn slot(self) -> (SlotId, bool) {
+        (SlotId::from_wire(self.0 & !Self::MESSAGE), self.0 & Self::MESSAGE != 0)
     }
 }
 
@@ -95,47 +111,35 @@ pub struct TransferId(pub(crate) SlotId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId(pub(crate) SlotId);
 
-/// Names a path for the driver.
+/// Names a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PathId {
+pub(super) struct PathId {
     pub(super) session: SlotId,
     pub(super) path: usize,
 }
 
-/// Something to do.
+/// Something to do that is not handed to the rails at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Insert an address into a rail's vector, and say how it went by [`Core::inserted`].
-    Insert {
-        /// To answer with.
-        path: PathId,
-        /// The rail.
-        rail: usize,
-        /// Format of the address.
-        format: u32,
-        /// The address.
-        address: Vec<u8>,
-    },
+pub(super) enum Command {
+    /// Insert an address into a rail's vector.
+    Insert { path: PathId, rail: usize, format: u32, address: Vec<u8> },
     /// Remove an address.
-    Remove {
-        /// The rail.
-        rail: usize,
-        /// What [`Core::inserted`] was told.
-        addr: u64,
-    },
-    /// Send a message; [`Core::ended`] follows.
-    Send {
-        /// The operation.
-        op: OpId,
-        /// The rail.
-        rail: usize,
-        /// The peer there.
-        addr: u64,
-        /// The message.
-        bytes: Vec<u8>,
-    },
-    /// Read or write; [`Core::ended`] follows, when the bytes are at their place.
+    Remove { rail: usize, addr: u64 },
+    /// Send a message.
+    Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
+    /// Read or write: the rail had no room for it.
     Access(Access),
+}
+
+impl Command {
+    /// The rail whose room it needs.
+    pub(super) fn rail(&self) -> Option<usize> {
+        match self {
+            Self::Send { rail, .. } => Some(*rail),
+            Self::Access(access) => Some(access.rail),
+            Self::Insert { .. } | Self::Remove { .. } => None,
+        }
+    }
 }
 
 /// A remote access.

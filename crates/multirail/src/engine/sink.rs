@@ -1,0 +1,166 @@
+//! What carries the engine's work out, and the loop that hands it the work.
+//!
+//! Work goes straight from where it is decided into the sink: a queue between the two cost more than the rest of an access. What a rail
+//! has no room for stays here, in order, and the rail is asked for nothing else until it has taken it.
+
+use std::collections::VecDeque;
+
+use ofi::Errno;
+
+use super::session::State;
+use super::{Access, Command, Core, OpId, Plan, Time};
+
+/// Commands and accesses of one [`Core::perform`], about, so that it ends.
+const MOST: u64 = 4096;
+
+/// Why a rail did not take an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It has no room now: the engine offers the operation again.
+    Full,
+    /// It never will: the operation has ended with this error.
+    Failed(Errno),
+}
+
+/// The rails, as the engine uses them. Rails are named by their place in what [`Core::new`] was given.
+pub trait Sink<G> {
+    /// Posts an access of `plan`; [`Core::ended`] follows, when the bytes are at their place. `more` says that another access follows on
+    /// this rail at once.
+    ///
+    /// # Errors
+    /// [`Refused`]: [`Core::ended`] must not follow.
+    fn access(&mut self, access: &Access, plan: &Plan<G>, more: bool) -> Result<(), Refused>;
+
+    /// Sends a message to the peer `addr`; [`Core::ended`] follows.
+    ///
+    /// # Errors
+    /// As [`Sink::access`], with the message.
+    fn send(&mut self, op: OpId, rail: usize, addr: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)>;
+
+    /// Inserts a peer's address of this format into a rail's vector, and says under which number.
+    ///
+    /// # Errors
+    /// What is wrong with the address.
+    fn insert(&mut self, rail: usize, format: u32, address: &[u8]) -> Result<u64, Errno>;
+
+    /// Removes what [`Sink::insert`] has returned.
+    fn remove(&mut self, rail: usize, addr: u64);
+}
+
+/// What rails have no room for, and which they are.
+#[derive(Default)]
+pub(super) struct Stalled {
+    /// By rails, oldest first.
+    commands: Vec<VecDeque<Command>>,
+    /// A bit for each rail that has refused something in this call of [`Core::perform`].
+    blocked: u64,
+}
+
+impl Stalled {
+    pub(super) fn new(rails: usize) -> Self {
+        Self { commands: (0..rails).map(|_| VecDeque::new()).collect(), blocked: 0 }
+    }
+
+    pub(super) fn blocked(&self) -> u64 {
+        self.blocked
+    }
+
+    pub(super) fn block(&mut self, rail: usize, command: Command) {
+        self.blocked |= 1 << rail;
+        self.commands[rail].push_back(command);
+    }
+}
+
+impl<G> Core<G> {
+    /// Whether something waits for room of a rail.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.commands.iter().any(|commands| !commands.is_empty())
+    }
+
+    /// Hands what is to be done to the rails. Whether there was anything.
+    pub fn perform(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
+        let was_freed = self.retry_stalled(now, sink);
+        let mut done = 0;
+        while done < MOST {
+            if let Some(command) = self.commands.pop_front() {
+                done += 1;
+                match command.rail() {
+                    Some(rail) if self.stalled.blocked >> rail & 1 == 1 => self.stalled.block(rail, command),
+                    _ => {
+                        if let Some((rail, refused)) = self.carry_out(command, now, sink) {
+                            self.stalled.block(rail, refused);
+                        }
+                    }
+                }
+                continue;
+            }
+            let Some(id) = self.ready.pop_front() else { break };
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.queued = false;
+            let posted = if session.state == State::Up {
+                self.session_work(id, now, sink)
+            } else {
+                self.session_command(id, now);
+                0
+            };
+            done += posted;
+            if posted > 0 || !self.commands.is_empty() {
+                self.wake(id);
+            }
+        }
+        done > 0 || was_freed
+    }
+
+    /// Offers rails again what they had no room for. Whether one has taken something.
+    fn retry_stalled(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
+        self.stalled.blocked = 0;
+        let mut was_freed = false;
+        for rail in 0..self.stalled.commands.len() {
+            while let Some(command) = self.stalled.commands[rail].pop_front() {
+                if let Some((_, refused)) = self.carry_out(command, now, sink) {
+                    self.stalled.commands[rail].push_front(refused);
+                    self.stalled.blocked |= 1 << rail;
+                    break;
+                }
+                was_freed = true;
+            }
+        }
+        if was_freed {
+            self.wake_all();
+        }
+        was_freed
+    }
+
+    /// Carries a command out, or gives it back with its rail, if that has no room.
+    fn carry_out(
+        &mut self,
+        command: Command,
+        now: Time,
+        sink: &mut impl Sink<G>,
+    ) -> Option<(usize, Command)> {
+        match command {
+            Command::Insert { path, rail, format, address } => {
+                let inserted = sink.insert(rail, format, &address);
+                self.inserted(path, inserted);
+            }
+            Command::Remove { rail, addr } => sink.remove(rail, addr),
+            Command::Send { op, rail, addr, bytes } => match sink.send(op, rail, addr, bytes) {
+                Ok(()) => {}
+                Err((Refused::Full, bytes)) => return Some((rail, Command::Send { op, rail, addr, bytes })),
+                Err((Refused::Failed(errno), _)) => self.ended(op, Err(errno), now),
+            },
+            Command::Access(access) => {
+                let posted = match self.transfers.get(access.transfer.0) {
+                    Some(transfer) => sink.access(&access, &transfer.plan, false),
+                    None => Err(Refused::Failed(Errno::ECANCELED)),
+                };
+                match posted {
+                    Ok(()) => {}
+                    Err(Refused::Full) => return Some((access.rail, command)),
+                    Err(Refused::Failed(errno)) => self.ended(access.op, Err(errno), now),
+                }
+            }
+        }
+        None
+    }
+}
