@@ -89,6 +89,7 @@ impl Driver {
 /// The rails, as the engine uses them.
 struct Rails<'a>(&'a mut [Rail]);
 
+#[cold]
 fn refused(error: &Error, rail: usize, what: &str) -> Refused {
     if error.is_again() {
         return Refused::Full;
@@ -98,6 +99,7 @@ fn refused(error: &Error, rail: usize, what: &str) -> Refused {
 }
 
 impl Sink<Guard> for Rails<'_> {
+    #[inline]
     fn access(&mut self, access: &Access, plan: &Plan<Guard>, more: bool) -> Result<(), Refused> {
         let Some(region) = plan.guard.get(access.region as usize) else {
             return Err(Refused::Failed(Errno::ECANCELED));

@@ -220,6 +220,7 @@ impl Rail {
     }
 
     /// Posts an access. `region` is the local region that it lies in; `more` says that another follows at once.
+    #[inline]
     pub(crate) fn access(
         &mut self,
         access: &Access,
@@ -291,6 +292,7 @@ impl Rail {
         }
     }
 
+    #[inline]
     fn take(
         &mut self,
         context: Context,

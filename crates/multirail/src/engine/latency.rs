@@ -18,12 +18,12 @@ pub struct Histogram {
 pub struct Latencies([Histogram; CLASSES.len() + 1]);
 
 impl Latencies {
-    /// An access of `len` bytes has ended well, after so many nanoseconds.
-    pub(super) fn add(&mut self, len: u64, nanos: u64) {
+    /// So many accesses of `len` bytes have ended well, after so many nanoseconds each.
+    pub(super) fn add(&mut self, len: u64, count: u32, nanos: u64) {
         let class: usize = CLASSES.iter().map(|&end| usize::from(len > end)).sum();
         let us = nanos / 1000;
         let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        self.0[class].buckets[bucket.min(BUCKETS - 1)] += 1;
+        self.0[class].buckets[bucket.min(BUCKETS - 1)] += u64::from(count);
     }
 
     /// The classes, with the longest access of each; `None` for the one without end.
@@ -65,7 +65,7 @@ mod tests {
             per_cent in 0_u64..=100,
         ) {
             let mut latencies = Latencies::default();
-            times.iter().for_each(|&us| latencies.add(100, us * 1000));
+            times.iter().for_each(|&us| latencies.add(100, 1, us * 1000));
             times.sort_unstable();
             let nth = (times.len() as u64 * per_cent).div_ceil(100).max(1) - 1;
             let exact = times[nth as usize];
@@ -80,7 +80,7 @@ mod tests {
     fn lengths_go_to_their_class_and_absurd_times_to_the_last_bucket() {
         let mut latencies = Latencies::default();
         for len in [1, 4 << 10, (4 << 10) + 1, 1 << 20, u64::MAX] {
-            latencies.add(len, u64::MAX);
+            latencies.add(len, 1, u64::MAX);
         }
         let counts: Vec<_> = latencies.classes().map(|(end, times)| (end, times.count())).collect();
         assert_eq!(counts, [(Some(4096), 2), (Some(65_536), 1), (Some(1 << 20), 1), (None, 1)]);

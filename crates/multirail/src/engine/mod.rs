@@ -32,7 +32,7 @@ use std::sync::Arc;
 use ofi_core::slots::{SlotId, Slots};
 
 pub use latency::{CLASSES, Histogram, Latencies};
-use operations::{Flight, InFlight};
+use operations::{Flight, InFlight, Landed};
 use peers::Peer;
 use session::Session;
 use sink::Stalled;
@@ -59,6 +59,8 @@ pub struct Core<G> {
     transfers: Slots<Transfer<G>>,
     /// Accesses under way.
     accesses: Slots<Flight>,
+    /// Accesses that have ended and are not accounted for yet.
+    landed: Option<Landed>,
     /// Messages under way.
     messages: Slots<InFlight>,
     /// Sessions that may have something to do.
@@ -112,6 +114,7 @@ impl<G> Core<G> {
             tags: HashMap::new(),
             transfers: Slots::default(),
             accesses: Slots::default(),
+            landed: None,
             messages: Slots::default(),
             ready: VecDeque::new(),
             timers: BTreeMap::new(),
@@ -173,6 +176,7 @@ impl<G> Core<G> {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
+        self.account();
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
         {

@@ -19,6 +19,28 @@ pub(super) struct Flight {
     pub(super) path: u32,
 }
 
+/// Accesses that have ended well, one after the other: of one transfer, on one path, equally long, posted and ended at the same time. They
+/// are accounted for together.
+#[derive(Clone, Copy)]
+pub(super) struct Landed {
+    transfer: SlotId,
+    len: u64,
+    since: u64,
+    now: Time,
+    path: u32,
+    count: u32,
+}
+
+impl Landed {
+    fn is_like(&self, other: &Self) -> bool {
+        self.transfer == other.transfer
+            && self.len == other.len
+            && self.since == other.since
+            && self.path == other.path
+            && self.now == other.now
+    }
+}
+
 /// What a message under way is for.
 pub(super) enum InFlight {
     /// A part of a session's own traffic that is repeated on another path if it fails.
@@ -56,7 +78,8 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// An operation has ended.
+    /// An operation has ended. What follows from it is done by [`Core::tick`] or [`Core::perform`] at the latest.
+    #[inline]
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
         match op.slot() {
             (slot, false) => self.access_ended(slot, result, now),
@@ -64,36 +87,55 @@ impl<G> Core<G> {
         }
     }
 
+    #[inline]
     fn access_ended(&mut self, op: SlotId, result: Result<(), Errno>, now: Time) {
-        let Some(Flight { transfer: id, chunk, since, path: index }) = self.accesses.remove(op) else {
+        let Some(Flight { transfer, chunk, since, path }) = self.accesses.remove(op) else {
             self.counts.stale += 1;
             return;
         };
-        let index = index as usize;
+        if let Err(errno) = result {
+            return self.access_failed(transfer, chunk, path as usize, errno, now);
+        }
+        let landed = Landed { transfer, len: chunk.len, since, now, path, count: 1 };
+        match &mut self.landed {
+            Some(last) if last.is_like(&landed) => last.count += 1,
+            _ => {
+                self.account();
+                self.landed = Some(landed);
+            }
+        }
+    }
+
+    /// Does what follows from the accesses that have landed.
+    pub(super) fn account(&mut self) {
+        let Some(Landed { transfer: id, len, since, now, path, count }) = self.landed.take() else { return };
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id) else { return };
-        session.operations -= 1;
-        let path = &mut session.paths[index];
-        match result {
-            Ok(()) => {
-                let since = since.min(nanos(now));
-                path.ended(chunk.len, since, now);
-                self.latencies[path.rail].add(chunk.len, nanos(now) - since);
-                transfer.landed(chunk.len);
-                // Nothing waits for this path, and nothing ends with the operation: most of a long transfer's are such.
-                if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
-                    return;
-                }
-                self.after_progress(id);
-            }
-            Err(errno) => {
-                let is_path = is_path_fault(errno);
-                path.failed(chunk.len, is_path, now);
-                self.chunk_failed(id, chunk, index, errno, is_path);
-                self.check_paths(session_id, errno, now);
-            }
+        session.operations -= count as usize;
+        let path = &mut session.paths[path as usize];
+        let since = since.min(nanos(now));
+        path.ended(len, count, since, now);
+        self.latencies[path.rail].add(len, count, nanos(now) - since);
+        transfer.landed(len, count);
+        // Nothing waits for this path, and nothing ends with the operations: most of a long transfer's are such.
+        if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
+            return;
         }
+        self.after_progress(id);
+        self.wake(session_id);
+        self.settle(session_id);
+    }
+
+    fn access_failed(&mut self, id: SlotId, chunk: Chunk, path: usize, errno: Errno, now: Time) {
+        self.account();
+        let Some(session_id) = self.transfers.get(id).map(|transfer| transfer.session) else { return };
+        let Some(session) = self.sessions.get_mut(session_id) else { return };
+        session.operations -= 1;
+        let is_path = is_path_fault(errno);
+        session.paths[path].failed(chunk.len, is_path, now);
+        self.chunk_failed(id, chunk, path, errno, is_path);
+        self.check_paths(session_id, errno, now);
         self.wake(session_id);
         self.settle(session_id);
     }
@@ -117,7 +159,7 @@ impl<G> Core<G> {
         if let Some(session) = self.sessions.get_mut(id) {
             session.operations -= 1;
             match result {
-                Ok(()) => session.paths[path].ended(0, nanos(now), now),
+                Ok(()) => session.paths[path].ended(0, 1, nanos(now), now),
                 Err(_) => session.paths[path].failed(0, true, now),
             }
             if let (Err(_), Some(outgoing)) = (result, again) {

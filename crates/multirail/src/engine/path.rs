@@ -131,15 +131,16 @@ impl Path {
         self.operations += operations;
     }
 
-    /// An operation of `len` bytes that was posted at `since` (nanoseconds) has ended well.
-    pub(super) fn ended(&mut self, len: u64, since: u64, now: Time) {
-        self.gathered += len;
+    /// So many operations of `len` bytes each that were posted at `since` (nanoseconds) have ended well.
+    pub(super) fn ended(&mut self, len: u64, count: u32, since: u64, now: Time) {
+        let bytes = len * u64::from(count);
+        self.gathered += bytes;
         // Those that end together are measured once.
         if now != self.last_ended {
             self.measure(len, since, now);
         }
-        self.left(len, now);
-        self.moved += len;
+        self.left(bytes, count, now);
+        self.moved += bytes;
         (self.last_ended, self.probed) = (now, false);
         self.backoff = BACKOFF.0;
     }
@@ -159,7 +160,7 @@ impl Path {
 
     /// An operation of `len` bytes has failed; `path` says whether it was the path's fault.
     pub(super) fn failed(&mut self, len: u64, path: bool, now: Time) {
-        self.left(len, now);
+        self.left(len, 1, now);
         self.failures += 1;
         if path {
             self.rest(now);
@@ -187,9 +188,9 @@ impl Path {
         self.backoff = (2 * self.backoff).min(BACKOFF.1);
     }
 
-    fn left(&mut self, len: u64, now: Time) {
-        self.in_flight = self.in_flight.saturating_sub(len);
-        self.operations = self.operations.saturating_sub(1);
+    fn left(&mut self, bytes: u64, count: u32, now: Time) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.operations = self.operations.saturating_sub(count);
         self.progress = now;
     }
 }

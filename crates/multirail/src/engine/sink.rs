@@ -79,6 +79,7 @@ impl<G> Core<G> {
 
     /// Hands what is to be done to the rails. Whether there was anything.
     pub fn perform(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
+        self.account();
         let was_freed = self.retry_stalled(now, sink);
         let mut done = 0;
         while done < MOST {

@@ -182,10 +182,10 @@ impl<G> Transfer<G> {
         }
     }
 
-    /// An access of `len` bytes has ended well.
-    pub(super) fn landed(&mut self, len: u64) {
-        self.in_flight -= 1;
-        self.moved += len;
+    /// So many accesses of `len` bytes each have ended well.
+    pub(super) fn landed(&mut self, len: u64, count: u32) {
+        self.in_flight -= count;
+        self.moved += len * u64::from(count);
     }
 
     /// Whether every chunk is under way or has ended.
