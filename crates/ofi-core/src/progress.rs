@@ -5,15 +5,15 @@
 //! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again at least
 //! once a second.
 //!
-//! A poll of the application undoes what the thread has armed. So the thread says that it is about to block before it arms, and
-//! looks afterwards whether the application has polled since (`polls`, `asleep`: both `SeqCst`, stored before the other is
-//! loaded): either it sees the poll and does not block, or the poll sees `asleep` and rings.
+//! A poll of the application undoes what the thread has armed, and wakes it: [`ofi_ring::slumber`] says how neither misses the
+//! other.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::Result;
+use ofi_ring::slumber::Slumber;
 
 use crate::cq::{Bell, Source};
 use crate::sys::{self, WaitSet};
@@ -33,11 +33,8 @@ struct Sources(Vec<Weak<dyn Source>>);
 struct Thread {
     sources: Mutex<Sources>,
     bell: Bell,
-    /// The thread blocks, and must be told when the application starts to poll.
-    asleep: AtomicBool,
+    slumber: Slumber,
     stop: AtomicBool,
-    /// Polls by the application.
-    polls: AtomicU64,
 }
 
 /// A domain's progress: by a thread, or none beside the application's calls.
@@ -58,9 +55,8 @@ impl Progress {
         let thread = Arc::new(Thread {
             sources: Mutex::default(),
             bell: Bell::new()?,
-            asleep: AtomicBool::new(false),
+            slumber: Slumber::default(),
             stop: AtomicBool::new(false),
-            polls: AtomicU64::new(0),
         });
         let shared = Arc::clone(&thread);
         let builder = std::thread::Builder::new().name("ofi-progress".into());
@@ -85,14 +81,13 @@ impl Progress {
         }
     }
 
-    /// The application polls.
+    /// The application polls. To be called under the lock of the endpoint, in the section that takes back what is armed.
     #[inline]
     pub fn polled(&self) {
-        if let Some(thread) = &self.0 {
-            thread.polls.fetch_add(1, Ordering::SeqCst);
-            if thread.asleep.load(Ordering::SeqCst) {
-                thread.bell.ring();
-            }
+        if let Some(thread) = &self.0
+            && thread.slumber.polled()
+        {
+            thread.bell.ring();
         }
     }
 }
@@ -112,10 +107,10 @@ impl Thread {
     }
 
     fn run(&self) {
-        let (mut since, mut before) = (Instant::now(), self.polls.load(Ordering::SeqCst));
+        let (mut since, mut before) = (Instant::now(), self.slumber.polls());
         while !self.stop.load(Ordering::Acquire) {
-            if self.polls.load(Ordering::SeqCst).wrapping_sub(before) >= BUSY {
-                before = self.polls.load(Ordering::SeqCst);
+            if self.slumber.polls().wrapping_sub(before) >= BUSY {
+                before = self.slumber.polls();
                 self.bell.arm();
                 if !self.stop.load(Ordering::Acquire) {
                     sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + LOOK));
@@ -124,7 +119,7 @@ impl Thread {
                 continue;
             }
             if since.elapsed() >= LOOK {
-                (since, before) = (Instant::now(), self.polls.load(Ordering::SeqCst));
+                (since, before) = (Instant::now(), self.slumber.polls());
             }
             self.drive();
         }
@@ -136,8 +131,7 @@ impl Thread {
         self.bell.arm();
         let Ok(set) = WaitSet::new() else { return std::thread::sleep(LOOK) };
         let mut blocks = set.add(self.bell.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
-        self.asleep.store(true, Ordering::SeqCst);
-        let polls = self.polls.load(Ordering::SeqCst);
+        self.slumber.begin();
         for source in &sources {
             blocks &= source.stand_in() == Arm::Armed;
             if let Some(fd) = source.wait_fd() {
@@ -145,9 +139,9 @@ impl Thread {
             }
         }
         drop(sources);
-        if blocks && self.polls.load(Ordering::SeqCst) == polls {
+        if blocks {
             sys::wait_readable(&[set.fd()], Some(Instant::now() + SLEEP));
         }
-        self.asleep.store(false, Ordering::Relaxed);
+        self.slumber.end();
     }
 }

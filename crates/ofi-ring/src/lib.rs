@@ -10,6 +10,9 @@
 //! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
 //! - [`alarm`]: whether somebody who waits at a descriptor has to be told.
 //! - [`overdue`]: what a thread looks at later, if it is still due then.
+//! - [`slumber`]: how a helper thread sleeps beside an application that polls.
+//! - [`errand`]: work that any thread may bring and one at a time does.
+//! - [`version`]: the state of a slot that is read without a lock.
 //! - [`lease`]: memory that others copy from and to until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
@@ -21,6 +24,7 @@ pub mod alarm;
 pub mod biased;
 pub mod crash;
 pub mod doorbell;
+pub mod errand;
 pub mod fifo;
 pub mod lease;
 pub mod membarrier;
@@ -29,4 +33,6 @@ pub mod mpsc;
 pub mod overdue;
 pub mod pad;
 pub mod record;
+pub mod slumber;
 pub mod sync;
+pub mod version;

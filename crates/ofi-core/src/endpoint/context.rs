@@ -51,8 +51,8 @@ struct Port<T: Transport> {
 
 impl<T: Transport> Source for Port<T> {
     fn poll(&self, _slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled {
-        self.core.domain.progress.polled();
         let mut guard = self.core.state.lock();
+        self.core.domain.progress.polled();
         let state = &mut *guard;
         let mut filled = filled;
         let Some(side) = state.side(self.at) else { return Polled::new(filled, false, Turn::Busy) };

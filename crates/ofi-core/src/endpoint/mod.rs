@@ -144,8 +144,8 @@ impl Drop for NoUnwind {
 impl<T: Transport> Source for EpCore<T> {
     #[inline]
     fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled {
-        self.domain.progress.polled();
         let mut guard = self.state.lock();
+        self.domain.progress.polled();
         let state = &mut *guard;
         let (outbox, credits) = state.ends.boxes.slot(slot);
         let mut filled = filled;
@@ -197,8 +197,12 @@ impl<T: Transport> Source for EpCore<T> {
     }
 
     fn attend(&self) {
-        self.domain.progress.polled();
-        self.drive();
+        {
+            let mut guard = self.state.lock();
+            self.domain.progress.polled();
+            guard.drive();
+        }
+        self.domain.works.run_if_due();
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {

@@ -1,10 +1,11 @@
 //! A domain's requests that are due, and where the others wait.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold, Watcher, Work, WorkId};
+use ofi_ring::errand::Errand;
 
 use super::line::take;
 use super::{Deed, Item, Owned, Target};
@@ -17,37 +18,19 @@ const LIMIT: usize = 1 << 16;
 
 /// See the module.
 pub struct Works {
-    /// Something is in `ready`, or comes there.
-    due: AtomicBool,
-    running: Turn,
+    /// Starting what is in `ready`.
+    errand: Errand,
     next: AtomicU64,
     ready: Lock<VecDeque<Item>>,
     /// Counters that something may wait for.
     counters: Mutex<Vec<Weak<Cntr>>>,
 }
 
-/// One thread at a time.
-#[derive(Default)]
-struct Turn(AtomicBool);
-
-impl Turn {
-    #[inline]
-    fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::SeqCst)
-    }
-
-    #[inline]
-    fn give(&self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
-}
-
 impl Works {
     /// None.
     pub fn empty() -> Self {
         Self {
-            due: AtomicBool::new(false),
-            running: Turn::default(),
+            errand: Errand::default(),
             next: AtomicU64::new(1),
             ready: Lock::new(VecDeque::new()),
             counters: Mutex::default(),
@@ -57,7 +40,7 @@ impl Works {
     /// Whether something waits only for being started.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.due.load(Ordering::Relaxed)
+        self.errand.is_due()
     }
 
     /// Starts what is due. To be called without a lock.
@@ -72,8 +55,7 @@ impl Works {
     #[cold]
     pub fn release(&self, counter: &Cntr) {
         let mut ready = self.ready.lock();
-        // Before anything is taken: see `start`.
-        self.due.store(true, Ordering::SeqCst);
+        self.errand.announce(); // before anything is taken: see `start`
         let (value, errors) = counter.values();
         counter.line.take_due(value, errors, &mut ready);
     }
@@ -84,17 +66,17 @@ impl Works {
         Arc::new(move |event| {
             let mut ready = works.ready.lock();
             ready.push_back(Item { id: 0, threshold: 0, deed: Deed::Tell(Arc::clone(&watcher), event) });
-            works.due.store(true, Ordering::SeqCst);
+            works.errand.announce();
         })
     }
 
     /// Starts what is due at `counter`. To be called without a lock.
     ///
-    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has said so in
-    /// `due` first; what is taken after that belongs behind those.
+    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has announced
+    /// it first; what is taken after that belongs behind those.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
-        if self.is_due() || !self.running.take() {
+        if self.is_due() || !self.errand.take() {
             self.release(counter);
             return self.run();
         }
@@ -102,7 +84,7 @@ impl Works {
         loop {
             let (value, errors) = counter.values();
             let Some(item) = counter.line.take_first(value, errors) else { break };
-            behind = self.due.load(Ordering::SeqCst) || !item.start();
+            behind = self.is_due() || !item.start();
             if behind {
                 self.ready.lock().push_back(item);
             }
@@ -110,20 +92,21 @@ impl Works {
                 break;
             }
         }
-        self.running.give();
+        let due = self.errand.end();
         if behind {
             self.release(counter);
         }
-        self.run_if_due();
+        if behind || due {
+            self.run();
+        }
     }
 
     #[cold]
     fn run(&self) {
         loop {
-            if !self.running.take() {
+            if !self.errand.begin() {
                 return; // whoever runs looks again
             }
-            self.due.store(false, Ordering::SeqCst);
             let mut left = VecDeque::new();
             let mut full: Vec<*const ()> = Vec::new();
             while let Some(item) = self.pop() {
@@ -140,10 +123,9 @@ impl Works {
                 let mut ready = self.ready.lock();
                 left.append(&mut ready);
                 *ready = left;
-                self.due.store(true, Ordering::SeqCst);
+                self.errand.announce();
             }
-            self.running.give();
-            if stuck || !self.due.load(Ordering::SeqCst) {
+            if !self.errand.end() || stuck {
                 return; // what is stuck is tried again at the next poll
             }
         }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariants:
-//! I1. A slot's state is odd while it has an address, and changes whenever that comes or goes.
+//! I1. A slot's state is odd while it has an address, and changes whenever that comes or goes ([`Version`]).
 //! I2. Who changes anything has the lock (`meeting::Lock`), and `busy` is set while it does. `busy` found set by the next
 //!     one that has the lock means that somebody died: then both counts move, so that nobody relies on what it saw before.
 //! I3. An address is in its slot, with its references, before the state says so; it goes after the state says so.
@@ -15,9 +15,10 @@
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ofi_api::{AddrFormat, Errno, Error, Result};
+use ofi_ring::version::Version;
 
 use super::sys::{self, Mapping};
 use crate::av::Counts;
@@ -51,7 +52,7 @@ const _: () = assert!(size_of::<Head>() <= HEAD);
 
 #[repr(C)]
 struct Slot {
-    state: AtomicU32,
+    state: Version,
     references: AtomicU32,
     len: AtomicU32,
     _pad: u32,
@@ -186,7 +187,7 @@ impl Memory {
     }
 
     /// The words of a slot. The bytes behind them are reached by raw pointers alone.
-    fn words(&self, at: u32) -> (&AtomicU32, &AtomicU32, &AtomicU32) {
+    fn words(&self, at: u32) -> (&Version, &AtomicU32, &AtomicU32) {
         let slot = self.slot(at).as_ptr();
         // SAFETY: in the mapping, aligned, and atomic; nobody has a reference to the whole slot.
         let state = unsafe { &(*slot).state };
@@ -203,7 +204,7 @@ impl Memory {
 
     /// A slot's state; see I1.
     pub fn state(&self, at: u32) -> u32 {
-        self.words(at).0.load(Ordering::Acquire)
+        self.words(at).0.get()
     }
 
     /// The address in a slot and the state that it goes with, if it has one.
@@ -214,16 +215,15 @@ impl Memory {
         let (state, _, len) = self.words(at);
         // Who keeps changing it makes it an address that is not there.
         for _ in 0..4 {
-            let before = state.load(Ordering::Acquire);
+            let before = state.begin()?;
             let len = len.load(Ordering::Relaxed) as usize;
-            if before & 1 == 0 || len > LONGEST {
+            if len > LONGEST {
                 return None;
             }
             let mut address = vec![0; len];
             // SAFETY: `len` bytes of the slot, which is mapped, and of our own memory.
             unsafe { copy::bytes(self.bytes(at), address.as_mut_ptr(), len) };
-            fence(Ordering::Acquire);
-            if state.load(Ordering::Relaxed) == before {
+            if state.is_still(before) {
                 return Some((before, address));
             }
         }
@@ -254,15 +254,16 @@ impl Memory {
     pub fn occupy(&self, at: u32, address: &[u8]) {
         debug_assert!(address.len() <= LONGEST);
         let (state, references, len) = self.words(at);
-        len.store(address.len() as u32, Ordering::Relaxed);
-        references.store(1, Ordering::Relaxed);
-        // SAFETY: the slot has room for `LONGEST` bytes, and the mapping is writable, as the caller has the lock.
-        unsafe { copy::bytes(address.as_ptr(), self.bytes(at), address.len().min(LONGEST)) };
         let number = self.numbers().as_ptr().wrapping_add(at as usize).cast::<AtomicU64>();
         // SAFETY: a word for each slot lies there, aligned and atomic; the mapping is writable.
         let number = unsafe { &*number };
-        number.store(u64::from(at), Ordering::Relaxed);
-        state.store(state.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Release);
+        state.occupy(|| {
+            len.store(address.len() as u32, Ordering::Relaxed);
+            references.store(1, Ordering::Relaxed);
+            // SAFETY: the slot has room for `LONGEST` bytes, and the mapping is writable, as the caller has the lock.
+            unsafe { copy::bytes(address.as_ptr(), self.bytes(at), address.len().min(LONGEST)) };
+            number.store(u64::from(at), Ordering::Relaxed);
+        });
         self.head().used.fetch_max(at + 1, Ordering::AcqRel);
         self.counts().inserted();
     }
@@ -288,7 +289,7 @@ impl Memory {
         if left > 0 {
             return false;
         }
-        state.store((state.load(Ordering::Relaxed) | 1).wrapping_add(1), Ordering::Release);
+        state.vacate();
         self.counts().removed();
         true
     }
