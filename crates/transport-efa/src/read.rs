@@ -12,7 +12,7 @@ use crate::adapter::Mark;
 use crate::lane::{Common, Entry, Lane, Lent, Work};
 use crate::message::Broken;
 use crate::native::{End, Transfer, sources};
-use crate::rma::{accessor, runs};
+use crate::rma::accessor;
 use crate::settings;
 use crate::srd::{Access, Region, Status};
 use crate::transfer::{Incoming, Target};
@@ -72,19 +72,14 @@ impl Lane {
                 }
             }
             Target::Region { remote, .. } => {
-                for (addr, key, run) in runs(remote, got, incoming.len - got) {
-                    let who = accessor(host, peer);
-                    let regions = &common.domain.regions;
-                    match regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE) {
-                        Ok(granted) => {
-                            pieces.extend(granted.pieces().map(|piece| (piece.addr, piece.len)));
-                            grants.push(granted);
-                        }
-                        Err(violation) => {
-                            return self.refuse(common, peer, incoming.send_id, violation.errno());
-                        }
-                    }
+                let rest = (got, incoming.len - got);
+                let regions = &common.domain.regions;
+                match regions.grants_as(accessor(host, peer), remote, rest, MrAccess::REMOTE_WRITE) {
+                    Ok(granted) => grants = granted,
+                    Err(errno) => return self.refuse(common, peer, incoming.send_id, errno),
                 }
+                let granted = grants.iter().flat_map(|grant| grant.pieces());
+                pieces.extend(granted.map(|piece| (piece.addr, piece.len)));
             }
             Target::Nowhere => {}
         }

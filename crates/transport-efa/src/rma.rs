@@ -2,7 +2,6 @@
 
 use ofi_api::{Caps, Errno, MrAccess, Piece, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
-use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
@@ -204,7 +203,8 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                let written = write_here(common, accessor(host, peer), &remote, 0, bytes);
+                let written =
+                    common.domain.regions.write_as(accessor(host, peer), &remote, 0, bytes.len(), [bytes]);
                 match written {
                     Ok(()) => {
                         host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
@@ -260,70 +260,7 @@ impl Lane {
     }
 }
 
-/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
-pub fn runs(
-    remote: &[RemotePiece],
-    mut skip: usize,
-    mut len: usize,
-) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-    remote.iter().filter_map(move |piece| {
-        if skip >= piece.len {
-            skip -= piece.len;
-            return None;
-        }
-        let run = (piece.len - skip).min(len);
-        let addr = piece.addr.wrapping_add(skip as u64);
-        skip = 0;
-        len -= run;
-        (run > 0).then_some((addr, piece.key, run))
-    })
-}
-
 /// A peer of the endpoint, as one that accesses memory here.
 pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
-}
-
-/// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
-pub fn write_here(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    bytes: &[u8],
-) -> Result<(), Errno> {
-    let mut rest = bytes;
-    for (addr, key, run) in runs(remote, skip, bytes.len()) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let (here, behind) = rest.split_at(rest.len().min(piece.len));
-            // SAFETY: the grant holds the registered memory while it is written; `here` is no longer than the piece.
-            unsafe { copy::bytes(here.as_ptr(), piece.addr, here.len()) };
-            rest = behind;
-        }
-    }
-    Ok(())
-}
-
-/// Reads registered memory here, from byte `skip` of `remote` on.
-pub fn read_here(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    to: &mut [u8],
-) -> Result<(), Errno> {
-    let mut done = 0;
-    for (addr, key, run) in runs(remote, skip, to.len()) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_READ);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let part = &mut to[done..done + piece.len];
-            // SAFETY: the grant holds the registered memory while it is read; `part` is as long.
-            unsafe { copy::bytes(piece.addr, part.as_mut_ptr(), piece.len) };
-            done += piece.len;
-        }
-    }
-    Ok(())
 }

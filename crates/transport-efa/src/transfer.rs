@@ -478,7 +478,7 @@ impl Lane {
         let part = room.min(answering.cleared - at).min(ZEROS.len());
         let (remote, whole) = (answering.remote.clone(), answering.len);
         let mut bytes = vec![0u8; part];
-        let read = rma::read_here(common, rma::accessor(host, peer), &remote, at, &mut bytes);
+        let read = common.domain.regions.read_as(rma::accessor(host, peer), &remote, at, &mut bytes);
         if let Err(errno) = read {
             common.ids.remove(id);
             self.refuse(common, peer, recv_id, errno);
@@ -533,7 +533,8 @@ fn place<H: Host<Efa>>(
             Ok(())
         }
         Target::Region { remote, .. } => {
-            rma::write_here(common, rma::accessor(host, incoming.peer), remote, offset, bytes)
+            let who = rma::accessor(host, incoming.peer);
+            common.domain.regions.write_as(who, remote, offset, bytes.len(), [bytes])
         }
         Target::Nowhere => Ok(()),
     }

@@ -1,7 +1,5 @@
 //! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
 
-use std::iter;
-
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
@@ -129,7 +127,7 @@ impl Lane {
                     return Ok(Flow::Stop);
                 }
                 let who = accessor(common, host, peer);
-                let written = write_here(common, who, &remote, 0, bytes.len(), iter::once(bytes));
+                let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
                 if written.is_ok() {
                     host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
                 }
@@ -189,7 +187,8 @@ impl Lane {
         }
         if write.failed.is_none() {
             let who = accessor(common, host, peer);
-            let written = write_here(common, who, &write.remote, write.got, parts.len, parts.bytes());
+            let written =
+                common.domain.regions.write_as(who, &write.remote, write.got, parts.len, parts.bytes());
             write.failed = written.err();
         }
         write.got += parts.len;
@@ -248,7 +247,8 @@ impl Lane {
             let mut bytes = common.spare.take(part);
             let who = accessor(common, host, peer);
             let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-            let result = allowed.and_then(|_| read_here(common, who, &read.remote, read.done, &mut bytes));
+            let result =
+                allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
             let at = read.done as u64;
             if result.is_ok() && part > SHORT_ANSWER {
                 let token = answers.keep(bytes, at);
@@ -305,78 +305,7 @@ impl Lane {
     }
 }
 
-/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
-fn runs(
-    remote: &[RemotePiece],
-    mut skip: usize,
-    mut len: usize,
-) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-    remote.iter().filter_map(move |piece| {
-        if skip >= piece.len {
-            skip -= piece.len;
-            return None;
-        }
-        let run = (piece.len - skip).min(len);
-        let addr = piece.addr.wrapping_add(skip as u64);
-        skip = 0;
-        len -= run;
-        (run > 0).then_some((addr, piece.key, run))
-    })
-}
-
 /// A peer of the endpoint, as one that accesses memory here.
 pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
     Accessor { auth: &common.auth, peer: host.address(peer) }
-}
-
-/// Writes the `len` bytes of `parts` to registered memory here, from byte `skip` of `remote` on.
-fn write_here<'a>(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    len: usize,
-    mut parts: impl Iterator<Item = &'a [u8]>,
-) -> Result<(), Errno> {
-    let mut part: &[u8] = &[];
-    for (addr, key, run) in runs(remote, skip, len) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let mut done = 0;
-            while done < piece.len {
-                if part.is_empty() {
-                    let Some(next) = parts.next() else { return Ok(()) };
-                    part = next;
-                }
-                let (here, rest) = part.split_at(part.len().min(piece.len - done));
-                // SAFETY: the grant holds the registered memory while it is written; `here` lies within the piece.
-                unsafe { copy::bytes(here.as_ptr(), piece.addr.wrapping_add(done), here.len()) };
-                (done, part) = (done + here.len(), rest);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Reads registered memory here, from byte `skip` of `remote` on.
-fn read_here(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    to: &mut [u8],
-) -> Result<(), Errno> {
-    let mut done = 0;
-    for (addr, key, run) in runs(remote, skip, to.len()) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_READ);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let part = &mut to[done..done + piece.len];
-            // SAFETY: the grant holds the registered memory while it is read; `part` is as long.
-            unsafe { copy::bytes(piece.addr, part.as_mut_ptr(), piece.len) };
-            done += piece.len;
-        }
-    }
-    Ok(())
 }

@@ -114,7 +114,7 @@ impl Lane {
                         return Ok(Flow::Stop);
                     }
                     let who = accessor(host, peer);
-                    let written = write_here(common, who, &remote, 0, bytes.len(), bytes);
+                    let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
                     if written.is_ok() {
                         host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
                     }
@@ -181,7 +181,8 @@ impl Lane {
         }
         if write.failed.is_none() {
             let who = accessor(host, peer);
-            write.failed = write_here(common, who, &write.remote, write.got, bytes.len(), bytes).err();
+            let regions = &common.domain.regions;
+            write.failed = regions.write_as(who, &write.remote, write.got, bytes.len(), [bytes]).err();
         }
         write.got += bytes.len();
         if last && let Some(write) = self.write.take() {
@@ -229,7 +230,8 @@ impl Lane {
         let who = accessor(host, peer);
         let mut bytes = vec![0u8; part];
         let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-        let result = allowed.and_then(|_| read_here(common, who, &read.remote, read.done, &mut bytes));
+        let result =
+            allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
         if let Err(errno) = result {
             return self.done(common, peer, 0, read.op, Err(errno));
         }
@@ -272,71 +274,7 @@ impl Lane {
     }
 }
 
-/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
-fn runs(
-    remote: &[RemotePiece],
-    mut skip: usize,
-    mut len: usize,
-) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-    remote.iter().filter_map(move |piece| {
-        if skip >= piece.len {
-            skip -= piece.len;
-            return None;
-        }
-        let run = (piece.len - skip).min(len);
-        let addr = piece.addr.wrapping_add(skip as u64);
-        skip = 0;
-        len -= run;
-        (run > 0).then_some((addr, piece.key, run))
-    })
-}
-
 /// A peer of the endpoint, as one that accesses memory here.
 pub fn accessor<H: Host<Verbs>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
-}
-
-/// Writes `bytes` to registered memory here, from byte `skip` of `remote` on.
-fn write_here(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    len: usize,
-    bytes: &[u8],
-) -> Result<(), Errno> {
-    let mut rest = bytes;
-    for (addr, key, run) in runs(remote, skip, len) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let (here, behind) = rest.split_at(rest.len().min(piece.len));
-            // SAFETY: the grant holds the registered memory while it is written; `here` is no longer than the piece.
-            unsafe { copy::bytes(here.as_ptr(), piece.addr, here.len()) };
-            rest = behind;
-        }
-    }
-    Ok(())
-}
-
-/// Reads registered memory here, from byte `skip` of `remote` on.
-fn read_here(
-    common: &Common,
-    who: Accessor<'_>,
-    remote: &[RemotePiece],
-    skip: usize,
-    to: &mut [u8],
-) -> Result<(), Errno> {
-    let mut done = 0;
-    for (addr, key, run) in runs(remote, skip, to.len()) {
-        let checked = common.domain.regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_READ);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            let part = &mut to[done..done + piece.len];
-            // SAFETY: the grant holds the registered memory while it is read; `part` is as long.
-            unsafe { copy::bytes(piece.addr, part.as_mut_ptr(), piece.len) };
-            done += piece.len;
-        }
-    }
-    Ok(())
 }

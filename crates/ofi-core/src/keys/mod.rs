@@ -16,6 +16,7 @@
 //! I4. A key that the library chooses cannot be guessed: 64 random bits. One that the application chooses is
 //!     as secret as the application keeps it.
 
+mod access;
 mod closing;
 mod region;
 mod register;
