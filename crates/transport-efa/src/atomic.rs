@@ -2,7 +2,7 @@
 //! message id is taken once, so an operation is executed once.
 
 use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
-use ofi_core::atomic::Executor;
+use ofi_core::atomic::{Executor, Sent};
 use ofi_core::copy;
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
@@ -12,13 +12,6 @@ use crate::lane::{Common, Lane, Op, Work};
 use crate::message::{Broken, Flow};
 use crate::rma::{accessor, iovs, pieces};
 use crate::wire::{Answer, Atomic, Control, kind};
-
-/// Most bytes that one operation changes. Operands and comparands together travel in one packet.
-pub const MOST: usize = 4096;
-
-/// Operands, comparands or results of one operation, aligned for every type.
-#[repr(align(16))]
-struct Scratch([u8; MOST]);
 
 /// Types that C's endpoints do not offer. One that gets such an operation crashes (libfabric's main branch, 2026-11-22).
 fn is_ours_alone(datatype: Datatype) -> bool {
@@ -143,28 +136,15 @@ fn execute<H: Host<Efa>>(
     let named = FiOp::from_c(request.op).zip(Datatype::from_c(request.datatype)).ok_or(Errno::EINVAL)?;
     let executor = Executor::find(kind, named.0, named.1).map_err(|_| Errno::EOPNOTSUPP)?;
     let len = Lane::check(common, accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
-    let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
+    let taken = executor.sent_len(len);
     // C's endpoints send operands with a read, too; they count for nothing.
-    let fits = request.payload.len() == arrays * len || (arrays == 0 && request.payload.len() == len);
-    if len == 0 || len > MOST || !executor.divides(len) || !fits {
+    let fits = request.payload.len() == taken || (taken == 0 && request.payload.len() == len);
+    if !executor.divides(len) || !fits {
         return Err(Errno::EINVAL);
     }
-    let mut scratch = [const { Scratch([0; MOST]) }; 3];
-    let [operands, comparands, results] = &mut scratch;
-    let mut rest = request.payload;
-    for (array, there) in [(operands, executor.takes_operands()), (comparands, executor.compares())] {
-        if there {
-            let (head, tail) = rest.split_at(len);
-            array.0[..len].copy_from_slice(head);
-            rest = tail;
-        }
-    }
-    let results = if executor.fetches() { results.0.as_mut_ptr() } else { std::ptr::null_mut() };
     let regions = &common.domain.regions;
-    let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
-    let who = accessor(host, peer);
-    // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
-    unsafe { executor.execute_at(regions, who, remote, operands, comparands, results)? };
+    let mut sent = Sent::default();
+    let old = sent.execute(&executor, regions, accessor(host, peer), remote, &request.payload[..taken])?;
     host.accessed(regions, executor.rights(), remote);
-    Ok(if executor.fetches() { scratch[2].0[..len].to_vec() } else { Vec::new() })
+    Ok(old.to_vec())
 }

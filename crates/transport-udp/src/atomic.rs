@@ -2,7 +2,7 @@
 //! taken once, so an operation is executed once, however often its packets are sent.
 
 use ofi_api::{Caps, Error, OpFlags, Result};
-use ofi_core::atomic::Executor;
+use ofi_core::atomic::{Executor, MOST_SENT, Sent};
 use ofi_core::copy;
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 use rdm_proto::{Flow, Sender};
@@ -12,13 +12,6 @@ use crate::command::{Broken, Fields, Words, kind};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, STREAM_LIMIT};
 use crate::rma::accessor;
-
-/// Most bytes that one operation changes. Operands and comparands together travel inside a command.
-pub const MOST: usize = 4096;
-
-/// Operands, comparands or results of one operation, aligned for every type.
-#[repr(align(16))]
-struct Scratch([u8; MOST]);
 
 impl Lane {
     /// Changes the peer's memory.
@@ -76,37 +69,26 @@ impl Lane {
                     return Ok(Flow::Next);
                 }
             };
-        let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
-        if len == 0 || len > MOST || words.0.len() != arrays * len {
+        if len == 0 || len > MOST_SENT || words.0.len() != executor.sent_len(len) {
             return Err(Broken);
         }
-        let mut scratch = [const { Scratch([0; MOST]) }; 3];
-        let [operands, comparands, results] = &mut scratch;
-        let mut rest = words.0;
-        for (array, there) in [(operands, executor.takes_operands()), (comparands, executor.compares())] {
-            if there {
-                let (head, tail) = rest.split_at(len);
-                array.0[..len].copy_from_slice(head);
-                rest = tail;
-            }
-        }
-        let results = if executor.fetches() { results.0.as_mut_ptr() } else { std::ptr::null_mut() };
         let regions = &common.domain.regions;
-        let (operands, comparands) = (scratch[0].0.as_ptr(), scratch[1].0.as_ptr());
-        let who = accessor(common, host, peer);
-        // SAFETY: operands and comparands were just filled, where the executor wants them, and the results have room.
-        let executed = unsafe { executor.execute_at(regions, who, &remote, operands, comparands, results) };
+        let mut sent = Sent::default();
+        let executed = sent.execute(&executor, regions, accessor(common, host, peer), &remote, words.0);
         if executed.is_ok() {
             host.accessed(regions, executor.rights(), &remote);
         }
-        if executed.is_err() || !executor.fetches() {
-            Self::done(sender, 0, op, executed);
-            return Ok(Flow::Next);
-        }
+        let old = match executed {
+            Ok(old) if executor.fetches() => old,
+            executed => {
+                Self::done(sender, 0, op, executed.map(drop));
+                return Ok(Flow::Next);
+            }
+        };
         let mut fields = Fields::new();
         fields.word(op).word(0);
         let answer = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), len, None);
-        answer.copy_from_slice(&scratch[2].0[..len]);
+        answer.copy_from_slice(old);
         Ok(Flow::Next)
     }
 }

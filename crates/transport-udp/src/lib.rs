@@ -85,7 +85,7 @@ impl Transport for Udp {
     }
 
     fn atomic_size() -> usize {
-        atomic::MOST
+        ofi_core::atomic::MOST_SENT
     }
 
     fn note_size() -> usize {

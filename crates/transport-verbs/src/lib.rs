@@ -92,7 +92,7 @@ impl Transport for Verbs {
     }
 
     fn atomic_size() -> usize {
-        atomic::MOST
+        ofi_core::atomic::MOST_SENT
     }
 
     fn note_size() -> usize {

@@ -14,6 +14,7 @@ mod cell;
 mod long_double;
 mod number;
 mod operation;
+mod sent;
 mod small_float;
 
 #[cfg(test)]
@@ -28,6 +29,8 @@ use self::number::{Complex, Integer, Number, Ordered};
 use self::operation::{self as ops, Routines};
 use self::small_float::{Bf16, E4m3, E5m2, F16};
 use crate::keys::{Accessor, RegionTable};
+
+pub use sent::{MOST_SENT, Sent};
 
 /// Executes one operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +124,11 @@ impl Executor {
     #[inline]
     pub fn is_lock_free(&self, addr: u64) -> bool {
         self.routines.lock_free.is_some() && self.divides(addr as usize)
+    }
+
+    /// Bytes of operands and comparands that an operation on `len` bytes is sent with.
+    pub fn sent_len(&self, len: usize) -> usize {
+        (usize::from(self.takes_operands()) + usize::from(self.compares())) * len
     }
 
     /// The rights that the target must give.
