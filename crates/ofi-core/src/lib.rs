@@ -27,6 +27,7 @@ pub mod mr;
 pub mod negotiate;
 pub mod offer;
 pub mod opened;
+pub mod pages;
 pub mod patience;
 pub mod peers;
 pub mod progress;

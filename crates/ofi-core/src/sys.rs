@@ -1,7 +1,7 @@
 //! System calls of the wait objects.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
 
@@ -122,6 +122,11 @@ pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
     ready > 0
 }
 
+/// Whether a descriptor is readable now.
+pub fn is_readable(fd: RawFd) -> bool {
+    wait_readable(&[fd], Some(Instant::now()))
+}
+
 /// Asks for huge pages under memory that is going to be used at random. Does nothing for less than two of them, or where
 /// the system gives none.
 pub fn advise_huge<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
@@ -133,5 +138,39 @@ pub fn advise_huge<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
         let first = memory.as_mut_ptr().cast::<u8>().wrapping_add(start - base);
         // SAFETY: the range lies inside `memory`, and the advice does not change what it holds.
         unsafe { libc::madvise(first.cast(), end - start, libc::MADV_HUGEPAGE) };
+    }
+}
+
+/// A timer that makes a descriptor readable.
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// One that is not set.
+    ///
+    /// # Errors
+    /// What timerfd_create(2) answers.
+    pub fn new() -> Result<Self> {
+        // SAFETY: takes no pointers.
+        let fd =
+            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+        owned(fd, "timerfd_create").map(Self)
+    }
+
+    /// Becomes readable after `time`, or never. What was set before no longer counts.
+    pub fn set(&self, time: Option<Duration>) {
+        let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
+        let value = libc::timespec {
+            tv_sec: time.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
+        };
+        let spec =
+            libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // SAFETY: `spec` is valid; the old value is not asked for.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use ibv::transfer::Step;
 use ofi_api::{Errno, Result};
+use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::memory::Pages;
 use crate::settings;
 use crate::srd::{Access, Completion, Device, From, QueuePair, Region, Segment, Status, To};
 use crate::wire::RawAddress;
@@ -66,7 +66,7 @@ struct Slab {
 
 impl Slab {
     fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
-        let pages = Pages::new(slots * size)?;
+        let pages = Pages::new(slots * size, false)?;
         // SAFETY: the pages go after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
         Ok(Self { region, pages, size })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::sys::WaitSet;
+use ofi_core::sys::{Timer, WaitSet};
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -18,7 +18,6 @@ use crate::lane::{Common, Counts, Lane};
 use crate::message::{Broken, Flow, Token};
 use crate::native::{End, Rdma};
 use crate::srd::From;
-use crate::sys::Timer;
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
 

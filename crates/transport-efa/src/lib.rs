@@ -16,7 +16,6 @@ mod domain;
 mod ids;
 mod lane;
 mod lanes;
-mod memory;
 mod message;
 mod native;
 mod payload;
@@ -26,7 +25,6 @@ mod region;
 mod rma;
 mod settings;
 pub mod srd;
-mod sys;
 mod transfer;
 mod window;
 pub mod wire;
@@ -79,9 +77,9 @@ impl Transport for Efa {
     fn alloc(
         _domain: &Arc<DomainPart<Self>>,
         len: usize,
-        _placement: Placement,
+        placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
-        memory::alloc(len)
+        ofi_core::pages::alloc(len, placement)
     }
 
     fn atomic_size() -> usize {

@@ -19,7 +19,6 @@ mod interface;
 mod lane;
 mod lanes;
 mod liveness;
-mod memory;
 mod message;
 mod near;
 mod nic;
@@ -81,7 +80,7 @@ impl Transport for Udp {
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
-        memory::alloc(len, placement)
+        ofi_core::pages::alloc(len, placement)
     }
 
     fn atomic_size() -> usize {

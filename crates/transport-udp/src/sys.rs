@@ -1,10 +1,8 @@
-//! System calls: sockets, timers, pages.
+//! System calls of sockets.
 
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
-use std::time::Duration;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::os_error;
@@ -23,56 +21,6 @@ pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
     let value = std::ptr::from_ref(&offset).cast();
     // SAFETY: `value` is an integer of `len` bytes.
     unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, value, len) == 0 }
-}
-
-/// Pages of this process, zeroed at first.
-pub struct Pages {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a range of memory, which belongs to whoever holds this, and no thread.
-unsafe impl Send for Pages {}
-// SAFETY: only its place and length are shared; who uses the memory answers for that.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// Maps at least `len` bytes.
-    ///
-    /// # Errors
-    /// `FI_ENOMEM`.
-    pub fn new(len: usize, huge: bool) -> Result<Self> {
-        let unit = if huge { 2 << 20 } else { 4096 };
-        let len = len
-            .max(1)
-            .checked_next_multiple_of(unit)
-            .filter(|&len| len <= isize::MAX as usize)
-            .ok_or_else(|| Error::new(Errno::ENOMEM))?;
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(os_error("mmap"));
-        }
-        if huge {
-            // SAFETY: advice on the mapping just made, which does not change what it holds.
-            unsafe { libc::madvise(base, len, libc::MADV_HUGEPAGE) };
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| Error::new(Errno::ENOMEM))?;
-        Ok(Self { base, len })
-    }
-
-    /// The first byte.
-    pub fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody uses it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
 }
 
 /// Sets an option that is an int; whether that went.
@@ -135,42 +83,4 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
     let joins = segments && option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_some();
     let granted = option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(212_992);
     Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
-}
-
-/// A timer that makes a descriptor readable.
-pub struct Timer(OwnedFd);
-
-impl Timer {
-    /// One that is not set.
-    ///
-    /// # Errors
-    /// What timerfd_create(2) answers.
-    pub fn new() -> Result<Self> {
-        // SAFETY: takes no pointers.
-        let fd =
-            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(os_error("timerfd_create"));
-        }
-        // SAFETY: the call just made this descriptor, so nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// Becomes readable after `time`, or never. What was set before no longer counts.
-    pub fn set(&self, time: Option<Duration>) {
-        let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
-        let value = libc::timespec {
-            tv_sec: time.as_secs().min(1 << 30) as libc::time_t,
-            tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
-        };
-        let spec =
-            libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-        // SAFETY: `spec` is valid; the old value is not asked for.
-        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
-    }
-
-    /// Its descriptor.
-    pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
 }

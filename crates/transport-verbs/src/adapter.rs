@@ -9,10 +9,11 @@ use ibv::{
     QueuePairAttr, Receives, Segment, SharedReceiveQueue, WorkCompletion,
 };
 use ofi_api::Result;
+use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::sys::{Pages, Waiter};
+use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};
 

@@ -9,6 +9,7 @@ use ibv::{Status, WorkCompletion};
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
+use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::FxHashMap;
 
@@ -16,7 +17,7 @@ use crate::adapter::{Adapter, Ended, Posted as Request};
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::wire::{Broken, HEAD, PAYLOAD, Words, flag, kind, unpack};
-use crate::{Verbs, address, settings, sys};
+use crate::{Verbs, address, settings};
 
 /// Payload bytes that one endpoint keeps for receivers that are out of room.
 const KEPT_LIMIT: usize = 64 << 20;
@@ -364,7 +365,7 @@ impl VerbsLanes {
         if cq.arm().is_err() || self.refill() > 0 {
             return Arm::Ready;
         }
-        if sys::is_readable(self.common.adapter.channel.fd(), Duration::ZERO) {
+        if is_readable(self.common.adapter.channel.fd()) {
             self.meetings += 1; // have the next poll look
             return Arm::Ready;
         }

@@ -25,7 +25,7 @@ mod region;
 mod rma;
 mod settings;
 mod state;
-mod sys;
+mod waiter;
 mod wire;
 
 use std::sync::Arc;

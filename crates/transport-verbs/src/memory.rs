@@ -6,12 +6,11 @@ use ofi_api::{LibraryMemory, Placement, Result};
 
 use ibv::MemoryRegion;
 
-use crate::sys::Pages;
 use ibv::cache::{Cache, RangeId};
+use ofi_core::pages::Pages;
 
 struct Handle {
     pages: Pages,
-    len: usize,
     cache: Arc<Cache<MemoryRegion>>,
     range: RangeId,
 }
@@ -33,7 +32,7 @@ pub fn alloc(
 ) -> Result<Arc<dyn LibraryMemory>> {
     let pages = Pages::new(len, placement.huge)?;
     let range = cache.add(pages.base().addr(), len);
-    Ok(Arc::new(Handle { pages, len, cache: Arc::clone(cache), range }))
+    Ok(Arc::new(Handle { pages, cache: Arc::clone(cache), range }))
 }
 
 impl LibraryMemory for Handle {
@@ -42,6 +41,6 @@ impl LibraryMemory for Handle {
     }
 
     fn len(&self) -> usize {
-        self.len
+        self.pages.len()
     }
 }

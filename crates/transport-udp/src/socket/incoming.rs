@@ -8,7 +8,7 @@ use ofi_api::Result;
 use super::local::{CONTROL, Control, Told};
 use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
-use crate::sys::Pages;
+use ofi_core::pages::Pages;
 
 /// Messages received by one system call.
 const RECEIVE: usize = 32;

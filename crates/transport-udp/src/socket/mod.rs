@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ofi_api::Result;
-use ofi_core::sys::WaitSet;
+use ofi_core::sys::{Timer, WaitSet};
 use rdm_proto::{Instant, Transmit};
 
 use driver::Driver;
@@ -30,7 +30,7 @@ use outgoing::Outgoing;
 use segments::Row;
 use vacancy::Vacancy;
 
-use crate::sys::{Bound, Timer, bind};
+use crate::sys::{Bound, bind};
 
 pub use driver::Choice;
 pub use outgoing::Gaps;
@@ -323,9 +323,7 @@ impl Socket {
         if self.driver.holds() {
             return true;
         }
-        let readable = |socket: &UdpSocket| {
-            ofi_core::sys::wait_readable(&[socket.as_raw_fd()], Some(std::time::Instant::now()))
-        };
+        let readable = |socket: &UdpSocket| ofi_core::sys::is_readable(socket.as_raw_fd());
         if !readable(&self.socket) {
             return false;
         }

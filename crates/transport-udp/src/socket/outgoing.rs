@@ -11,7 +11,7 @@ use rdm_proto::Transmit;
 use super::local::{Control, Locals};
 use super::name::{empty_storage, to_storage};
 use super::segments;
-use crate::sys::Pages;
+use ofi_core::pages::Pages;
 
 /// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.
 const SEND: usize = 132;

@@ -20,7 +20,7 @@ use io_uring::{IoUring, cqueue, opcode};
 use super::local::{CONTROL, Control};
 use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
-use crate::sys::Pages;
+use ofi_core::pages::Pages;
 
 /// Buffers of a ring; a power of two.
 const BUFFERS: u16 = 32;

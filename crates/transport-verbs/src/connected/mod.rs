@@ -27,13 +27,14 @@ use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Re
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
 
 use crate::adapter::Slab;
 use crate::message::Op;
 use crate::region::Local;
-use crate::sys::Waiter;
-use crate::{Verbs, address, failed, immediate, settings, sys};
+use crate::waiter::Waiter;
+use crate::{Verbs, address, failed, immediate, settings};
 
 pub use link::Link;
 pub use port::MsgPort;
@@ -393,7 +394,7 @@ impl Connected {
         if self.link.open().is_some() && (cq.arm().is_err() || self.refill() > 0) {
             return Arm::Ready;
         }
-        if sys::is_readable(self.channel.fd(), Duration::ZERO) {
+        if is_readable(self.channel.fd()) {
             self.look = true; // by the next poll
             return Arm::Ready;
         }

@@ -1,0 +1,86 @@
+//! Private pages: memory that the library allocates and nobody but this process touches.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error, LibraryMemory, Placement, Result};
+
+use crate::sys::os_error;
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Pages of this process, zeroed at first, which are touched by raw pointers alone.
+pub struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+    mapped: usize,
+}
+
+// SAFETY: a range of memory, which belongs to whoever holds this, and no thread.
+unsafe impl Send for Pages {}
+// SAFETY: only its place and length are shared; who uses the memory answers for that.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Maps at least `len` bytes, of huge pages where the kernel has some and `huge` asks for them.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`.
+    pub fn new(len: usize, huge: bool) -> Result<Self> {
+        let unit = if huge { HUGE_PAGE } else { PAGE };
+        let mapped = len
+            .max(1)
+            .checked_next_multiple_of(unit)
+            .filter(|&mapped| mapped <= isize::MAX as usize)
+            .ok_or_else(|| Error::new(Errno::ENOMEM))?;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped, access, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(os_error("mmap"));
+        }
+        if huge {
+            // SAFETY: advice on the mapping just made, which does not change what it holds.
+            unsafe { libc::madvise(base, mapped, libc::MADV_HUGEPAGE) };
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| Error::new(Errno::ENOMEM))?;
+        Ok(Self { base, len, mapped })
+    }
+
+    /// The first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// What was asked for, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody uses it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+impl LibraryMemory for Pages {
+    fn as_ptr(&self) -> *mut u8 {
+        self.base()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Allocates `len` bytes for an application (`Transport::alloc`).
+///
+/// # Errors
+/// `FI_ENOMEM`.
+pub fn alloc(len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>> {
+    Ok(Arc::new(Pages::new(len, placement.huge)?))
+}
