@@ -6,6 +6,7 @@
 
 mod outgoing;
 mod port;
+pub mod record;
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};

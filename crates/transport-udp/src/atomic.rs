@@ -4,11 +4,12 @@
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::{Executor, MOST_SENT, Sent};
 use ofi_core::copy;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::{Broken, Fields, Words, kind};
+use crate::command::kind;
 use crate::lane::{Common, Lane};
 use crate::message::{Op, STREAM_LIMIT};
 use crate::rma::accessor;
@@ -57,7 +58,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, what) = (words.next()?, words.next()?);
+        let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
         let len =

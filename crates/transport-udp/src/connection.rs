@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ofi_api::{Address, Errno, Error, Info, Result};
+use ofi_core::transport::record::Broken;
 use ofi_core::transport::{Host, MAX_PACKET, Reaction};
 use rdm_proto::{Flow, Instant, Lost};
 
 use crate::Udp;
 use crate::address;
 use crate::answer::is_answer;
-use crate::command::{Broken, kind};
+use crate::command::kind;
 use crate::glue::errno_of;
 use crate::lane::Lane;
 use crate::lanes::UdpLanes;

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use ofi_api::{Address, Errno};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
+use ofi_core::transport::record::{Broken, Words, flag};
 use rdm_proto::wire::Record;
 use rdm_proto::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
 use crate::Udp;
 use crate::answer::is_answer;
-use crate::command::{Broken, Words, flag, kind};
+use crate::command::kind;
 use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane, Loose};
 use crate::message::Op;
@@ -125,7 +126,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 lane.take_read_parts(common, host, peer, &parts)?;
                 return Ok((parts.count(), Flow::Next));
             }
-            kind::KEEP => lane.peer_wishes = Words(body).next()? != 0,
+            kind::KEEP => lane.peer_wishes = Words(body).word()? != 0,
             _ => return Err(Broken),
         }
         Ok(one(Flow::Next))
@@ -134,7 +135,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
     /// An operation of this end has ended at the peer.
     fn take_done(&mut self, peer: u32, flags: u8, body: &[u8]) -> Result<(), Broken> {
         let mut words = Words(body);
-        let (op, errno) = (words.next()?, words.next()?);
+        let (op, errno) = (words.word()?, words.word()?);
         let id = SlotId::from_wire(op);
         let lane = self.lanes.get_mut(peer as usize).ok_or(Broken)?;
         if flags & flag::KEPT != 0 {

@@ -7,13 +7,14 @@ use ofi_api::{Caps, Errno, MrAccess};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
 use rdm_proto::Sender;
 use rustc_hash::FxHashMap;
 
 use crate::Udp;
 use crate::answer::{Answers, Spare};
-use crate::command::{Fields, kind};
+use crate::command::kind;
 use crate::connection::Connected;
 use crate::message::Pull;
 use crate::rma::{ServedRead, ServedWrite};

@@ -3,11 +3,12 @@
 use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::record::{Broken, Fields, Words, flag};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::{Broken, Fields, Words, flag, kind};
+use crate::command::kind;
 use crate::lane::{Common, DETACHED, Lane};
 use crate::parts::Parts;
 use crate::socket::Gaps;
@@ -152,7 +153,7 @@ impl Lane {
             }
             (!confirm).then(|| id.to_wire())
         };
-        flags |= envelope(&mut fields, out);
+        flags |= fields.envelope(out);
         let body = sender.commands.record(kind::MESSAGE, flags, fields.bytes(), out.len, mark);
         // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
         unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
@@ -190,7 +191,7 @@ impl Lane {
         };
         let mut fields = Fields::new();
         fields.word(id.to_wire()).word(out.len as u64);
-        flags |= envelope(&mut fields, out);
+        flags |= fields.envelope(out);
         sender.commands.record(kind::ANNOUNCE, flags, fields.bytes(), 0, None);
         common.counts.announced += 1;
         Ok(if keep { Posted::Done } else { Posted::Pending })
@@ -207,8 +208,8 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let confirm = words.next_if(flags & flag::CONFIRM != 0)?;
-        let mut arrived = arrived(peer, flags, &mut words)?;
+        let confirm = words.word_if(flags & flag::CONFIRM != 0)?;
+        let mut arrived = words.arrived(peer, flags)?;
         arrived.len = words.0.len();
         // SAFETY: the payload is readable for its length during the call.
         let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
@@ -240,8 +241,8 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, len) = (words.next()?, words.next()?);
-        let mut arrived = arrived(peer, flags, &mut words)?;
+        let (op, len) = (words.word()?, words.word()?);
+        let mut arrived = words.arrived(peer, flags)?;
         arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
         let token = Token { op, flags };
         match host.announce(&arrived, token) {
@@ -296,7 +297,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<(), Broken> {
         let mut words = Words(body);
-        let (op, into, wanted) = (words.next()?, words.next()?, words.next()?);
+        let (op, into, wanted) = (words.word()?, words.word()?, words.word()?);
         let id = SlotId::from_wire(op);
         if flags & flag::KEPT != 0 {
             let Some(bytes) = self.long().kept.remove(id) else { return Ok(()) };
@@ -370,27 +371,4 @@ impl Lane {
 /// Tells the peer whether to keep its payloads.
 pub fn wish(sender: &mut Sender, keep: bool) {
     sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
-}
-
-/// Appends tag, data and receive context; answers the flags that say so.
-fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
-    let mut flags = 0;
-    if out.tagged {
-        fields.word(out.tag);
-        flags |= flag::TAGGED;
-    }
-    if out.flags.contains(OpFlags::REMOTE_CQ_DATA) {
-        fields.word(out.data);
-        flags |= flag::DATA;
-    }
-    flags | fields.rx(out.rx)
-}
-
-/// The envelope of a message, its length aside.
-fn arrived(peer: Peer, flags: u8, words: &mut Words<'_>) -> Result<Arrived, Broken> {
-    let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
-    let tag = words.next_if(tagged)?.unwrap_or(0);
-    let data = words.next_if(has_data)?.unwrap_or(0);
-    let rx = words.rx(flags)?;
-    Ok(Arrived { peer, rx, tagged, has_data, tag, data, len: 0 })
 }

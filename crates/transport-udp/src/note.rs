@@ -2,11 +2,12 @@
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutNote, Peer};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::{Broken, Fields, Words, kind};
+use crate::command::kind;
 use crate::message::STREAM_LIMIT;
 
 /// Most bytes of a note's payload.
@@ -34,7 +35,7 @@ pub fn send(sender: &mut Sender, out: &OutNote<'_>) -> Result<()> {
 /// Takes a note.
 pub fn take<H: Host<Udp>>(host: &mut H, peer: Peer, body: &[u8]) -> Result<Flow, Broken> {
     let mut words = Words(body);
-    let say = [words.next()?, words.next()?, words.next()?, words.next()?];
+    let say = [words.word()?, words.word()?, words.word()?, words.word()?];
     if words.0.len() > MOST {
         return Err(Broken);
     }

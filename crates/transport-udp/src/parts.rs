@@ -2,7 +2,7 @@
 
 use rdm_proto::wire::Record;
 
-use crate::command::{Broken, Words};
+use ofi_core::transport::record::{Broken, Words};
 
 /// Bytes of a part's record before those of the payload: whose it is, and where they begin.
 const FIELDS: usize = 16;
@@ -53,13 +53,14 @@ impl<'a> Parts<'a> {
 /// Whose part it is, where it begins, and its bytes of the payload.
 fn fields(record: &Record<'_>) -> Result<(u64, u64, usize), Broken> {
     let mut words = Words(record.body);
-    Ok((words.next()?, words.next()?, words.0.len()))
+    Ok((words.word()?, words.word()?, words.0.len()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Fields, kind};
+    use crate::command::kind;
+    use ofi_core::transport::record::Fields;
 
     fn part(kind: u8, id: u64, at: u64, bytes: &[u8]) -> (u8, Vec<u8>) {
         (kind, [Fields::new().word(id).word(at).bytes(), bytes].concat())

@@ -10,10 +10,10 @@ use ofi_api::{
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow, connected};
+use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::UdpOrShm;
 use crate::address;
-use crate::command::RMA_IOV_LIMIT;
 use crate::interface::{self, Interface};
 use crate::nic;
 use crate::settings;

@@ -4,12 +4,13 @@ use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
 use crate::answer::CHUNK;
-use crate::command::{Broken, Fields, Words, flag, kind};
+use crate::command::kind;
 use crate::lane::{Common, Lane, Long};
 use crate::message::{Op, Payload, STREAM_LIMIT};
 use crate::parts::Parts;
@@ -63,11 +64,7 @@ impl Lane {
         let id = host.open(out.peer, out.ticket, op).to_wire();
         let mut fields = Fields::new();
         fields.word(id).pieces(out.remote);
-        let mut flags = 0;
-        if let Some(data) = data {
-            fields.word(data.value);
-            flags |= flag::DATA | fields.rx(data.rx);
-        }
+        let flags = fields.remote_data(data);
         let fields = fields.bytes();
         if short {
             let body = sender.commands.record(kind::WRITE, flags, fields, out.len, None);
@@ -108,7 +105,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
         let result = match Self::check(
@@ -148,7 +145,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
         if len == 0 || self.is_written() {
@@ -211,7 +208,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         match Self::check(common, accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => Self::done(sender, 0, op, Err(errno)),
             Ok(0) => {

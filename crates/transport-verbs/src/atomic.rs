@@ -4,13 +4,14 @@
 use ofi_api::{Caps, Result};
 use ofi_core::atomic::{Executor, MOST_SENT, Sent};
 use ofi_core::copy;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Verbs;
 use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
 use crate::rma::accessor;
-use crate::wire::{Broken, Fields, Words, kind};
+use crate::wire::kind;
 
 impl Lane {
     /// Changes the peer's memory.
@@ -53,7 +54,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, what) = (words.next()?, words.next()?);
+        let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
         let len = match Self::check(common, accessor(host, peer), &remote, Caps::ATOMIC, executor.rights()) {

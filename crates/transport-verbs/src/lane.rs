@@ -15,6 +15,7 @@ use ibv::CmId;
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
@@ -25,7 +26,7 @@ use crate::meeting::Link;
 use crate::message::{Exposed, Op, QUEUE_LIMIT};
 use crate::native::Key;
 use crate::rma::{ServedRead, ServedWrite};
-use crate::wire::{Fields, HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
+use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {

@@ -10,13 +10,14 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::sys::is_readable;
+use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
-use crate::wire::{Broken, HEAD, PAYLOAD, Words, flag, kind, unpack};
+use crate::wire::{HEAD, PAYLOAD, kind, unpack};
 use crate::{Verbs, address, settings};
 
 /// Payload bytes that one endpoint keeps for receivers that are out of room.
@@ -409,7 +410,7 @@ impl VerbsLanes {
                 lane.credits += usize::from(given);
                 // The peer has fetched a message that was kept for it.
                 if let [kind::DONE, flag::KEPT, ..] = record
-                    && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).next())
+                    && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).word())
                     && let Some((_, len)) = lane.kept.remove(SlotId::from_wire(op))
                 {
                     self.common.kept -= len;
@@ -473,12 +474,12 @@ fn dispatch<H: Host<Verbs>>(
         kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
         kind::KEY => lane.take_key(body).map(|()| Flow::Next),
         kind::KEY_GONE => {
-            lane.keys.remove(&Words(body).next()?);
+            lane.keys.remove(&Words(body).word()?);
             Ok(Flow::Next)
         }
         kind::NOTE => {
             let mut words = Words(body);
-            let say = [words.next()?, words.next()?, words.next()?, words.next()?];
+            let say = [words.word()?, words.word()?, words.word()?, words.word()?];
             // SAFETY: the payload is readable for its length during the call.
             let taken = unsafe { host.noted(peer, say, words.0.as_ptr(), words.0.len()) };
             taken.map(|()| Flow::Next).map_err(|_| Broken)
@@ -486,7 +487,7 @@ fn dispatch<H: Host<Verbs>>(
         kind::DONE => lane.take_done(common, host, peer, flags, body).map(|()| Flow::Next),
         kind::READ_PART => lane.take_read_part(host, peer, body).map(|()| Flow::Next),
         kind::KEEP => {
-            lane.peer_wishes = Words(body).next()? != 0;
+            lane.peer_wishes = Words(body).word()? != 0;
             Ok(Flow::Next)
         }
         _ => Err(Broken),

@@ -7,10 +7,11 @@ use ibv::{Access, MemoryRegion};
 use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::record::{Broken, Fields, RMA_IOV_LIMIT, Words, flag};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
 
 use crate::lane::{Common, DETACHED, Flow, Lane};
-use crate::wire::{Broken, Fields, PAYLOAD, RMA_IOV_LIMIT, Words, flag, kind};
+use crate::wire::{PAYLOAD, kind};
 use crate::{Verbs, failed};
 
 /// What this transport keeps of an operation that has not ended.
@@ -169,7 +170,7 @@ impl Lane {
             }
             (!confirm).then(|| id.to_wire())
         };
-        flags |= envelope(&mut fields, out);
+        flags |= fields.envelope(out);
         self.record(common, out.peer, (kind::MESSAGE, flags), fields.bytes(), out.len, mark, |body| {
             // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
             unsafe { copy::gather(out.pieces, 0, body, out.len) };
@@ -207,7 +208,7 @@ impl Lane {
         for source in &sources {
             fields.word(source.addr).word(source.len as u64).word(source.rkey.into());
         }
-        flags |= envelope(&mut fields, out);
+        flags |= fields.envelope(out);
         self.record(common, out.peer, (kind::ANNOUNCE, flags), fields.bytes(), 0, None, |_| {});
         common.counts.announced += 1;
         Ok(if keep { Posted::Done } else { Posted::Pending })
@@ -223,8 +224,8 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let confirm = words.next_if(flags & flag::CONFIRM != 0)?;
-        let mut arrived = arrived(peer, flags, &mut words)?;
+        let confirm = words.word_if(flags & flag::CONFIRM != 0)?;
+        let mut arrived = words.arrived(peer, flags)?;
         arrived.len = words.0.len();
         // SAFETY: the payload is readable for its length during the call.
         let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
@@ -255,7 +256,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, len, count) = (words.next()?, words.next()?, words.next()?);
+        let (op, len, count) = (words.word()?, words.word()?, words.word()?);
         if count > RMA_IOV_LIMIT as u64 {
             return Err(Broken);
         }
@@ -263,7 +264,7 @@ impl Lane {
         let mut sources = Vec::new();
         let mut there = 0usize;
         for _ in 0..count {
-            let (addr, len, rkey) = (words.next()?, words.next()?, words.next()?);
+            let (addr, len, rkey) = (words.word()?, words.word()?, words.word()?);
             let len = usize::try_from(len).map_err(|_| Broken)?;
             addr.checked_add(len as u64).ok_or(Broken)?;
             there = there.checked_add(len).ok_or(Broken)?;
@@ -272,7 +273,7 @@ impl Lane {
         if there != len {
             return Err(Broken);
         }
-        let mut arrived = arrived(peer, flags, &mut words)?;
+        let mut arrived = words.arrived(peer, flags)?;
         arrived.len = len;
         let token = Token { op, flags, sources: sources.into() };
         match host.announce(&arrived, token.clone()) {
@@ -306,7 +307,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<(), Broken> {
         let mut words = Words(body);
-        let (op, errno) = (words.next()?, words.next()?);
+        let (op, errno) = (words.word()?, words.word()?);
         let id = SlotId::from_wire(op);
         if flags & flag::KEPT != 0 {
             if let Some((_, len)) = self.kept.remove(id) {
@@ -322,27 +323,4 @@ impl Lane {
         self.finish(host, peer, id, result);
         Ok(())
     }
-}
-
-/// Appends tag, data and receive context; answers the flags that say so.
-fn envelope(fields: &mut Fields, out: &OutMessage<'_>) -> u8 {
-    let mut flags = 0;
-    if out.tagged {
-        fields.word(out.tag);
-        flags |= flag::TAGGED;
-    }
-    if out.flags.contains(OpFlags::REMOTE_CQ_DATA) {
-        fields.word(out.data);
-        flags |= flag::DATA;
-    }
-    flags | fields.rx(out.rx)
-}
-
-/// The envelope of a message, its length aside.
-fn arrived(peer: Peer, flags: u8, words: &mut Words<'_>) -> Result<Arrived, Broken> {
-    let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
-    let tag = words.next_if(tagged)?.unwrap_or(0);
-    let data = words.next_if(has_data)?.unwrap_or(0);
-    let rx = words.rx(flags)?;
-    Ok(Arrived { peer, rx, tagged, has_data, tag, data, len: 0 })
 }

@@ -20,6 +20,7 @@ use ibv::transfer::{LONGEST, Source, Step, plan};
 use ibv::{Remote, Segment};
 use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutRma, Peer, Posted};
 
 use crate::Verbs;
@@ -27,7 +28,7 @@ use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
 use crate::rma::accessor;
-use crate::wire::{Broken, Fields, PAYLOAD, Words, flag, kind};
+use crate::wire::{PAYLOAD, kind};
 
 /// Keys that a peer may have given this end, past which others are not kept.
 const MOST_KEYS: usize = 1 << 16;
@@ -52,8 +53,8 @@ pub struct Key {
 
 impl Key {
     fn parse(words: &mut Words<'_>) -> Result<(u64, Self), Broken> {
-        let (key, base, len, rights) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        let (addr, rkey, at, with) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let (key, base, len, rights) = (words.word()?, words.word()?, words.word()?, words.word()?);
+        let (addr, rkey, at, with) = (words.word()?, words.word()?, words.word()?, words.word()?);
         let number = |word| u32::try_from(word).map_err(|_| Broken);
         let fits = base.checked_add(len).is_some() && addr.checked_add(len).is_some();
         if !fits || !words.0.is_empty() {
@@ -135,10 +136,10 @@ impl Lane {
         let id = host.open(out.peer, out.ticket, Op::Native { read });
         let end = if data.is_some() { End::Told } else { End::Access(id) };
         self.transfer(common, out.peer, Transfer { end, todo, posted: 0, failed: None, slot, regions });
-        if let Some(data) = data {
+        if data.is_some() {
             let mut fields = Fields::new();
-            fields.word(id.to_wire()).pieces(out.remote).word(data.value);
-            let flags = flag::DATA | fields.rx(data.rx);
+            fields.word(id.to_wire()).pieces(out.remote);
+            let flags = fields.remote_data(data);
             self.record(common, out.peer, (kind::WRITTEN, flags), fields.bytes(), 0, None, |_| {});
         }
         Ok(Some(Posted::Pending))
@@ -158,7 +159,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?.ok_or(Broken)?;
         let who = accessor(host, peer);
         let result = match Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {

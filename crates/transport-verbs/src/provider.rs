@@ -9,11 +9,11 @@ use ofi_api::{
 };
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
+use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::connected;
 use crate::datagram::Name;
 use crate::domain::Own;
-use crate::wire::RMA_IOV_LIMIT;
 use crate::{Verbs, address, domain};
 
 /// Name in `FI_PROVIDER`.

@@ -5,12 +5,13 @@ use ofi_core::auth::AuthKey;
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
 
 use crate::Verbs;
 use crate::lane::{Common, Flow, Lane};
 use crate::message::{Op, Payload};
-use crate::wire::{Broken, Fields, PAYLOAD, Words, flag, kind};
+use crate::wire::{PAYLOAD, kind};
 
 /// A long write of the peer, being executed here.
 pub struct ServedWrite {
@@ -54,11 +55,7 @@ impl Lane {
         let id = host.open(out.peer, out.ticket, op);
         let mut fields = Fields::new();
         fields.word(id.to_wire()).pieces(out.remote);
-        let mut flags = 0;
-        if let Some(data) = data {
-            fields.word(data.value);
-            flags |= flag::DATA | fields.rx(data.rx);
-        }
+        let flags = fields.remote_data(data);
         let what = match (out.write, short) {
             (true, true) => kind::WRITE,
             (true, false) => kind::WRITE_LONG,
@@ -100,7 +97,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
         let result =
@@ -139,7 +136,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
         if len == 0 || self.write.is_some() {
@@ -160,7 +157,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let op = words.next()?;
+        let op = words.word()?;
         let bytes = words.0;
         let write = self.write.as_mut().ok_or(Broken)?;
         if op != write.op || bytes.is_empty() || bytes.len() > write.len - write.got {
@@ -206,7 +203,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
-        let (op, remote) = (words.next()?, words.pieces()?);
+        let (op, remote) = (words.word()?, words.pieces()?);
         match Self::check(common, accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => self.done(common, peer, 0, op, Err(errno)),
             Ok(0) => {
@@ -258,7 +255,7 @@ impl Lane {
         body: &[u8],
     ) -> Result<(), Broken> {
         let mut words = Words(body);
-        let id = SlotId::from_wire(words.next()?);
+        let id = SlotId::from_wire(words.word()?);
         let bytes = words.0;
         let Some(Op::Read { pieces, got, len }) = host.op(peer, id) else { return Err(Broken) };
         if bytes.len() > *len - *got {

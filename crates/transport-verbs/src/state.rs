@@ -7,6 +7,7 @@ use ibv::CmId;
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Arm, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 
 use crate::connected::Connected;
@@ -15,7 +16,7 @@ use crate::fetch::End;
 use crate::lanes::VerbsLanes;
 use crate::meeting::named;
 use crate::message::Token;
-use crate::wire::{Fields, kind};
+use crate::wire::kind;
 use crate::{Verbs, address};
 
 /// An endpoint's lanes before and after it is enabled.

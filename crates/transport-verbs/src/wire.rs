@@ -3,8 +3,7 @@
 //! A record is a message of its queue pair: 8 bytes of header (kind, flags, credits that are given back, 4 bytes of 0), fields as the kind
 //! has them, and a payload.
 
-use ofi_api::RemotePiece;
-use ofi_core::transport::{RemoteData, RxName};
+use ofi_core::transport::record::{Broken, Fields, flag};
 
 /// Kinds of records.
 pub mod kind {
@@ -46,25 +45,6 @@ pub mod kind {
     pub const KEY_GONE: u8 = 21;
 }
 
-/// Flags of records.
-pub mod flag {
-    /// There is a tag.
-    pub const TAGGED: u8 = 1;
-    /// There is remote CQ data.
-    pub const DATA: u8 = 2;
-    /// The sender wants to know when the message has been delivered.
-    pub const CONFIRM: u8 = 4;
-    /// The operation's number is one of a message that the sending library keeps.
-    pub const KEPT: u8 = 8;
-    /// A receive context of the receiver is named.
-    pub const NAMED: u8 = 16;
-
-    /// Whether flags are those that a record may have.
-    pub const fn are_known(flags: u8) -> bool {
-        flags & !(TAGGED | DATA | CONFIRM | KEPT | NAMED) == 0
-    }
-}
-
 /// Bytes of a record's header.
 pub const HEAD: usize = 8;
 /// Longest payload of a record.
@@ -77,9 +57,6 @@ const _: () = assert!(HEAD + Fields::MOST + PAYLOAD <= SLOT);
 pub fn header(kind: u8, flags: u8) -> [u8; HEAD] {
     [kind, flags, 0, 0, 0, 0, 0, 0]
 }
-
-/// Most remote pieces in one operation (`rma_iov_limit`).
-pub const RMA_IOV_LIMIT: usize = 8;
 
 /// Bytes of a length inside a [`kind::PACK`].
 pub const PREFIX: usize = 2;
@@ -104,101 +81,6 @@ pub fn unpack(record: &[u8]) -> Result<Vec<(usize, usize)>, Broken> {
         at += len;
     }
     if parts.is_empty() { Err(Broken) } else { Ok(parts) }
-}
-
-/// Collects the fixed fields of a record.
-pub struct Fields {
-    bytes: [u8; Self::MOST],
-    len: usize,
-}
-
-impl Fields {
-    /// Bytes of the longest.
-    pub const MOST: usize = 8 * (8 + 3 * RMA_IOV_LIMIT);
-
-    /// None yet.
-    pub fn new() -> Self {
-        Self { bytes: [0; Self::MOST], len: 0 }
-    }
-
-    /// Appends a word.
-    pub fn word(&mut self, word: u64) -> &mut Self {
-        self.bytes[self.len..self.len + 8].copy_from_slice(&word.to_be_bytes());
-        self.len += 8;
-        self
-    }
-
-    /// Appends remote pieces: their number, then address, length and key of each. At most [`RMA_IOV_LIMIT`].
-    pub fn pieces(&mut self, pieces: &[RemotePiece]) -> &mut Self {
-        self.word(pieces.len() as u64);
-        for piece in pieces {
-            self.word(piece.addr).word(piece.len as u64).word(piece.key);
-        }
-        self
-    }
-
-    /// Appends which receive context is meant, if that is said; answers the flag that says so.
-    pub fn rx(&mut self, rx: RxName) -> u8 {
-        if rx == RxName::ANY {
-            return 0;
-        }
-        self.word(rx.to_wire().into());
-        flag::NAMED
-    }
-
-    /// All of them.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-/// A record breaks the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
-
-/// Takes words off the front of a record's body.
-pub struct Words<'a>(pub &'a [u8]);
-
-impl Words<'_> {
-    /// The next one.
-    pub fn next(&mut self) -> Result<u64, Broken> {
-        let (word, rest) = self.0.split_first_chunk::<8>().ok_or(Broken)?;
-        self.0 = rest;
-        Ok(u64::from_be_bytes(*word))
-    }
-
-    /// The next one, if `there`.
-    pub fn next_if(&mut self, there: bool) -> Result<Option<u64>, Broken> {
-        there.then(|| self.next()).transpose()
-    }
-
-    /// The receive context that the record's `flags` say is named.
-    pub fn rx(&mut self, flags: u8) -> Result<RxName, Broken> {
-        let named = self.next_if(flags & flag::NAMED != 0)?.unwrap_or(0);
-        u16::try_from(named).map(RxName::from_wire).map_err(|_| Broken)
-    }
-
-    /// Remote CQ data, where `flags` say that there is some.
-    pub fn remote_data(&mut self, flags: u8) -> Result<Option<RemoteData>, Broken> {
-        let value = self.next_if(flags & flag::DATA != 0)?;
-        let rx = self.rx(flags)?;
-        Ok(value.map(|value| RemoteData { value, rx }))
-    }
-
-    /// Remote pieces: 1 to [`RMA_IOV_LIMIT`].
-    pub fn pieces(&mut self) -> Result<Vec<RemotePiece>, Broken> {
-        let count = self.next()?;
-        if count == 0 || count > RMA_IOV_LIMIT as u64 {
-            return Err(Broken);
-        }
-        (0..count)
-            .map(|_| {
-                let (addr, len, key) = (self.next()?, self.next()?, self.next()?);
-                let len = usize::try_from(len).map_err(|_| Broken)?;
-                Ok(RemotePiece { addr, len, key })
-            })
-            .collect()
-    }
 }
 
 #[cfg(test)]
@@ -228,20 +110,5 @@ mod tests {
             assert_eq!(unpack(&pack(&[&message, &bad])), Err(Broken));
         }
         assert_eq!(unpack(&pack(&[&message, &[kind::NOTE, 0, 0, 1, 0, 0, 0, 0]])), Err(Broken));
-    }
-
-    #[test]
-    fn fields_come_back_and_bad_counts_are_refused() {
-        let pieces = [RemotePiece { addr: 1, len: 2, key: u64::MAX }; RMA_IOV_LIMIT];
-        let mut fields = Fields::new();
-        fields.word(7).pieces(&pieces).word(9);
-        let mut words = Words(fields.bytes());
-        assert_eq!((words.next(), words.pieces()), (Ok(7), Ok(pieces.to_vec())));
-        assert_eq!((words.next(), words.next()), (Ok(9), Err(Broken)));
-        for count in [0, RMA_IOV_LIMIT as u64 + 1, u64::MAX] {
-            let mut fields = Fields::new();
-            fields.word(count).word(1).word(1).word(1);
-            assert_eq!(Words(fields.bytes()).pieces(), Err(Broken));
-        }
     }
 }
