@@ -9,7 +9,7 @@
 //!
 //! So either the user finds the new generation, and does not copy, or the owner finds the word, and waits. Pairs: the two
 //! barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides where either process lacks
-//! membarrier(2); DONE on the word, [`copy`] (Release) to [`is_copying`] (Acquire): the copy is over.
+//! membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is over.
 
 use crate::membarrier::{self, Failed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -34,7 +34,9 @@ pub fn copy(
     if holds {
         copying();
     }
-    word.store(0, Ordering::Release); // DONE
+    // Not a store with release: what a later copy stores must not be seen before what this one did (`FI_ORDER_WAW`).
+    fence(Ordering::Release);
+    word.store(0, Ordering::Relaxed); // DONE
     holds
 }
 

@@ -1,5 +1,5 @@
 //! Atomic operations: in place through a mapping where the peer grants one and an instruction does it, else executed by
-//! the memory's owner, like the remote accesses of `rma.rs` and in one order with them.
+//! the memory's owner, like the remote accesses of `rma/` and in one order with them.
 //!
 //! An operation is executed once: the owner makes sure of room for its answer first, and an initiator that loses a grant
 //! halfway fails the operation instead of beginning again.
@@ -80,7 +80,8 @@ impl Waiting {
         let len = both.iter().map(|piece| piece.len).sum();
         Self {
             executor: out.executor,
-            bytes: copied(&both, len),
+            // SAFETY: the core lends the pieces of what it posts.
+            bytes: unsafe { copied(&both, len) },
             results: out.results.into(),
             remote: out.remote.into(),
             len: out.len,

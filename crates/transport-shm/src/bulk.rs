@@ -300,13 +300,13 @@ impl Lane {
             let (id, offset) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
             words.skip(PART_HEADER - 16);
             match record.high & kind::MASK {
-                kind::MESSAGE_PART => self.take_message_part(common, host, id, offset, words.rest())?,
+                kind::MESSAGE_PART => self.take_message_part(common, host, (id, offset), words)?,
                 kind::WRITE_PART => {
-                    if !self.take_write_part(common, host, id, offset, words.rest())? {
+                    if !self.take_write_part(common, host, (id, offset), words)? {
                         break;
                     }
                 }
-                kind::READ_PART => self.take_read_data(common, host, id, offset, words.rest())?,
+                kind::READ_PART => self.take_read_data(common, host, (id, offset), words)?,
                 _ => return Err(Broken),
             }
             taken = true;
@@ -324,7 +324,7 @@ impl Lane {
         Ok(())
     }
 
-    /// This end's half of the link, for `rma.rs`.
+    /// This end's half of the link, for `rma/`.
     pub fn link_mut(&mut self) -> Option<&mut Link> {
         self.link.as_mut()
     }

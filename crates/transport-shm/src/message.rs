@@ -74,9 +74,13 @@ pub enum Payload {
 
 impl Payload {
     /// Borrows or copies, as `flags` allow.
-    pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
+    ///
+    /// # Safety
+    /// The pieces are lent: during this call with `FI_INJECT`, and without until the operation ends.
+    pub unsafe fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
         if flags.contains(OpFlags::INJECT) {
-            Self::Owned(copied(pieces, len))
+            // SAFETY: the caller's promise.
+            Self::Owned(unsafe { copied(pieces, len) })
         } else {
             Self::Lent(pieces.into())
         }
@@ -118,9 +122,12 @@ impl Payload {
 }
 
 /// A copy of lent memory.
-pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
+///
+/// # Safety
+/// The pieces are lent during the call.
+pub unsafe fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
     let mut bytes = vec![0u8; len];
-    // SAFETY: the pieces are lent during the call that posts the operation, and the vector has `len` bytes.
+    // SAFETY: the caller's promise, and the vector has `len` bytes.
     unsafe { copy::gather(pieces, 0, bytes.as_mut_ptr(), len) };
     bytes.into()
 }
@@ -337,9 +344,11 @@ impl Lane {
         }
         let id = if keep {
             high |= flag::KEPT;
-            self.kept.insert(copied(out.pieces, out.len))
+            // SAFETY: the core lends the pieces of what it posts.
+            self.kept.insert(unsafe { copied(out.pieces, out.len) })
         } else {
-            let payload = Payload::new(out.pieces, out.len, out.flags);
+            // SAFETY: the core lends the pieces of what it posts.
+            let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
             host.open(self.peer, out.ticket, Op::Message { payload, confirm, lend })
         };
         let mut words = [id.to_wire(), out.len as u64, key, offset, 0, 0];
@@ -569,10 +578,10 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
-        id: u64,
-        offset: u64,
-        (body, part): (*const u8, usize),
+        (id, offset): (u64, u64),
+        words: Words,
     ) -> Result<(), Broken> {
+        let (body, part) = words.rest();
         let into = SlotId::from_wire(id);
         let pull = self.pulls.get_mut(&id).ok_or(Broken)?;
         if offset != pull.got as u64 || part > pull.len - pull.got {

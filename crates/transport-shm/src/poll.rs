@@ -306,7 +306,7 @@ impl Lane {
                 }
                 kind::DATA => {
                     crash_point!("data.taken");
-                    self.take_read_data(common, host, op, 0, words.rest())?;
+                    self.take_read_data(common, host, (op, 0), words)?;
                 }
                 _ => return Err(Broken),
             }

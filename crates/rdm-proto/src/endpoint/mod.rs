@@ -1,7 +1,7 @@
 //! All peers of one endpoint: finds whose a datagram is, begins and ends sessions, and keeps strangers at a distance.
 //!
 //! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
-//! Everything that answers a stranger is shorter than what it answers, and the number of such answers is bounded.
+//! Everything that answers a stranger is no longer than what it answers, and the number of such answers is bounded.
 
 mod answers;
 mod book;

@@ -14,7 +14,7 @@ use ofi_ring::crash_point;
 pub use self::owner::{SHORT_READ, ServedWrite, accessor};
 use crate::Shm;
 use crate::atomic::Waiting;
-use crate::command::{Writer, flag, kind, rx_bits};
+use crate::command::{Words, Writer, flag, kind, rx_bits};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Lane, full};
 use crate::layout::wish;
@@ -103,7 +103,8 @@ impl Lane {
                 Way::Wait => {}
                 Way::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
-                    let payload = |flags| Payload::new(out.pieces, out.len, flags);
+                    // SAFETY: the core lends the pieces of what it posts.
+                    let payload = |flags| unsafe { Payload::new(out.pieces, out.len, flags) };
                     let command = Command {
                         write: out.write,
                         pieces: out.pieces,
@@ -137,7 +138,8 @@ impl Lane {
         }
         let access = Access {
             write: out.write,
-            payload: Payload::new(out.pieces, out.len, out.flags),
+            // SAFETY: as in `rma`.
+            payload: unsafe { Payload::new(out.pieces, out.len, out.flags) },
             remote: out.remote.into(),
             len: out.len,
             data,
@@ -386,10 +388,10 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
-        op: u64,
-        offset: u64,
-        (body, part): (*const u8, usize),
+        (op, offset): (u64, u64),
+        words: Words,
     ) -> Result<(), Broken> {
+        let (body, part) = words.rest();
         let id = SlotId::from_wire(op);
         let Some(Op::Read { pieces, got, len, coming }) = host.op(self.peer, id) else { return Err(Broken) };
         if offset != *got as u64 || part > *len - *got || *coming == Coming::Offered {

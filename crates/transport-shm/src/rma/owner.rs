@@ -157,7 +157,7 @@ impl Lane {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
-        let (body, len) = words.rest();
+        let (_, len) = words.rest();
         if remote.len() != Some(len) {
             return Err(Broken);
         }
@@ -176,7 +176,7 @@ impl Lane {
                 {
                     return Ok(Flow::Stop);
                 }
-                let written = write_here(common, self.accessor(common, host), &remote, 0, body, len);
+                let written = write_here(common, self.accessor(common, host), &remote, 0, words);
                 crash_point!("write.executed");
                 if written.is_ok() {
                     host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
@@ -226,10 +226,10 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
-        id: u64,
-        offset: u64,
-        (body, part): (*const u8, usize),
+        (id, offset): (u64, u64),
+        words: Words,
     ) -> Result<bool, Broken> {
+        let (_, part) = words.rest();
         let id = SlotId::from_wire(id);
         let write = self.writes.get_mut(id).ok_or(Broken)?;
         if offset != write.got as u64 || part > write.len - write.got {
@@ -245,7 +245,7 @@ impl Lane {
         }
         if write.failed.is_none() {
             let who = accessor(common, host, self.peer);
-            write.failed = write_here(common, who, &write.remote, write.got, body, part).err();
+            write.failed = write_here(common, who, &write.remote, write.got, words).err();
         }
         write.got += part;
         crash_point!("write_long.part");
@@ -319,36 +319,31 @@ impl Lane {
         remote: &[RemotePiece],
         len: usize,
     ) -> Option<bool> {
-        let mut bytes = [0u8; SHORT_READ];
-        let mut done = 0;
+        let peer = self.peer;
+        let mut slot = self.link_mut()?.replies.reserve(8 + len).ok()?;
+        // SAFETY: a word and `len` bytes were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        body.word(op);
+        let mut to = body.rest();
         for piece in remote {
-            let checked = common.shared.domain.regions.check_as(
-                self.accessor(common, host),
-                piece.key,
-                piece.addr,
-                piece.len as u64,
-                MrAccess::REMOTE_READ,
-            );
+            let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
+            let checked =
+                regions.check_as(who, piece.key, piece.addr, piece.len as u64, MrAccess::REMOTE_READ);
             let granted = match checked {
                 Ok(granted) => granted,
                 Err(violation) => {
+                    drop(slot); // nothing of it was published
                     self.done(common, op, Err(violation.errno()));
                     return Some(false);
                 }
             };
             for part in granted.pieces() {
-                // SAFETY: the grant holds the registered memory, and all pieces together fit (`len <= SHORT_READ`).
-                unsafe { copy::bytes(part.addr, bytes.as_mut_ptr().wrapping_add(done), part.len) };
-                done += part.len;
+                // SAFETY: the grant holds the registered memory, and `len` bytes, which all pieces have together, were
+                // reserved behind the word.
+                unsafe { copy::bytes(part.addr, to, part.len) };
+                to = to.wrapping_add(part.len);
             }
         }
-        let link = self.link_mut()?;
-        let mut slot = link.replies.reserve(8 + len).ok()?;
-        // SAFETY: a word and `len` bytes were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
-        body.word(op);
-        // SAFETY: as above.
-        unsafe { copy::bytes(bytes.as_ptr(), body.rest(), len) };
         crash_point!("read.served");
         slot.publish(kind::DATA);
         self.ring(common);
@@ -356,16 +351,15 @@ impl Lane {
     }
 }
 
-/// Writes `len` bytes at `body` to registered memory here, from byte `skip` of `remote` on.
+/// Writes what is left of a body to registered memory here, from byte `skip` of `remote` on.
 fn write_here(
     common: &Common,
     who: Accessor<'_>,
     remote: &[RemotePiece],
     skip: usize,
-    body: *const u8,
-    len: usize,
+    words: Words,
 ) -> Result<(), Errno> {
-    let mut done = 0;
+    let ((body, len), mut done) = (words.rest(), 0);
     for (addr, key, run) in remote_runs(remote, skip, len) {
         let regions = &common.shared.domain.regions;
         let checked = regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
