@@ -168,6 +168,35 @@ fn one_host_does_not_fill_an_endpoint_and_strangers_that_are_gone_are_forgotten(
     assert!(crowd.visit(of(1, 21)), "of those that were there, some were found to be gone");
 }
 
+/// An acknowledgement of all numbers up to `largest`.
+fn ack(largest: u64) -> Vec<u8> {
+    let mut frame = vec![2u8, 1];
+    frame.extend_from_slice(&largest.to_be_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(&(largest as u32 + 1).to_be_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    frame
+}
+
+#[test]
+fn who_acknowledges_what_has_not_come_is_found_out() {
+    for seed in SEEDS {
+        let mut net = net(seed);
+        let mut told = 0;
+        while net.model(1, 0).map(|model| model.reason) == Some(None) {
+            assert!(told < 8192, "{told} packets were acknowledged unseen");
+            net.record(1, 0, Stream::Commands, 1000);
+            net.run(Duration::from_millis(1));
+            told += 1;
+            assert!(net.forge(0, 1, &ack(told)), "the session is there");
+            net.run(Duration::from_millis(1));
+        }
+        assert_eq!(net.model(1, 0).map(|model| model.reason), Some(Some(Lost::Broken)));
+        assert!(told > 200, "after {told}");
+        others_are_served(&mut net);
+    }
+}
+
 #[test]
 fn a_session_ended_by_a_lie_about_bytes_never_sent_takes_nobody_along() {
     for seed in SEEDS {

@@ -19,10 +19,12 @@ const ODD_SAMPLES: u8 = 4;
 const LONGEST_DELAY: Duration = Duration::from_millis(20);
 
 impl Connection {
-    /// Takes an acknowledgement. `false` if it is of packets that were never sent.
+    /// Takes an acknowledgement. `false` if it is of packets that were never sent, or that were left out.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) -> bool {
         let Some(session) = self.session.as_deref_mut() else { return true };
-        if ack.largest >= session.next_number {
+        let is_acked =
+            |number| ack.runs().take_while(|run| run.end > number).any(|run| run.contains(&number));
+        if ack.largest >= session.next_number || session.skips.last().is_some_and(is_acked) {
             return false;
         }
         let oldest = session.sent.get(0).map_or(session.next_number, |sent| sent.first);

@@ -17,6 +17,7 @@ mod question;
 mod resting;
 mod sent;
 mod session;
+mod skips;
 mod timers;
 mod train;
 mod transmit;

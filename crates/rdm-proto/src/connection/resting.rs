@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use core::ops::Range;
 
 use super::packet_size::PacketSize;
+use super::skips::Skips;
 use super::{Connection, Session, Stats};
 use crate::congestion::Controller;
 use crate::ranges::RangeSet;
@@ -23,6 +24,7 @@ pub struct Resting {
     window: u64,
     receive: [Position; 2],
     next_number: u64,
+    skips: Skips,
     largest_acked: Option<u64>,
     rtt: Rtt,
     controller: Box<dyn Controller>,
@@ -54,6 +56,7 @@ impl Resting {
         let receive = self.receive.map(|(next, limit)| ReceiveStream::at(next, limit, self.window));
         Session {
             next_number: self.next_number,
+            skips: self.skips,
             largest_acked: self.largest_acked,
             rtt: self.rtt,
             floor: self.received.start,
@@ -83,6 +86,7 @@ impl Connection {
                 window: session.receive[0].window(),
                 receive,
                 next_number: session.next_number,
+                skips: session.skips,
                 largest_acked: session.largest_acked,
                 rtt: session.rtt,
                 controller: session.controller,

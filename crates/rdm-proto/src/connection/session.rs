@@ -13,6 +13,7 @@ use crate::wire::Params;
 use super::pacing::Pacer;
 use super::packet_size::{PacketSize, Vanishing};
 use super::sent::History;
+use super::skips::Skips;
 
 /// Everything of a session. Boxed, so that a peer without one costs little.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Session {
     pub(super) receive: [ReceiveStream; 2],
 
     pub(super) next_number: u64,
+    pub(super) skips: Skips,
     pub(super) sent: History,
     pub(super) in_flight: u64,
     pub(super) in_flight_packets: u64,
@@ -83,6 +85,7 @@ impl Session {
             peer,
             receive,
             next_number: 0,
+            skips: Skips::default(),
             sent: History::new(),
             in_flight: 0,
             in_flight_packets: 0,

@@ -55,7 +55,7 @@ impl Connection {
             Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, peer_epoch, self.local) }.write(packet);
             return Some((address, header::LEN));
         }
-        let len = self.packet(now, config, peer, buf, driver)?;
+        let len = self.packet(now, config, identity, peer, buf, driver)?;
         Some((self.address, len))
     }
 
@@ -70,6 +70,7 @@ impl Connection {
         &mut self,
         now: Instant,
         config: &Config,
+        identity: &Identity,
         peer: u32,
         buf: &mut [u8],
         driver: &mut D,
@@ -173,8 +174,8 @@ impl Connection {
         if at == header::LEN {
             return None;
         }
-        let number = session.next_number;
-        session.next_number += 1;
+        let number = session.skips.number(session.next_number, |number| identity.gap(self.local, number));
+        session.next_number = number + 1;
         let mut flags = if checked { flag::CHECKED } else { 0 };
         if trailer > 0 {
             flags |= flag::SEALED;

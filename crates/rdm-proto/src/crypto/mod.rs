@@ -20,6 +20,7 @@ pub use noise::{FIRST_LEN, Initiator};
 use noise::{KEY_LEN, Responder, Secret, TAG_LEN};
 pub use protection::{Limits, Protection};
 
+use crate::hash::{self, Key};
 use crate::wire::handshake::SEALED_ACCEPT_LEN;
 use crate::wire::{Accept, Init};
 
@@ -84,6 +85,10 @@ pub enum Examined {
     Refused(Refusal),
 }
 
+/// Numbers between two that are left out: at least so many, and fewer than so many more.
+const LEAST_GAP: u64 = 256;
+const GAPS: u64 = 3840;
+
 /// HKDF-Expand (RFC 5869).
 fn expand<const N: usize>(secret: &Secret, label: &[u8]) -> Zeroizing<[u8; N]> {
     let mut output = Zeroizing::new([0; N]);
@@ -110,6 +115,7 @@ pub struct Identity {
     suites: u8,
     psk: Option<Secret>,
     generator: Generator,
+    gaps: Key,
     translated: bool,
     limits: Limits,
 }
@@ -133,8 +139,21 @@ impl Identity {
             let hash = Sha256::new_with_prefix(b"ofi-udp 2 psk").chain_update(&security.key).finalize();
             Zeroizing::new(hash.into())
         });
-        let (suites, generator) = (security.suites & suites::ALL, Generator(Zeroizing::new(security.seed)));
-        Self { epoch, suites, psk, generator, translated: security.translated, limits: security.limits }
+        let seed = Zeroizing::new(security.seed);
+        let (one, other) =
+            (expand::<8>(&seed, b"ofi-udp 2 gap one"), expand::<8>(&seed, b"ofi-udp 2 gap two"));
+        let gaps = Key(u64::from_le_bytes(*one), u64::from_le_bytes(*other));
+        let (suites, generator) = (security.suites & suites::ALL, Generator(seed));
+        let Security { translated, limits, .. } = *security;
+        Self { epoch, suites, psk, generator, gaps, translated, limits }
+    }
+
+    /// How many numbers of a session are used before one is left out, from `number` on: nobody else can tell.
+    pub fn gap(&self, session: u64, number: u64) -> u64 {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&session.to_le_bytes());
+        bytes[8..].copy_from_slice(&number.to_le_bytes());
+        LEAST_GAP + hash::sip(self.gaps, &bytes) % GAPS
     }
 
     /// [`suites`] that it takes.

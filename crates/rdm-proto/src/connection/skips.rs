@@ -1,0 +1,56 @@
+//! Numbers that are left out now and then. Whoever acknowledges one of them acknowledges packets that have not come, to be sent more than
+//! the path carries (RFC 9000, section 21.4).
+
+/// The numbers of a session that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skips {
+    /// The last one.
+    last: Option<u64>,
+    /// The first packet from here on leaves out the next one. 0: that is not chosen yet.
+    due: u64,
+}
+
+impl Skips {
+    /// The number of a packet, where `next` would be the next one. `gap` answers how many numbers there are, from one on, before the next is
+    /// left out; the peer must not be able to tell.
+    #[inline]
+    pub fn number(&mut self, next: u64, gap: impl FnOnce(u64) -> u64) -> u64 {
+        if next < self.due {
+            return next;
+        }
+        let mut number = next;
+        if self.due > 0 {
+            self.last = Some(next);
+            number += 1;
+        }
+        self.due = number + gap(number).max(1);
+        number
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<u64> {
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn one_number_is_left_out_for_each_gap() {
+        let (mut skips, mut next, mut left_out) = (Skips::default(), 0, Vec::new());
+        for _ in 0..1000 {
+            let number = skips.number(next, |from| from % 7 + 100);
+            if number != next {
+                assert_eq!((number, skips.last()), (next + 1, Some(next)));
+                left_out.push(next);
+            }
+            next = number + 1;
+        }
+        assert_eq!(left_out[0], 100, "none before the first gap");
+        assert!(left_out.windows(2).all(|pair| (101..=107).contains(&(pair[1] - pair[0]))), "{left_out:?}");
+    }
+}
