@@ -133,45 +133,13 @@ impl Stream {
                 len.min(part.len())
             }
             Source::Read(remote) => {
-                let mut done = 0;
-                for (addr, key, run) in remote_runs(remote, self.sent, len) {
-                    let access = MrAccess::REMOTE_READ;
-                    let granted = common
-                        .shared
-                        .domain
-                        .regions
-                        .check_as(accessor(common, host, lane), key, addr, run as u64, access)
-                        .map_err(|violation| violation.errno())?;
-                    for piece in granted.pieces() {
-                        // SAFETY: the grant holds the registered memory while it is copied, and `to` has room.
-                        unsafe { copy::bytes(piece.addr, to.wrapping_add(done), piece.len) };
-                        done += piece.len;
-                    }
-                }
-                done
+                let (who, regions) = (accessor(common, host, lane), &common.shared.domain.regions);
+                // SAFETY: the caller's promise.
+                unsafe { regions.read_raw_as(who, remote, self.sent, to, len)? }
             }
         };
         if copied == len { Ok(()) } else { Err(Errno::EINVAL) }
     }
-}
-
-/// The runs of remote memory that make up `len` bytes from byte `skip` of `remote` on: address, key, length.
-pub fn remote_runs(
-    remote: &[RemotePiece],
-    mut skip: usize,
-    mut len: usize,
-) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-    remote.iter().filter_map(move |piece| {
-        if skip >= piece.len {
-            skip -= piece.len;
-            return None;
-        }
-        let run = (piece.len - skip).min(len);
-        let addr = piece.addr.wrapping_add(skip as u64);
-        skip = 0;
-        len -= run;
-        (run > 0).then_some((addr, piece.key, run))
-    })
 }
 
 impl Lane {

@@ -1,7 +1,6 @@
 //! The owner's end of remote access: what a peer asks for is checked, executed and answered.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
-use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, Peer, RemoteData};
@@ -9,7 +8,7 @@ use ofi_ring::crash_point;
 
 use super::RMA_IOV_LIMIT;
 use crate::Shm;
-use crate::bulk::{Stream, remote_runs};
+use crate::bulk::Stream;
 use crate::command::{Words, Writer, flag, kind, rx_of};
 use crate::lane::{Broken, Common, Flow, Lane};
 use crate::layout::{LINE, pair};
@@ -324,25 +323,12 @@ impl Lane {
         // SAFETY: a word and `len` bytes were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         body.word(op);
-        let mut to = body.rest();
-        for piece in remote {
-            let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
-            let checked =
-                regions.check_as(who, piece.key, piece.addr, piece.len as u64, MrAccess::REMOTE_READ);
-            let granted = match checked {
-                Ok(granted) => granted,
-                Err(violation) => {
-                    drop(slot); // nothing of it was published
-                    self.done(common, op, Err(violation.errno()));
-                    return Some(false);
-                }
-            };
-            for part in granted.pieces() {
-                // SAFETY: the grant holds the registered memory, and `len` bytes, which all pieces have together, were
-                // reserved behind the word.
-                unsafe { copy::bytes(part.addr, to, part.len) };
-                to = to.wrapping_add(part.len);
-            }
+        let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
+        // SAFETY: `len` bytes were reserved behind the word.
+        if let Err(errno) = unsafe { regions.read_raw_as(who, remote, 0, body.rest(), len) } {
+            drop(slot); // nothing of it was published
+            self.done(common, op, Err(errno));
+            return Some(false);
         }
         crash_point!("read.served");
         slot.publish(kind::DATA);
@@ -359,16 +345,7 @@ fn write_here(
     skip: usize,
     words: Words,
 ) -> Result<(), Errno> {
-    let ((body, len), mut done) = (words.rest(), 0);
-    for (addr, key, run) in remote_runs(remote, skip, len) {
-        let regions = &common.shared.domain.regions;
-        let checked = regions.check_as(who, key, addr, run as u64, MrAccess::REMOTE_WRITE);
-        let granted = checked.map_err(|violation| violation.errno())?;
-        for piece in granted.pieces() {
-            // SAFETY: the grant holds the registered memory while it is written; `body` has `len` bytes.
-            unsafe { copy::bytes(body.wrapping_add(done), piece.addr, piece.len) };
-            done += piece.len;
-        }
-    }
-    Ok(())
+    let (body, len) = words.rest();
+    // SAFETY: whoever made the reader promised the body.
+    unsafe { common.shared.domain.regions.write_raw_as(who, remote, skip, body, len) }
 }
