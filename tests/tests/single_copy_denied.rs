@@ -48,3 +48,41 @@ fn what_may_not_be_copied_comes_through_the_ring() {
     // It was asked for once, not for each message.
     assert_eq!(pair.a.statistic("shm_single_denied"), 1, "{}", pair.a.report());
 }
+
+/// Each long write needs an answer of its owner before its bytes are sent: those of several are on their way together.
+#[test]
+fn long_writes_through_the_ring_do_not_wait_for_each_other() {
+    const WRITES: usize = 8;
+    const LEN: usize = 40_000; // all of them fit the ring
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let target = Memory::new(WRITES * LEN);
+    let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();
+    // The first access asks for the key.
+    let first = Memory::new(LEN);
+    pair.post(|| pair.a.out(pair.to_b, &first).context(1).write(&[remote_at(&region, 0, LEN)]));
+    pair.drive("the first write", || pair.a.next_of(1)).done();
+    for round in 0..3 {
+        let from: Vec<Memory> =
+            (0..WRITES).map(|write| Memory::patterned(LEN, (round * WRITES + write) as u8)).collect();
+        for (write, from) in from.iter().enumerate() {
+            let to = remote_at(&region, write * LEN, LEN);
+            wait::drive(&[], "room", || pair.a.out(pair.to_b, from).context(1).write(&[to]).ok());
+        }
+        let is_there = || {
+            let bytes = target.bytes();
+            from.iter().enumerate().all(|(write, from)| bytes[write * LEN..][..LEN] == from.bytes()[..])
+        };
+        let mut turns = 0;
+        while !is_there() {
+            turns += 1;
+            assert!(turns < WRITES / 2, "{turns} turns of both and the writes are not there");
+            pair.b.poll();
+            pair.a.poll();
+            pair.b.poll();
+        }
+        for _ in 0..WRITES {
+            pair.drive("a write", || pair.a.next_of(1)).done();
+        }
+    }
+}

@@ -409,3 +409,53 @@ fn reads_of_all_lengths_behind_each_other_come_in_their_order() {
     }
     assert!(pair.a.statistic("shm_single_accesses") > 20, "{}", pair.a.report());
 }
+
+/// A peer posts long writes and looks away: the owner takes several in one poll, in their order.
+#[test]
+fn an_owner_serves_several_long_writes_in_a_poll() {
+    if let Some(missing) = missing() {
+        return println!("NOT RUN: an_owner_serves_several_long_writes_in_a_poll: {missing}");
+    }
+    const WRITES: usize = 8;
+    const LEN: usize = 100_000; // all of them less than one poll copies
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let target = Memory::new(WRITES * LEN);
+    let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();
+    // The first access asks for the key.
+    let first = Memory::new(LEN);
+    pair.post(|| pair.a.out(pair.to_b, &first).context(1).write(&[remote_at(&region, 0, LEN)]));
+    pair.drive("the first write", || pair.a.next_of(1)).done();
+    for round in 0..3 {
+        let from: Vec<Memory> =
+            (0..WRITES).map(|write| Memory::patterned(LEN, (round * WRITES + write) as u8)).collect();
+        // Each overlaps the one before by half.
+        let at = |write: usize| write * LEN / 2;
+        for (write, from) in from.iter().enumerate() {
+            let to = remote_at(&region, at(write), LEN);
+            // Nobody polls meanwhile.
+            wait::drive(&[], "room", || pair.a.out(pair.to_b, from).context(1).write(&[to]).ok());
+        }
+        let is_there = || {
+            let seen = |write: usize| {
+                let kept = if write + 1 < WRITES { LEN / 2 } else { LEN };
+                target.bytes()[at(write)..][..kept] == from[write].bytes()[..kept]
+            };
+            (0..WRITES).all(seen)
+        };
+        let mut polls = 0;
+        while !is_there() {
+            let mut entry = [CqTaggedEntry::EMPTY];
+            assert!(pair.b.rx.read(&mut CqBuffer::new(&mut entry)).unwrap_err().is_again());
+            polls += 1;
+            assert!(
+                polls < WRITES / 2,
+                "round {round}: {polls} polls and the writes are not there\n{}",
+                pair.b.report()
+            );
+        }
+        for _ in 0..WRITES {
+            pair.drive("a write", || pair.a.next_of(1)).done();
+        }
+    }
+}

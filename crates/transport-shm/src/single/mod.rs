@@ -154,7 +154,7 @@ pub struct Single {
     /// Tickets given out, of receives and of payloads that are lent.
     tickets: u64,
     lends: u64,
-    /// Of messages and of accesses: these are served one at a time.
+    /// One for messages, one for accesses.
     choices: [Choice; 2],
     /// Measured payloads under way, all of them this way, and since when the next of them is under way.
     flying: usize,
