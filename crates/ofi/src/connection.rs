@@ -123,13 +123,22 @@ impl Listener {
     }
 
     fn open_as(hints: &Hints, node: Option<&str>, service: Option<&str>) -> Result<Self> {
+        Ok(Self::open_with_domain(hints, node, service)?.0)
+    }
+
+    /// Listens; the domain is one that connections can be accepted in.
+    pub(crate) fn open_with_domain(
+        hints: &Hints,
+        node: Option<&str>,
+        service: Option<&str>,
+    ) -> Result<(Self, Domain)> {
         let domain =
             Domain::<Safe>::open_as(&connected(hints), Caps::empty(), (node, service), GetinfoFlags::SOURCE)?;
         let fabric = domain.opened().fabric();
         let (pep, eq) = (fabric.open_passive(domain.info())?, open_eq(fabric)?);
         pep.bind_eq(&eq)?;
         pep.listen()?;
-        Ok(Self { pep, eq })
+        Ok((Self { pep, eq }, domain))
     }
 
     /// Its address, for peers to connect to.
@@ -157,19 +166,25 @@ impl Listener {
         Ok(event.and_then(|event| self.incoming(event)))
     }
 
+    /// Whether it is the listener that `request` came to.
+    pub(crate) fn is_mine(&self, request: &Incoming) -> bool {
+        Arc::ptr_eq(&self.pep, &request.pep)
+    }
+
     /// The request that an event tells of.
     pub(crate) fn incoming(&self, event: Event) -> Option<Incoming> {
         let Event { kind: EventKind::ConnReq, info: Some(info), conn_data, .. } = event else {
             return None;
         };
-        Some(Incoming { pep: Arc::clone(&self.pep), info: *info, data: conn_data })
+        Some(Incoming { pep: Arc::clone(&self.pep), info, data: conn_data })
     }
 }
 
 /// A connection that a peer asks for. Dropped, it is refused.
 pub struct Incoming {
     pep: Arc<dyn PassiveEndpoint>,
-    pub(crate) info: Info,
+    /// In a box: an info has a kilobyte.
+    pub(crate) info: Box<Info>,
     data: Vec<u8>,
 }
 
@@ -189,7 +204,7 @@ impl Incoming {
     /// # Errors
     /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; what opening an endpoint answers.
     pub fn accept(self, data: &[u8], limit: Duration) -> Result<Connection, Refused> {
-        let domain = Domain::of_info(self.info.clone())?;
+        let domain = Domain::of_info(Info::clone(&self.info))?;
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
     }
 

@@ -1,10 +1,12 @@
 //! Operations in flight: a table of slots, each of which owns what its operation uses. The context that goes to the
 //! transport is the slot's number and generation, so a context that comes back twice, late or forged finds nothing.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, FiAddr};
+use ofi_core::lock::Lock;
 use ofi_core::slots::{SlotId, Slots};
 
 use crate::any_buffer::AnyBuffer;
@@ -57,13 +59,18 @@ pub struct Operations {
     slots: Slots<Slot>,
     /// Released multi-receives stay until they are [removed](Operations::remove): completions of theirs may still be unread.
     keeps_released: bool,
+    /// By index, the owner of the operation that has the slot, or had it last: in tables of several endpoints.
+    owners: Vec<u32>,
 }
+
+/// Operations of a node that has its table to itself.
+pub const SOLE_OWNER: u32 = 0;
 
 impl Operations {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let node = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { node, slots: Slots::default(), keeps_released: false }
+        Self { node, slots: Slots::default(), keeps_released: false, owners: Vec::new() }
     }
 
     /// Of a context whose completions are read from several queues, in no order between them.
@@ -74,6 +81,32 @@ impl Operations {
     #[inline]
     pub fn insert(&mut self, slot: Slot) -> Op {
         Op { node: self.node, slot: self.slots.insert(slot) }
+    }
+
+    /// As [`Operations::insert`], for one of several endpoints that share the table.
+    #[inline]
+    pub fn insert_for(&mut self, owner: u32, slot: Slot) -> Op {
+        let op = self.insert(slot);
+        if owner != SOLE_OWNER {
+            if self.owners.len() <= op.index() {
+                self.owners.resize(op.index() + 1, SOLE_OWNER);
+            }
+            self.owners[op.index()] = owner;
+        }
+        op
+    }
+
+    /// The owner of an operation that was in flight when the lock was taken.
+    pub fn owner(&self, op: Op) -> u32 {
+        self.owners.get(op.index()).copied().unwrap_or(SOLE_OWNER)
+    }
+
+    /// Ends the operations of an owner whose endpoint is closed: nobody uses their memory any more.
+    fn remove_all_of(&mut self, owner: u32) -> Vec<Slot> {
+        let ids = self.slots.ids(|_| true).into_iter();
+        let mut ids: Vec<_> = ids.map(|slot| Op { node: self.node, slot }).collect();
+        ids.retain(|&op| self.owner(op) == owner);
+        ids.into_iter().filter_map(|op| self.remove(op)).collect()
     }
 
     /// Takes back an operation that was not posted.
@@ -173,6 +206,43 @@ impl Operations {
             Some(Slot::Claimed) | None => return stale(context),
         }
         Some(done)
+    }
+}
+
+/// A node's table: its own, or one that it shares with other nodes of one queue.
+pub struct Table {
+    operations: Arc<Lock<Operations>>,
+    /// What the node's operations are entered under.
+    pub owner: u32,
+}
+
+impl Table {
+    /// A table of the node's own.
+    pub fn new() -> Self {
+        Self { operations: Arc::new(Lock::new(Operations::new())), owner: SOLE_OWNER }
+    }
+
+    /// A part of a table that others have parts of. The caller closes the endpoint before it drops this.
+    pub fn shared(operations: &Arc<Lock<Operations>>, owner: u32) -> Self {
+        Self { operations: Arc::clone(operations), owner }
+    }
+}
+
+impl Deref for Table {
+    type Target = Lock<Operations>;
+
+    #[inline]
+    fn deref(&self) -> &Lock<Operations> {
+        &self.operations
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if self.owner != SOLE_OWNER {
+            let ended = self.operations.lock().remove_all_of(self.owner);
+            drop(ended); // after the lock
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::completion::Completion;
 use crate::domain::{Domain, Opened};
 use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Desk;
-use crate::operations::{Claim, Op, Operations};
+use crate::operations::{Claim, Op, Operations, SOLE_OWNER};
 use crate::request::{RecvMsg, Rejected};
 use crate::threading::{Level, Safe};
 
@@ -133,7 +133,12 @@ impl Shared {
     }
 
     fn desk(&self) -> Desk<'_> {
-        Desk { endpoint: &*self.endpoint, operations: &self.operations, opened: &self.opened }
+        Desk {
+            endpoint: &*self.endpoint,
+            operations: &self.operations,
+            opened: &self.opened,
+            owner: SOLE_OWNER,
+        }
     }
 }
 

@@ -27,10 +27,17 @@ examples! {
     kv_store
     many_peers
     message_pingpong
+    publish_subscribe
     rma_with_data
     scalable_endpoint
     shared_contexts
     tagged_matching
+}
+
+#[test]
+#[cfg(feature = "tokio")]
+fn tokio_server() {
+    runs("tokio_server");
 }
 
 #[test]
@@ -47,7 +54,7 @@ fn no_example_is_left_out() {
             index.contains(&format!("`{name}`")),
             "{name} is not in the table of docs/getting-started.md: add a row that says what it shows"
         );
-        let apart = ["two_hosts", "echo"].contains(&name.as_str());
+        let apart = ["two_hosts", "echo", "tokio_server"].contains(&name.as_str());
         assert!(apart || tested.contains(&format!("\n    {name}\n")), "{name} is run by no test");
     }
 }

@@ -7,6 +7,7 @@ mod safe {
     pub mod connections;
     pub mod contexts;
     pub mod ending;
+    pub mod hub;
     pub mod messages;
     pub mod multi;
     pub mod remote_memory;

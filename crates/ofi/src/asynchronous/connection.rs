@@ -99,7 +99,7 @@ impl fmt::Debug for NextRequest<'_> {
 impl Incoming {
     /// As [`Incoming::accept`], as a future. It accepts at once, and is ready when the connection is there.
     pub fn accept_async(self, data: &[u8]) -> Connecting {
-        let begun = Domain::of_info(self.info.clone())
+        let begun = Domain::of_info(Info::clone(&self.info))
             .and_then(|domain| begin(domain, Some(&self.info), |node| node.raw_endpoint().accept(data)));
         Connecting(Some(begun))
     }

@@ -16,7 +16,7 @@ use super::collective::Joins;
 use super::senders::Senders;
 use crate::asynchronous::AsyncNode;
 use crate::domain::{Domain, Opened};
-use crate::operations::Operations;
+use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
 
@@ -44,7 +44,15 @@ pub struct NodeBuilder<L: Level> {
     senders: Option<usize>,
     shared_receive: Option<Arc<Shared>>,
     shared_transmit: Option<Arc<dyn ofi_api::SharedTransmit>>,
+    seat: Option<Seat>,
     _level: PhantomData<fn() -> L>,
+}
+
+/// What a node of a hub has in common with the others: their queue, and the table of their operations.
+pub(crate) struct Seat {
+    pub cq: Arc<dyn CompletionQueue>,
+    pub operations: Arc<Lock<Operations>>,
+    pub owner: u32,
 }
 
 impl<L: Level> fmt::Debug for NodeBuilder<L> {
@@ -71,6 +79,7 @@ impl<L: Level> NodeBuilder<L> {
             senders: None,
             shared_receive: None,
             shared_transmit: None,
+            seat: None,
             _level: PhantomData,
         }
     }
@@ -176,6 +185,11 @@ impl<L: Level> NodeBuilder<L> {
         self.assemble(info, Some(eq))
     }
 
+    /// Opens it with a queue and a table that others use too. Only their owner reads the queue.
+    pub(crate) fn seat(self, seat: Seat) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
     /// The domain to open it in.
     fn domain(&self, hints: &Hints) -> Result<Domain<L>> {
         match &self.domain {
@@ -188,6 +202,9 @@ impl<L: Level> NodeBuilder<L> {
     }
 
     fn open_cq(&self, opened: &Opened) -> Result<Arc<dyn CompletionQueue>> {
+        if let Some(seat) = &self.seat {
+            return Ok(Arc::clone(&seat.cq));
+        }
         let attr =
             CqAttr { size: self.cq_size, format: CqFormat::Tagged, wait_obj: self.wait_obj, wait_set: None };
         opened.raw.open_cq(&attr)
@@ -265,7 +282,10 @@ impl<L: Level> NodeBuilder<L> {
             rx_ctx_bits: vector.rx_ctx_bits,
             joins: None,
             reading: Lock::new(()),
-            operations: Lock::new(Operations::new()),
+            operations: self
+                .seat
+                .as_ref()
+                .map_or_else(Table::new, |seat| Table::shared(&seat.operations, seat.owner)),
             domain,
             yields: self.wait_obj == WaitObj::Yield,
             signaled: AtomicBool::new(false),

@@ -26,13 +26,14 @@ use ofi_api::{
 use ofi_core::lock::Lock;
 
 pub use builder::NodeBuilder;
+pub(crate) use builder::Seat;
 pub use collective::Group;
 pub(crate) use post::Desk;
 use senders::Senders;
 
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
-use crate::operations::{Op, Operations};
+use crate::operations::{Op, Table};
 use crate::shared::Membership;
 use crate::threading::{Completion, Level, Safe};
 
@@ -125,7 +126,7 @@ pub struct Node<L: Level = Safe> {
     /// Held while the queue is read and what was read is looked up, so that completions of one operation are looked
     /// up in their order.
     reading: Lock<()>,
-    operations: Lock<Operations>,
+    operations: Table,
     /// The wait object is `FI_WAIT_YIELD`: waiting is polling, and `signaled` ends it.
     yields: bool,
     signaled: AtomicBool,

@@ -48,13 +48,20 @@ pub(crate) struct Desk<'a> {
     pub endpoint: &'a dyn Endpoint,
     pub operations: &'a Lock<Operations>,
     pub opened: &'a Opened,
+    /// See [`Operations::insert_for`].
+    pub owner: u32,
 }
 
 impl<L: Level> Node<L> {
     /// For everything but receives.
     #[inline]
     pub(super) fn desk(&self) -> Desk<'_> {
-        Desk { endpoint: &*self.endpoint, operations: &self.operations, opened: self.domain.opened() }
+        Desk {
+            endpoint: &*self.endpoint,
+            operations: &self.operations,
+            opened: self.domain.opened(),
+            owner: self.operations.owner,
+        }
     }
 
     /// For receives.
@@ -83,7 +90,7 @@ impl Desk<'_> {
             Err(error) => return Err(rejected(error, buffer)),
         };
         let memory = Memory::of(&buffer, &part);
-        let op = self.operations.lock().insert(Slot::Transfer { buffer, part });
+        let op = self.operations.lock().insert_for(self.owner, Slot::Transfer { buffer, part });
         // SAFETY: the slot owns the buffer, and the caller promises the rest.
         let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, op.context())) };
         let Err(error) = posted else { return Ok(op) };
@@ -149,7 +156,7 @@ impl Desk<'_> {
             Err(error) => return Err(Rejected { error, buffer }),
         };
         let memory = Memory::of(buffer.buffer(), &part);
-        let op = self.operations.lock().insert(Slot::Multi(buffer));
+        let op = self.operations.lock().insert_for(self.owner, Slot::Multi(buffer));
         // SAFETY: the slot owns the buffer, of which there are no ranges; the caller promises the rest.
         let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, op.context())) };
         let Err(error) = posted else { return Ok(op) };
@@ -166,7 +173,7 @@ impl Desk<'_> {
         claim: bool,
         post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
     ) -> Result<Op> {
-        let op = self.operations.lock().insert(Slot::Search { claim });
+        let op = self.operations.lock().insert_for(self.owner, Slot::Search { claim });
         let posted = post(self.endpoint, op.context());
         if posted.is_err() {
             self.operations.lock().remove(op);
