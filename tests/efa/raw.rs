@@ -62,6 +62,8 @@ impl Raw {
     fn send_bytes(&mut self, bytes: &[u8]) {
         let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
         let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
+        // What was sent before gives its place back.
+        self.qp.poll(&mut self.came).unwrap();
         // SAFETY: the bytes stay.
         unsafe { self.qp.send(0, self.to, from, None) }.unwrap();
     }

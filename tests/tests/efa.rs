@@ -12,6 +12,8 @@ mod direct;
 mod native;
 #[path = "../efa/raw.rs"]
 mod raw;
+#[path = "../efa/troubles.rs"]
+mod troubles;
 
 /// Reliable datagram endpoints.
 struct EfaPair;

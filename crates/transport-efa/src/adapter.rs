@@ -1,6 +1,7 @@
 //! What an endpoint has of its device: a queue pair, and the memory of packets on their way out and in.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use ibv::transfer::Step;
 use ofi_api::{Errno, Result};
@@ -106,6 +107,8 @@ pub struct Adapter {
     pub mtu: usize,
     ready: VecDeque<Completion>,
     free: Vec<u32>,
+    /// Slots for packets on their way out.
+    slots: usize,
     sending: Slab,
     receiving: Slab,
 }
@@ -129,6 +132,7 @@ impl Adapter {
             mtu: limits.mtu,
             ready: VecDeque::new(),
             free: (0..sends as u32).collect(),
+            slots: sends,
             sending,
             receiving,
         };
@@ -276,6 +280,16 @@ impl Adapter {
             }
             Completion::Returned { .. } => Ended::Nothing,
         })
+    }
+
+    /// The time, as the device has it.
+    pub fn now(&self) -> Instant {
+        self.qp.now()
+    }
+
+    /// Packets on their way out that have a slot.
+    pub fn taken(&self) -> usize {
+        self.slots - self.free.len()
     }
 
     /// Asks for a wake-up.

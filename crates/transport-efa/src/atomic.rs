@@ -8,8 +8,10 @@ use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::lane::{Common, Lane, Op, Work};
+use crate::common::Common;
+use crate::lane::Lane;
 use crate::message::{Broken, Flow};
+use crate::op::{Op, Work};
 use crate::rma::{accessor, iovs, pieces};
 use crate::wire::{Answer, Atomic, Control, kind};
 

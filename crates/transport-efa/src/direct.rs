@@ -9,7 +9,9 @@ use ofi_core::transport::{Arrived, Delivery, Host, OutMessage, OutRma, Peer, Pos
 
 use crate::Efa;
 use crate::adapter::{Mark, Packet};
-use crate::lane::{Common, Lane, Op};
+use crate::common::Common;
+use crate::lane::Lane;
+use crate::op::Op;
 
 /// What the fabric has none of.
 pub fn refused(what: &str) -> Error {

@@ -32,6 +32,16 @@ impl<T> Ids<T> {
         Some(*generation << INDEX | index)
     }
 
+    /// How many values are stored.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// All values.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|(_, value)| value.as_ref())
+    }
+
     fn slot(&mut self, id: u32) -> Option<&mut Option<T>> {
         let (generation, slot) = self.slots.get_mut((id & MASK) as usize)?;
         (*generation == id >> INDEX).then_some(slot)

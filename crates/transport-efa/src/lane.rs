@@ -1,193 +1,21 @@
 //! One endpoint's way to one peer: what waits to go out, and what is known of the peer.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Piece, Result};
-use ofi_core::domain::DomainPart;
-use ofi_core::slots::{SlotId, Slots};
+use ofi_api::{Errno, Error, OpFlags, Result};
+use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::Efa;
-use crate::adapter::{Adapter, Mark, Packet};
-use crate::ids::Ids;
-use crate::native::{Native, Rdma, Transfer};
-use crate::payload::Payload;
-use crate::srd::{Region, Status, To};
-use crate::transfer::{Answering, Incoming};
+use crate::adapter::{Mark, Packet};
+use crate::common::{Common, Entry};
+use crate::op::Op;
+use crate::srd::{Status, To};
+use crate::transfer::Incoming;
 use crate::window::Window;
-use crate::wire::{Control, Features, Handshake, Header, Message, Origin, RawAddress};
-
-/// What an endpoint's lanes share.
-pub struct Common {
-    pub domain: Arc<DomainPart<Efa>>,
-    pub caps: Caps,
-    /// There are no headers: one operation is one request of the device.
-    pub direct: bool,
-    pub adapter: Adapter,
-    /// What the device does with peers' memory.
-    pub rdma: Rdma,
-    /// What it moves now: after the adapter, whose end stops it.
-    pub transfers: Slots<Transfer>,
-    /// What peers name by numbers of 32 bits.
-    pub ids: Ids<Entry>,
-    /// Lanes with something to do.
-    pub dirty: Vec<Peer>,
-    /// Lanes whose next message has no room here.
-    pub stalled: Vec<Peer>,
-    /// Lanes that wait until their peer has receives again.
-    pub resting: Vec<Peer>,
-    pub counts: Counts,
-}
-
-impl Common {
-    /// Has a lane looked at in the next poll.
-    pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
-        if !std::mem::replace(is_dirty, true) {
-            self.dirty.push(peer);
-        }
-    }
-
-    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find it by their keys;
-    /// an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
-    pub fn features(&self) -> Features {
-        let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-        let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
-        let keys = found && self.serves(Caps::RMA, all);
-        let is_read = self.rdma.read && (keys || !self.caps.intersects(Caps::RMA));
-        let bits = [
-            (Features::DELIVERY_COMPLETE, true),
-            (Features::CONNID, true),
-            (Features::PEER_ERROR, true),
-            (Features::OWN, true),
-            (Features::OWN_KEYS, keys),
-            (Features::RDMA_READ, is_read),
-            (Features::RUNT, is_read),
-            (Features::READ_NACK, is_read),
-            (Features::RDMA_WRITE, keys && self.rdma.write),
-            (Features::UNSOLICITED_WRITE_RECV, self.rdma.unsolicited),
-        ];
-        let bits: Vec<usize> = bits.iter().filter(|(_, on)| *on).map(|(bit, _)| *bit).collect();
-        Features::of(&bits)
-    }
-
-    /// Whether the endpoint was opened for being accessed so.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
-    }
-}
-
-/// What a number names.
-pub enum Entry {
-    /// An operation of this end.
-    Op(Peer, SlotId),
-    /// Data of the peer on its way here.
-    Incoming(Incoming),
-    /// A read of the peer, being served.
-    Answering(Answering),
-}
-
-impl Entry {
-    /// Whose it is.
-    pub fn peer(&self) -> Peer {
-        match self {
-            Self::Op(peer, _) => *peer,
-            Self::Incoming(incoming) => incoming.peer,
-            Self::Answering(answering) => answering.peer,
-        }
-    }
-}
-
-/// What has happened.
-#[derive(Default)]
-pub struct Counts {
-    pub eager: u64,
-    pub medium: u64,
-    pub long: u64,
-    pub sent: u64,
-    pub received: u64,
-    pub not_ready: u64,
-    pub early: u64,
-    pub stalls: u64,
-    pub malformed: u64,
-    pub version: u64,
-    pub strangers: u64,
-    pub stale: u64,
-    pub refused: u64,
-    pub native_reads: u64,
-    pub native_writes: u64,
-    pub native_refused: u64,
-    pub lent: u64,
-    pub fetched: u64,
-    pub nacks: u64,
-}
-
-/// What this transport keeps of an operation that has not ended.
-pub struct Op {
-    pub work: Work,
-    /// Packets of it that have not arrived yet.
-    pub unacked: u32,
-    /// Packets of it are still to be made.
-    pub making: bool,
-    /// The peer is to say something.
-    pub awaits: bool,
-    /// Its number for the peer; 0: none.
-    pub id: u32,
-}
-
-/// What an operation is about.
-pub enum Work {
-    /// Its bytes are in packets.
-    Packed,
-    /// Its bytes are to be sent.
-    Out {
-        payload: Payload,
-        /// Bytes in all.
-        len: usize,
-        /// Bytes in packets, or in streams.
-        done: usize,
-    },
-    /// Bytes are to come.
-    In {
-        /// Where they go.
-        pieces: Box<[Piece]>,
-        len: usize,
-        got: usize,
-        /// Bytes that the peer may send.
-        cleared: usize,
-        /// Its number at the peer, once that is known.
-        peer_id: Option<u32>,
-    },
-    /// The peer reads its bytes.
-    Lent(Box<Lent>),
-    /// The device reads or writes the peer's memory.
-    Native(Native),
-}
-
-/// A message that its receiver reads.
-pub struct Lent {
-    pub payload: Payload,
-    pub len: usize,
-    /// What it was announced by.
-    pub message: Message<'static>,
-    /// What lets the peer read it.
-    pub regions: Vec<Box<dyn Region>>,
-}
-
-impl Op {
-    /// Of one packet.
-    pub fn packed(awaits: bool) -> Self {
-        Self { work: Work::Packed, unacked: 1, making: false, awaits, id: 0 }
-    }
-}
+use crate::wire::{self, Control, Features, Handshake, Header, Message, Origin, RawAddress};
 
 /// A packet that waits for a slot.
 struct Frame {
@@ -210,6 +38,9 @@ const QUEUE_LIMIT: usize = 1 << 20;
 /// How long a lane rests at first, and at most, after its peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
+/// How often a peer that was given up is told so at one time.
+const DISMISSALS: u8 = 8;
+
 /// See the module.
 pub struct Lane {
     pub address: RawAddress,
@@ -220,6 +51,8 @@ pub struct Lane {
     greeted: bool,
     /// The peer was asked what it can do.
     asked: bool,
+    /// How often a peer that was given up is still told so, each time that it has no receive for the word.
+    dismissals: u8,
     /// The next message's place.
     pub next_msg: u32,
     queue: VecDeque<Frame>,
@@ -260,6 +93,8 @@ pub struct Lane {
     /// When the peer was asked whether it lives.
     pub probed: Option<Instant>,
     pub is_dirty: bool,
+    /// Something has arrived there.
+    pub is_met: bool,
     /// Among [`Common::stalled`].
     pub is_stalled: bool,
     /// The peer is lost; what waits for it is to end.
@@ -276,6 +111,7 @@ impl Lane {
             to: To { handle, qpn: address.qpn, qkey: address.connid },
             features: None,
             greeted: false,
+            dismissals: 0,
             next_msg: 0,
             queue: VecDeque::new(),
             streams: VecDeque::new(),
@@ -299,6 +135,7 @@ impl Lane {
             pausing: 0,
             probed: None,
             is_dirty: false,
+            is_met: false,
             is_stalled: false,
             ending: None,
             dead: None,
@@ -374,9 +211,7 @@ impl Lane {
         if common.direct || std::mem::replace(&mut self.greeted, true) {
             return;
         }
-        let features = common.features();
-        let header = Handshake { features, ..Handshake::default() }.encode(common.adapter.address.connid);
-        self.packet(common, peer, &header, 0, Mark::Nothing, |_| {});
+        self.packet(common, peer, &greeting(common), 0, Mark::Nothing, |_| {});
     }
 
     /// Whether packets can go out.
@@ -443,7 +278,7 @@ impl Lane {
 
     /// Sends again what the peer had no receives for, when it has rested.
     fn rise(&mut self, common: &mut Common) {
-        if self.rest.is_some_and(|until| Instant::now() >= until) {
+        if self.rest.is_some_and(|until| common.adapter.now() >= until) {
             self.rest = None;
             while let Some(packet) = self.again.pop_front() {
                 self.post(common, packet);
@@ -465,11 +300,18 @@ impl Lane {
                 self.again.push_back(packet);
                 self.rest(common, peer);
             }
+            Status::NotReady => common.adapter.give_slot(packet.slot),
             _ => {
                 common.adapter.give_slot(packet.slot);
                 tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
                 self.lost();
             }
+        }
+        if self.dead.is_some() {
+            if status != Status::NotReady && self.dismissals < DISMISSALS {
+                self.dismissals = 0; // it was told, or is not there
+            }
+            self.say_bye(common, peer);
         }
         if self.ending.is_some() || !self.queue.is_empty() || !self.streams.is_empty() {
             common.hold(&mut self.is_dirty, peer);
@@ -480,7 +322,7 @@ impl Lane {
     pub fn rest(&mut self, common: &mut Common, peer: Peer) {
         common.counts.not_ready += 1;
         if self.rest.is_none() {
-            self.rest = Some(Instant::now() + self.pause);
+            self.rest = Some(common.adapter.now() + self.pause);
             self.pause = (self.pause * 2).min(REST.1);
             common.resting.push(peer);
         }
@@ -591,12 +433,55 @@ impl Lane {
         }
     }
 
+    /// Tells a peer that was given up, and does not know it, that this is so: what it waits for does not come.
+    pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
+        match packet {
+            wire::Packet::Bye => return,
+            wire::Packet::Handshake(shake) => _ = self.features.get_or_insert(shake.features),
+            _ => {}
+        }
+        if self.dead.is_none() {
+            return;
+        }
+        match self.is_own() {
+            Some(true) => {
+                self.dismissals = DISMISSALS;
+                self.say_bye(common, peer);
+            }
+            None if !self.greeted => self.introduce(common, peer),
+            _ => {}
+        }
+    }
+
+    /// Tells a peer that was given up that this is so, once what was sent before has ended.
+    fn say_bye(&mut self, common: &mut Common, peer: Peer) {
+        if self.dismissals > 0 && self.inflight == 0 {
+            self.dismissals -= 1;
+            let bye = Header::of_bye(common.adapter.address.connid);
+            self.last_word(common, peer, &bye);
+        }
+    }
+
+    /// Greets a peer that was given up before either knew whose the other is: its answer says whether it can be told so.
+    fn introduce(&mut self, common: &mut Common, peer: Peer) {
+        self.greeted = true;
+        let greeting = greeting(common);
+        self.last_word(common, peer, &greeting);
+    }
+
+    /// Posts a packet past all that waits, if there is a slot: nothing follows on its end.
+    fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) {
+        let Some(slot) = common.adapter.take_slot() else { return };
+        put(common.adapter.outgoing(slot), header.bytes());
+        self.post(common, Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing });
+    }
+
     /// Takes the end of a packet when nobody wants to know of it any more.
     pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
         self.inflight = self.inflight.saturating_sub(1);
         if status == Status::NotReady {
             self.again.push_back(packet);
-            self.rest = Some(Instant::now() + REST.0);
+            self.rest = Some(common.adapter.now() + REST.0);
             return;
         }
         common.adapter.give_slot(packet.slot);
@@ -612,9 +497,11 @@ impl Lane {
     pub fn lose<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let inflight = self.inflight;
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
-        (self.dead, self.features, self.greeted) = (Some(errno), old.features, true);
+        (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
+        self.dismissals = old.dismissals;
         // Their slots come back with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
+        self.is_met = old.is_met;
         for packet in old.again {
             common.adapter.give_slot(packet.slot);
         }
@@ -626,7 +513,15 @@ impl Lane {
             }
         }
         host.fail_peer(peer, errno);
+        if old.dead.is_none() && old.greeted && self.features.is_none() {
+            self.introduce(common, peer);
+        }
     }
+}
+
+/// What this end can do, as a peer is told.
+fn greeting(common: &Common) -> Header {
+    Handshake { features: common.features(), ..Handshake::default() }.encode(common.adapter.address.connid)
 }
 
 /// Copies to a slot, which has room for a packet.

@@ -1,23 +1,23 @@
 //! All lanes of an endpoint over its device.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Errno, Info, Result};
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::{SlotId, Slots};
+use ofi_core::slots::Slots;
 use ofi_core::sys::{Timer, WaitSet};
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::adapter::{Adapter, Ended};
+use crate::common::{Common, Counts, Entry};
 use crate::direct::Held;
 use crate::ids::Ids;
-use crate::lane::{Common, Counts, Lane};
-use crate::message::{Broken, Flow, Token};
+use crate::lane::Lane;
+use crate::message::{Broken, Flow};
 use crate::native::{End, Rdma};
-use crate::srd::From;
+use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
 
@@ -33,45 +33,26 @@ const SETTLE: Duration = Duration::from_secs(5);
 
 /// The lanes of one endpoint.
 pub struct EfaLanes {
-    lanes: Vec<Lane>,
+    pub lanes: Vec<Lane>,
     peers: FxHashMap<RawAddress, Peer>,
     /// Who has a queue pair now: by the number of its device, and its own.
     queues: FxHashMap<(u16, u16), Peer>,
     /// Who had one before somebody else.
     former: FxHashSet<RawAddress>,
     polls: u32,
+    /// When it was last looked who owes something.
+    looked: Option<Instant>,
     timer: Timer,
-    waits: WaitSet,
+    pub waits: WaitSet,
     /// Messages without headers that have no room.
     held: Held,
     /// Insertions into the address vector whose addresses are known here.
     met: u32,
-    common: Common,
-}
-
-/// An endpoint's lanes before and after it is enabled.
-pub enum State {
-    Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info> },
-    Open(Box<EfaLanes>),
-}
-
-impl State {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
-    }
-
-    #[inline]
-    fn open(&mut self) -> Result<&mut EfaLanes> {
-        match self {
-            Self::Open(lanes) => Ok(lanes),
-            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-        }
-    }
+    pub common: Common,
 }
 
 impl EfaLanes {
-    fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Result<Self> {
+    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Result<Self> {
         let adapter = Adapter::new(&*domain.transport.device)?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
@@ -95,6 +76,7 @@ impl EfaLanes {
             queues: FxHashMap::default(),
             former: FxHashSet::default(),
             polls: 0,
+            looked: None,
             timer,
             waits,
             held: Held::default(),
@@ -103,8 +85,8 @@ impl EfaLanes {
         })
     }
 
-    /// The peer with this address, introduced to the core at first sight. It has its queue pair from now on, whoever had it before.
-    fn peer_at<H: Host<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<Peer> {
+    /// The peer with this address, introduced to the core at first sight. It has its queue pair if that is nobody's.
+    pub fn peer_at<H: Host<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<Peer> {
         if let Some(&peer) = self.peers.get(&address) {
             return Ok(peer);
         }
@@ -112,54 +94,71 @@ impl EfaLanes {
         let peer = self.lanes.len() as Peer;
         self.lanes.push(Lane::new(address, handle));
         self.peers.insert(address, peer);
-        let old = self.queues.insert((handle, address.qpn), peer);
-        // Messages without headers say nothing of who had a queue pair when.
-        if let Some(old) = old.filter(|_| !self.common.direct) {
-            let lane = &mut self.lanes[old as usize];
-            self.former.insert(lane.address);
-            lane.ending.get_or_insert(Errno::ECONNRESET);
-            self.common.hold(&mut lane.is_dirty, old);
+        let lives = |lane: &Lane| lane.dead.is_none() && lane.ending.is_none();
+        let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
+        // An address may be old, and so may a packet: which of two has a queue pair turns out when something has arrived there. Messages
+        // without headers say nothing of who had it when.
+        if self.common.direct || !old.is_some_and(lives) {
+            self.take_over(peer);
         }
         host.introduce(peer, &address::named(&address));
         Ok(peer)
     }
 
+    /// A peer has its queue pair from now on, whoever had it before.
+    fn take_over(&mut self, peer: Peer) {
+        let lane = &self.lanes[peer as usize];
+        let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
+        if old != peer && !self.common.direct {
+            let lane = &mut self.lanes[old as usize];
+            self.former.insert(lane.address);
+            lane.ending.get_or_insert(Errno::ECONNRESET);
+            self.common.hold(&mut lane.is_dirty, old);
+        }
+    }
+
+    /// Something has arrived at a peer: its queue pair is its own, unless somebody else has had it since.
+    fn met(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        if !std::mem::replace(&mut lane.is_met, true)
+            && !self.common.direct
+            && !self.former.contains(&lane.address)
+        {
+            self.take_over(peer);
+        }
+    }
+
     /// Whose a packet is; `None` if it is nobody's, or of somebody who is gone.
     fn whose<H: Host<Efa>>(&mut self, host: &mut H, from: From, origin: Origin) -> Option<Peer> {
         let known = from.handle.and_then(|handle| self.queues.get(&(handle, from.qpn)).copied());
-        let told = match (origin, from.gid) {
-            (Origin::Address(address), _) => Some(address),
-            (Origin::Connid(connid), Some(gid)) => Some(RawAddress { gid, qpn: from.qpn, connid }),
-            _ => None,
+        let neighbour = known.map(|peer| self.lanes[peer as usize].address);
+        let told = match origin {
+            Origin::Unsaid => None,
+            Origin::Address(address) => Some(address),
+            Origin::Connid(connid) => {
+                let gid = from.gid.or(neighbour.map(|address| address.gid));
+                gid.map(|gid| RawAddress { gid, qpn: from.qpn, connid })
+            }
         };
-        match (known, origin, told) {
-            (Some(peer), Origin::Unsaid, _) => return Some(peer),
-            (Some(peer), Origin::Connid(connid), _) => {
-                if self.lanes[peer as usize].address.connid == connid {
-                    return Some(peer);
-                }
-                self.common.counts.stale += 1;
-                return None;
-            }
-            (Some(peer), Origin::Address(address), _) if self.lanes[peer as usize].address == address => {
-                return Some(peer);
-            }
-            // The device has another word than the packet.
-            (_, _, Some(address))
-                if address.qpn != from.qpn || from.gid.is_some_and(|gid| gid != address.gid) =>
-            {
-                self.common.counts.malformed += 1;
-                return None;
-            }
-            (_, _, Some(address)) if self.former.contains(&address) => {
-                self.common.counts.stale += 1;
-                return None;
-            }
-            (_, _, Some(address)) => return self.peer_at(host, address).ok(),
-            (_, _, None) => {}
+        let counts = &mut self.common.counts;
+        let Some(told) = told else {
+            counts.strangers += u64::from(known.is_none());
+            return known;
+        };
+        if neighbour == Some(told) {
+            return known;
         }
-        self.common.counts.strangers += 1;
-        None
+        // The device has another word than the packet.
+        if told.qpn != from.qpn || from.gid.is_some_and(|gid| gid != told.gid) {
+            counts.malformed += 1;
+            return None;
+        }
+        let is_said = matches!(origin, Origin::Address(_));
+        if self.former.contains(&told) || (known.is_some() && !is_said && !self.peers.contains_key(&told)) {
+            counts.stale += 1;
+            return None;
+        }
+        self.peer_at(host, told).ok()
     }
 
     /// Makes the acquaintance of whom the application has named since: messages do not say all of their sender's address, and a device lets
@@ -210,7 +209,7 @@ impl EfaLanes {
         self.held.give_back(&mut self.common, slot);
     }
 
-    fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
+    pub fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
         if self.common.direct {
             self.meet(host);
             self.held.offer(host, &mut self.common);
@@ -256,6 +255,9 @@ impl EfaLanes {
         match ended {
             Ended::Nothing => {}
             Ended::Sent { packet, status } => {
+                if status == Status::Done {
+                    self.met(packet.peer);
+                }
                 let lane = &mut self.lanes[packet.peer as usize];
                 lane.sent(&mut self.common, host, packet, status);
             }
@@ -304,6 +306,7 @@ impl EfaLanes {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         if lane.dead.is_some() || lane.ending.is_some() {
             common.counts.stale += 1;
+            lane.dismiss(common, peer, packet);
             return;
         }
         lane.probed = None;
@@ -392,14 +395,17 @@ impl EfaLanes {
 
     /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for them.
     fn probe(&mut self) {
-        let now = Instant::now();
+        let now = self.common.adapter.now();
+        if self.looked.is_some_and(|at| now < at + PROBE / 8) {
+            return;
+        }
+        self.looked = Some(now);
+        // Data that is to come, or be cleared, has a number here.
+        let owing: FxHashSet<Peer> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
-            if lane.dead.is_some()
-                || lane.outstanding == 0
-                || lane.inflight > 0
-                || lane.is_own() != Some(true)
-            {
+            let owes = lane.outstanding > 0 || owing.contains(&peer);
+            if lane.dead.is_some() || !owes || lane.inflight > 0 || lane.is_own() != Some(true) {
                 continue;
             }
             match lane.probed {
@@ -415,7 +421,7 @@ impl EfaLanes {
     }
 
     /// Waits until the device is done with memory of receives and reads that have ended.
-    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
+    pub fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
         let common = &mut self.common;
         let mut gone = common.transfers.ids(|_| true);
         gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
@@ -425,7 +431,7 @@ impl EfaLanes {
             Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
             None => false,
         });
-        let end = Instant::now() + SETTLE;
+        let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
             for &id in &gone {
@@ -442,7 +448,7 @@ impl EfaLanes {
                 self.lanes[request.peer as usize].accessed(common, host, request, status);
             }
             // The device reports every request in the end: after a peer's silence, or as its queue pair stops.
-            if Instant::now() >= end && !std::mem::replace(&mut stopped, true) {
+            if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
                 tracing::error!(target: "ofi::efa::ep_ctrl", "a device does not give memory back: its queue pair is stopped");
                 common.adapter.stop();
             }
@@ -450,7 +456,7 @@ impl EfaLanes {
         }
     }
 
-    fn arm(&mut self) -> Arm {
+    pub fn arm(&mut self) -> Arm {
         let common = &mut self.common;
         if !common.dirty.is_empty()
             || !common.stalled.is_empty()
@@ -463,9 +469,10 @@ impl EfaLanes {
         if common.adapter.arm().is_err() || common.adapter.refill() > 0 {
             return Arm::Ready;
         }
-        let now = Instant::now();
+        let now = common.adapter.now();
         let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
-        let owed = self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none());
+        let owed = self.common.ids.len() > 0
+            || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none());
         let probe = owed.then(|| now + PROBE);
         if owed {
             self.polls = LOOK - 1; // the next poll looks
@@ -477,14 +484,14 @@ impl EfaLanes {
 
     /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here.
     fn close(&mut self) {
-        let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        let end = self.common.adapter.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let mut told = false;
         loop {
             for (peer, lane) in self.lanes.iter_mut().enumerate() {
                 lane.flush_frames(&mut self.common, peer as Peer);
             }
             let awaited = self.lanes.iter().any(Lane::is_awaited);
-            if (!awaited && told) || Instant::now() >= end {
+            if (!awaited && told) || self.common.adapter.now() >= end {
                 return;
             }
             if !awaited {
@@ -515,122 +522,5 @@ fn broken(lane: &mut Lane, common: &mut Common, peer: Peer) {
 impl Drop for EfaLanes {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Lanes<Efa> for State {
-    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
-        };
-        if let Some(name) = name {
-            return Err(Error::wanted(
-                Errno::EADDRNOTAVAIL,
-                "the name of an endpoint of provider efa",
-                "none: the device chooses it",
-                name.to_string(),
-                "leave the name away, and tell others what fi_getname answers",
-            ));
-        }
-        let lanes = EfaLanes::new(domain, info)?;
-        let address = address::named(&lanes.common.adapter.address);
-        *self = Self::Open(Box::new(lanes));
-        Ok(address)
-    }
-
-    fn peer<H: Host<Efa>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
-        self.open()?.peer_at(host, address::raw(address)?)
-    }
-
-    fn send<H: Host<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
-    }
-
-    fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
-    }
-
-    fn atomic<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
-    }
-
-    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
-    }
-
-    fn pull<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
-    }
-
-    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.settle_receives(host);
-        }
-    }
-
-    fn discard(&mut self, peer: Peer, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
-    }
-
-    fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
-        }
-    }
-
-    fn arm(&mut self) -> Arm {
-        match self {
-            Self::Open(lanes) => lanes.arm(),
-            Self::Closed { .. } => Arm::Armed,
-        }
-    }
-
-    fn wait_fd(&self) -> Option<RawFd> {
-        match self {
-            Self::Open(lanes) => Some(lanes.waits.fd()),
-            Self::Closed { .. } => None,
-        }
-    }
-
-    fn statistics(&self, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
-        let counts = &lanes.common.counts;
-        let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("efa_eager", counts.eager, "messages sent in one packet");
-        add("efa_medium", counts.medium, "messages sent in a few packets at once");
-        add("efa_long", counts.long, "messages sent as their receiver cleared them");
-        add("efa_lent", counts.lent, "messages that their receivers were to read");
-        add("efa_fetched", counts.fetched, "payloads that were read from their senders");
-        add("efa_nacks", counts.nacks, "payloads that could not be read, and were to be sent");
-        add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
-        add("efa_native_writes", counts.native_writes, "requests that wrote a peer's memory");
-        add(
-            "efa_native_refused",
-            counts.native_refused,
-            "accesses that the peer's device refused, and which its owner was asked for",
-        );
-        add("efa_sent", counts.sent, "packets posted");
-        add("efa_received", counts.received, "packets received");
-        add(
-            "efa_not_ready",
-            counts.not_ready,
-            "packets whose receiver had no receive posted, and which were sent again",
-        );
-        add("efa_early", counts.early, "packets that came before their turn");
-        add("efa_stalls", counts.stalls, "messages and reports that had to wait for room here");
-        add("efa_refused", counts.refused, "accesses of peers that were refused");
-        add("efa_strangers", counts.strangers, "packets of nobody that is known");
-        add("efa_stale", counts.stale, "packets of endpoints that are gone, or about what has ended");
-        add("efa_version", counts.version, "packets of another protocol version");
-        add("efa_malformed", counts.malformed, "packets that break the protocol");
     }
 }

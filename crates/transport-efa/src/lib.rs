@@ -1,6 +1,6 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
 //!
-//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The endpoint (`lanes.rs`,
+//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The endpoint (`endpoint.rs`, `lanes.rs`,
 //! `lane.rs`) follows it: messages in one packet, in a few, or as their receiver clears them (`message.rs`, `transfer.rs`), in order by message id
 //! (`window.rs`); remote accesses and atomic operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a
 //! device has to do.
@@ -11,13 +11,16 @@
 mod adapter;
 mod address;
 mod atomic;
+mod common;
 mod direct;
 mod domain;
+mod endpoint;
 mod ids;
 mod lane;
 mod lanes;
 mod message;
 mod native;
+mod op;
 mod payload;
 mod provider;
 mod read;
@@ -47,8 +50,8 @@ const NOTE: usize = 4096;
 impl Transport for Efa {
     type Domain = domain::Domain;
     type Region = region::Region;
-    type Lanes = lanes::State;
-    type Op = lane::Op;
+    type Lanes = endpoint::State;
+    type Op = op::Op;
     type Token = message::Token;
 
     const MATCHES: bool = true;
@@ -58,7 +61,7 @@ impl Transport for Efa {
     }
 
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(lanes::State::new(domain, info))
+        Ok(endpoint::State::new(domain, info))
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {

@@ -6,7 +6,9 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, OutNote, Peer, Posted, RxName};
 
 use crate::adapter::Mark;
-use crate::lane::{Common, Lane, Lent, Op, Stream, Work};
+use crate::common::Common;
+use crate::lane::{Lane, Stream};
+use crate::op::{Lent, Op, Work};
 use crate::payload::Payload;
 use crate::settings;
 use crate::transfer::{Incoming, Target};

@@ -21,7 +21,9 @@ use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Request;
-use crate::lane::{Common, Lane, Op, Work};
+use crate::common::Common;
+use crate::lane::Lane;
+use crate::op::{Op, Work};
 use crate::payload::Payload;
 use crate::region::Local;
 use crate::rma::iovs;

@@ -9,9 +9,11 @@ use ofi_core::transport::{Host, OutMessage, Peer};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::lane::{Common, Entry, Lane, Lent, Work};
+use crate::common::{Common, Entry};
+use crate::lane::Lane;
 use crate::message::Broken;
 use crate::native::{End, Transfer, sources};
+use crate::op::{Lent, Work};
 use crate::rma::accessor;
 use crate::settings;
 use crate::srd::{Access, Region, Status};

@@ -8,8 +8,10 @@ use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::lane::{Common, Entry, Lane, Op, Stream, Work};
+use crate::common::{Common, Entry};
+use crate::lane::{Lane, Stream};
 use crate::message::{Broken, Flow};
+use crate::op::{Op, Work};
 use crate::payload::Payload;
 use crate::settings;
 use crate::transfer::{Answering, Incoming, Target, grant};

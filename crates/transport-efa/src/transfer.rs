@@ -7,8 +7,10 @@ use ofi_core::transport::{Host, Peer, RemoteData};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::lane::{Common, Entry, Lane, Stream, Work};
+use crate::common::{Common, Entry};
+use crate::lane::{Lane, Stream};
 use crate::message::Broken;
+use crate::op::Work;
 use crate::rma;
 use crate::settings;
 use crate::wire::{Abandoned, Control, Features, Form, Iovs};

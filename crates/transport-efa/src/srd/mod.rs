@@ -8,6 +8,7 @@ mod system;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 pub use ibv::{Access, Remote};
 use ofi_api::{Nic, Result};
@@ -224,6 +225,11 @@ pub trait QueuePair: Send {
     /// # Errors
     /// What the device answers.
     fn arm(&mut self) -> Result<()>;
+
+    /// The time by which waits for peers are measured: a simulated fabric has its own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// The descriptor.
     fn fd(&self) -> RawFd;

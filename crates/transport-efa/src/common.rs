@@ -1,0 +1,125 @@
+//! What an endpoint's lanes share: its device, its numbers, and what it has counted.
+
+use std::sync::Arc;
+
+use ofi_api::{Caps, MrAccess};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::Peer;
+
+use crate::Efa;
+use crate::adapter::Adapter;
+use crate::ids::Ids;
+use crate::native::{Rdma, Transfer};
+use crate::transfer::{Answering, Incoming};
+use crate::wire::Features;
+
+/// What an endpoint's lanes share.
+pub struct Common {
+    pub domain: Arc<DomainPart<Efa>>,
+    pub caps: Caps,
+    /// There are no headers: one operation is one request of the device.
+    pub direct: bool,
+    pub adapter: Adapter,
+    /// What the device does with peers' memory.
+    pub rdma: Rdma,
+    /// What it moves now: after the adapter, whose end stops it.
+    pub transfers: Slots<Transfer>,
+    /// What peers name by numbers of 32 bits.
+    pub ids: Ids<Entry>,
+    /// Lanes with something to do.
+    pub dirty: Vec<Peer>,
+    /// Lanes whose next message has no room here.
+    pub stalled: Vec<Peer>,
+    /// Lanes that wait until their peer has receives again.
+    pub resting: Vec<Peer>,
+    pub counts: Counts,
+}
+
+impl Common {
+    /// Has a lane looked at in the next poll.
+    pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
+        if !std::mem::replace(is_dirty, true) {
+            self.dirty.push(peer);
+        }
+    }
+
+    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find it by their keys;
+    /// an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
+    pub fn features(&self) -> Features {
+        let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
+        let keys = found && self.serves(Caps::RMA, all);
+        let is_read = self.rdma.read && (keys || !self.caps.intersects(Caps::RMA));
+        let bits = [
+            (Features::DELIVERY_COMPLETE, true),
+            (Features::CONNID, true),
+            (Features::PEER_ERROR, true),
+            (Features::OWN, true),
+            (Features::OWN_KEYS, keys),
+            (Features::RDMA_READ, is_read),
+            (Features::RUNT, is_read),
+            (Features::READ_NACK, is_read),
+            (Features::RDMA_WRITE, keys && self.rdma.write),
+            (Features::UNSOLICITED_WRITE_RECV, self.rdma.unsolicited),
+        ];
+        let bits: Vec<usize> = bits.iter().filter(|(_, on)| *on).map(|(bit, _)| *bit).collect();
+        Features::of(&bits)
+    }
+
+    /// Whether the endpoint was opened for being accessed so.
+    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
+        let directions = self.caps & Caps::RMA_DIRECTIONS;
+        let serves = |right, direction| {
+            !access.contains(right) || directions.is_empty() || directions.contains(direction)
+        };
+        self.caps.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    }
+}
+
+/// What a number names.
+pub enum Entry {
+    /// An operation of this end.
+    Op(Peer, SlotId),
+    /// Data of the peer on its way here.
+    Incoming(Incoming),
+    /// A read of the peer, being served.
+    Answering(Answering),
+}
+
+impl Entry {
+    /// Whose it is.
+    pub fn peer(&self) -> Peer {
+        match self {
+            Self::Op(peer, _) => *peer,
+            Self::Incoming(incoming) => incoming.peer,
+            Self::Answering(answering) => answering.peer,
+        }
+    }
+}
+
+/// What has happened.
+#[derive(Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub medium: u64,
+    pub long: u64,
+    pub sent: u64,
+    pub received: u64,
+    pub not_ready: u64,
+    pub early: u64,
+    pub stalls: u64,
+    pub malformed: u64,
+    pub version: u64,
+    pub strangers: u64,
+    pub stale: u64,
+    pub refused: u64,
+    pub native_reads: u64,
+    pub native_writes: u64,
+    pub native_refused: u64,
+    pub lent: u64,
+    pub fetched: u64,
+    pub nacks: u64,
+}

@@ -1,0 +1,167 @@
+//! An endpoint as the core sees it: its lanes, from when it is enabled.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+
+use crate::lanes::EfaLanes;
+use crate::message::Token;
+use crate::{Efa, address};
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info> },
+    Open(Box<EfaLanes>),
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Self {
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut EfaLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+impl Lanes<Efa> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, info } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        if let Some(name) = name {
+            return Err(Error::wanted(
+                Errno::EADDRNOTAVAIL,
+                "the name of an endpoint of provider efa",
+                "none: the device chooses it",
+                name.to_string(),
+                "leave the name away, and tell others what fi_getname answers",
+            ));
+        }
+        let lanes = EfaLanes::new(domain, info)?;
+        let address = address::named(&lanes.common.adapter.address);
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Efa>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        self.open()?.peer_at(host, address::raw(address)?)
+    }
+
+    fn send<H: Host<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+    }
+
+    fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+    }
+
+    fn atomic<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        let lane = &mut lanes.lanes[out.peer as usize];
+        lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
+    }
+
+    fn pull<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        let Ok(lanes) = self.open() else { return };
+        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
+    }
+
+    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.settle_receives(host);
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        let Ok(lanes) = self.open() else { return };
+        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
+    }
+
+    fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        match self {
+            Self::Open(lanes) => lanes.arm(),
+            Self::Closed { .. } => Arm::Armed,
+        }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.waits.fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let common = &lanes.common;
+        let counts = &common.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("efa_eager", counts.eager, "messages sent in one packet");
+        add("efa_medium", counts.medium, "messages sent in a few packets at once");
+        add("efa_long", counts.long, "messages sent as their receiver cleared them");
+        add("efa_lent", counts.lent, "messages that their receivers were to read");
+        add("efa_fetched", counts.fetched, "payloads that were read from their senders");
+        add("efa_nacks", counts.nacks, "payloads that could not be read, and were to be sent");
+        add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
+        add("efa_native_writes", counts.native_writes, "requests that wrote a peer's memory");
+        add(
+            "efa_native_refused",
+            counts.native_refused,
+            "accesses that the peer's device refused, and which its owner was asked for",
+        );
+        add("efa_sent", counts.sent, "packets posted");
+        add("efa_received", counts.received, "packets received");
+        add(
+            "efa_not_ready",
+            counts.not_ready,
+            "packets whose receiver had no receive posted, and which were sent again",
+        );
+        add("efa_early", counts.early, "packets that came before their turn");
+        add("efa_stalls", counts.stalls, "messages and reports that had to wait for room here");
+        add("efa_refused", counts.refused, "accesses of peers that were refused");
+        add("efa_strangers", counts.strangers, "packets of nobody that is known");
+        add("efa_stale", counts.stale, "packets of endpoints that are gone, or about what has ended");
+        add("efa_version", counts.version, "packets of another protocol version");
+        let lanes = &lanes.lanes;
+        let held = lanes.iter().map(|lane| lane.window.bytes()).sum::<usize>();
+        let open = lanes.iter().map(|lane| lane.outstanding + lane.detached + lane.transfers).sum::<usize>();
+        add("efa_packets_now", common.adapter.taken() as u64, "slots of packets that have not ended");
+        add(
+            "efa_numbers_now",
+            common.ids.len() as u64,
+            "operations and transfers that peers name by numbers",
+        );
+        add(
+            "efa_open_now",
+            open as u64,
+            "operations of this end, and requests of its device, that have not ended",
+        );
+        add("efa_held_now", held as u64, "bytes of messages that came before their turn");
+        add("efa_malformed", counts.malformed, "packets that break the protocol");
+    }
+}

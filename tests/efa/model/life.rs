@@ -1,0 +1,112 @@
+//! One endpoint from its opening to its end, and its memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ofi::raw::{Address, FiAddr, MemoryRegion, MrAccess, RemotePiece};
+use testkit::side::remote_at;
+use testkit::{Memory, Side};
+use transport_efa::wire::RawAddress;
+
+use super::TAGS;
+use super::op::pattern;
+
+/// Bytes of the longest operation.
+pub const LONGEST: usize = 40_000;
+/// Bytes that all writes to one endpoint together have.
+const TARGET: usize = 400_000;
+/// Distinguishes what is read from what is sent.
+const SOURCE: usize = 1 << 20;
+
+/// See the module. Fields drop in order.
+pub struct Life {
+    regions: [Arc<dyn MemoryRegion>; 3],
+    pub side: Option<Side>,
+    pub name: Address,
+    pub qpn: u16,
+    number: usize,
+    /// What others write to, read, and add to.
+    memory: [Memory; 3],
+    /// Bytes of the first that are somebody's.
+    used: usize,
+    pub peers: BTreeMap<usize, FiAddr>,
+    /// Its queue pair failed, or it was closed.
+    pub stopped: bool,
+    /// Its receives: the tag, the memory, and what came.
+    pub receives: Vec<(u64, Memory, Option<usize>)>,
+    /// Receives posted by tag, and messages sent to it.
+    pub posted: [usize; TAGS as usize + 1],
+    pub sent: [usize; TAGS as usize + 1],
+}
+
+impl Life {
+    /// One whose endpoint was just opened.
+    pub fn new(side: Side, number: usize) -> Self {
+        let memory = [TARGET, LONGEST, 8].map(Memory::new);
+        memory[1].slice(..).put(&pattern(SOURCE + number, LONGEST));
+        let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], rights).expect("a registration"));
+        let name = side.name();
+        let qpn = RawAddress::from_bytes(name.bytes()).expect("an address").qpn;
+        Self {
+            regions,
+            side: Some(side),
+            name,
+            qpn,
+            number,
+            memory,
+            used: 0,
+            peers: BTreeMap::new(),
+            stopped: false,
+            receives: Vec::new(),
+            posted: [0; TAGS as usize + 1],
+            sent: [0; TAGS as usize + 1],
+        }
+    }
+
+    /// Its endpoint.
+    pub fn side(&self) -> &Side {
+        self.side.as_ref().expect("an endpoint that is open")
+    }
+
+    /// Closes its endpoint.
+    pub fn end(&mut self) {
+        (self.side, self.stopped) = (None, true);
+        self.regions.iter().for_each(|region| region.close().expect("closing a registration"));
+    }
+
+    /// Bytes for one write.
+    pub fn room(&mut self, len: usize) -> Option<usize> {
+        let at = self.used;
+        (at + len <= TARGET).then(|| {
+            self.used += len;
+            at
+        })
+    }
+
+    pub fn target_at(&self, at: usize, len: usize) -> RemotePiece {
+        remote_at(&self.regions[0], at, len)
+    }
+
+    pub fn source_at(&self, at: usize, len: usize) -> RemotePiece {
+        remote_at(&self.regions[1], at, len)
+    }
+
+    pub fn counter(&self) -> RemotePiece {
+        remote_at(&self.regions[2], 0, 8)
+    }
+
+    pub fn sum(&self) -> u64 {
+        u64::from_ne_bytes(self.memory[2].bytes().try_into().expect("8 bytes"))
+    }
+
+    pub fn source_bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        pattern(SOURCE + self.number, LONGEST)[at..at + len].to_vec()
+    }
+
+    /// A write is in its place.
+    #[track_caller]
+    pub fn check_target(&self, at: usize, id: usize, len: usize) {
+        assert!(self.memory[0].slice(at..at + len).bytes() == pattern(id, len), "the bytes of write {id}");
+    }
+}

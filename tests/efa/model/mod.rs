@@ -1,0 +1,452 @@
+//! Two or three endpoints over a simulated fabric, and what may be said of all that they do: a naive model of each operation.
+//!
+//! Checked throughout: what is received was sent to this endpoint, by whom it says, whole, once, and in the order in which it was posted; an
+//! access that ended well has taken place; nothing between endpoints that have met no trouble fails. In the end: every operation has one end,
+//! every message between such endpoints has come, and nothing is left of what was under way.
+
+mod life;
+mod op;
+
+use std::sync::Arc;
+
+use ofi::raw::{Datatype, Errno, FiOp, OpFlags};
+use testkit::net::Random;
+use testkit::srd::{Plan, SimulatedDevice};
+use testkit::{Event, Memory, Side};
+
+use life::{LONGEST, Life};
+use op::{Kind, Op, pattern};
+
+/// Polls after which everything must have ended.
+const BOUND: usize = 60_000;
+/// Posted operations of a run.
+const OPS: u64 = 60;
+/// Tags that messages have; `TAGS`: none.
+const TAGS: u64 = 3;
+/// Stands for what a failed receive took.
+const FAILED: usize = usize::MAX;
+/// Marks contexts of receives.
+const RECEIVE: usize = 1 << 40;
+
+/// What goes wrong, once each.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// A queue pair fails.
+    Stop,
+    /// An endpoint closes, and another one has its number.
+    Restart,
+    /// A message is reported as failed to its sender, and arrives or not.
+    Cut,
+}
+
+/// A run.
+pub struct Model {
+    device: Arc<SimulatedDevice>,
+    random: Random,
+    lives: Vec<Life>,
+    /// Who is a node now.
+    nodes: Vec<usize>,
+    ops: Vec<Op>,
+    /// Pairs of lives whose operations may fail, beside those with one that was stopped.
+    troubled: Vec<(usize, usize)>,
+    open: fn() -> Side,
+}
+
+impl Model {
+    /// Runs a seed.
+    pub fn run(device: &Arc<SimulatedDevice>, open: fn() -> Side, seed: u64) {
+        let mut random = Random(seed);
+        let of = |random: &mut Random, choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
+        let plan = Plan {
+            seed,
+            mtu: of(&mut random, &[1024, 4096, 8760]) as usize,
+            not_ready: of(&mut random, &[0, 0, 5, 40]),
+            late: of(&mut random, &[0, 10, 90]),
+            receives: of(&mut random, &[16, 64, 4096]) as usize,
+            rdma: random.chance(600),
+            unsolicited: random.chance(500),
+        };
+        device.begin(plan);
+        let mut model = Self {
+            device: Arc::clone(device),
+            random,
+            lives: Vec::new(),
+            nodes: Vec::new(),
+            ops: Vec::new(),
+            troubled: Vec::new(),
+            open,
+        };
+        model.go();
+        // Endpoints close in the middle of nothing, one after the other.
+        model.lives.clear();
+        drop(model);
+        device.begin(Plan::default());
+    }
+
+    fn go(&mut self) {
+        let count = 2 + self.random.below(2) as usize;
+        for _ in 0..count {
+            self.begin_life(None);
+        }
+        let mut troubles = Vec::new();
+        while troubles.len() < 2 && self.random.chance(350) {
+            let what = [Trouble::Stop, Trouble::Restart, Trouble::Cut][self.random.below(3) as usize];
+            troubles.push((self.random.below(OPS), what));
+        }
+        for at in 0..OPS {
+            for &(when, what) in &troubles {
+                if when == at {
+                    self.trouble(what);
+                }
+            }
+            self.post();
+            if self.random.chance(500) {
+                self.receive();
+            }
+            for _ in 0..self.random.below(12) {
+                let node = self.pick();
+                self.poll(node);
+            }
+        }
+        self.drain();
+    }
+
+    /// A life of a node.
+    fn pick(&mut self) -> usize {
+        self.nodes[self.random.below(self.nodes.len() as u64) as usize]
+    }
+
+    fn begin_life(&mut self, qpn: Option<u16>) {
+        if let Some(qpn) = qpn {
+            self.device.reuse(qpn);
+        }
+        let new = self.lives.len();
+        let life = Life::new((self.open)(), new);
+        if let Some(qpn) = qpn {
+            assert_eq!(life.qpn, qpn);
+        }
+        self.lives.push(life);
+        for &other in &self.nodes {
+            for (here, there) in [(other, new), (new, other)] {
+                let name = self.lives[there].name.clone();
+                let address = self.lives[here].side().insert_address(&name);
+                self.lives[here].peers.insert(there, address);
+            }
+        }
+        self.nodes.push(new);
+    }
+
+    fn trouble(&mut self, what: Trouble) {
+        let life = self.pick();
+        match what {
+            Trouble::Stop => {
+                self.device.stop(self.lives[life].qpn);
+                self.lives[life].stopped = true;
+            }
+            Trouble::Restart => {
+                self.lives[life].end();
+                for op in self.ops.iter_mut().filter(|op| op.from == life) {
+                    op.ended.get_or_insert(Err(Errno::ECANCELED));
+                }
+                self.nodes.retain(|&node| node != life);
+                for _ in 0..self.random.below(60) {
+                    let node = self.pick();
+                    self.poll(node);
+                }
+                self.begin_life(Some(self.lives[life].qpn));
+            }
+            Trouble::Cut => {
+                let other = loop {
+                    let other = self.pick();
+                    if other != life {
+                        break other;
+                    }
+                };
+                self.troubled.push((life, other));
+                let arrives = self.random.chance(500);
+                self.device.cut(self.lives[life].qpn, self.lives[other].qpn, arrives);
+            }
+        }
+    }
+
+    fn is_troubled(&self, one: usize, other: usize) -> bool {
+        self.lives[one].stopped
+            || self.lives[other].stopped
+            || self.troubled.contains(&(one, other))
+            || self.troubled.contains(&(other, one))
+    }
+
+    fn length(&mut self) -> usize {
+        let random = &mut self.random;
+        let below = [1, 65, 1200, 9000, 9000, LONGEST as u64 + 1][random.below(6) as usize];
+        random.below(below) as usize
+    }
+
+    /// Posts something, from anybody to anybody who is or was there.
+    fn post(&mut self) {
+        let from = self.pick();
+        let known: Vec<usize> = self.lives[from].peers.keys().copied().collect();
+        let to = known[self.random.below(known.len() as u64) as usize];
+        let (id, len) = (self.ops.len(), self.length());
+        let drawn = self.random.below(100);
+        let kind = match drawn {
+            0..60 => Kind::Send { tag: self.random.below(TAGS + 1) },
+            60..75 => match self.lives[to].room(len) {
+                Some(at) => Kind::Write { at, told: self.random.chance(400) },
+                None => return,
+            },
+            75..88 => Kind::Read { at: self.random.below((LONGEST - len + 1) as u64) as usize },
+            _ => Kind::Add { fetch: self.random.chance(500) },
+        };
+        let len = if matches!(kind, Kind::Add { .. }) { 8 } else { len };
+        let memory = Memory::new(len);
+        match kind {
+            Kind::Send { .. } | Kind::Write { .. } => memory.slice(..).put(&pattern(id, len)),
+            Kind::Add { .. } => memory.slice(..).put(&1u64.to_ne_bytes()),
+            Kind::Read { .. } => {}
+        }
+        let mut op = Op {
+            kind,
+            from,
+            to,
+            len,
+            memory,
+            ended: None,
+            injected: false,
+            arrived: 0,
+            told: 0,
+            result: None,
+        };
+        let side = self.lives[from].side();
+        let mut out = side.out(self.lives[from].peers[&to], &op.memory).context(id + 1);
+        let target = &self.lives[to];
+        let posted = match kind {
+            Kind::Send { tag } => {
+                out = out.data(id as u64);
+                if tag < TAGS {
+                    out = out.tag(tag);
+                }
+                match self.random.below(6) {
+                    0 => out = out.msg(OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE),
+                    1 => out = out.msg(OpFlags::COMPLETION | OpFlags::MATCH_COMPLETE),
+                    2 if len <= side.info.tx_attr.inject_size => {
+                        out = out.inject();
+                        (op.ended, op.injected) = (Some(Ok(())), true);
+                    }
+                    _ => {}
+                }
+                out.send()
+            }
+            Kind::Write { at, told } => {
+                if told {
+                    out = out.data(id as u64);
+                }
+                out.write(&[target.target_at(at, len)])
+            }
+            Kind::Read { at } => out.read(&[target.source_at(at, len)]),
+            Kind::Add { fetch: false } => out.atomic(FiOp::Sum, Datatype::Uint64, &[target.counter()]),
+            Kind::Add { fetch: true } => {
+                let result = Memory::new(8);
+                let posted = out.fetch(FiOp::Sum, Datatype::Uint64, &result, &[target.counter()]);
+                op.result = Some(result);
+                posted
+            }
+        };
+        match posted {
+            Ok(()) => {
+                if let Kind::Send { tag } = kind {
+                    self.lives[to].sent[tag as usize] += 1;
+                }
+                self.ops.push(op);
+            }
+            Err(error) if error.is_again() => {}
+            Err(error) => assert!(self.is_troubled(from, to), "posting {op:?}: {error}"),
+        }
+    }
+
+    /// Posts a receive somewhere.
+    fn receive(&mut self) {
+        let (life, tag) = (self.pick(), self.random.below(TAGS + 1));
+        self.receive_at(life, tag);
+    }
+
+    fn receive_at(&mut self, at: usize, tag: u64) {
+        let life = &mut self.lives[at];
+        let memory = Memory::new(LONGEST);
+        let number = life.receives.len();
+        let mut receive = life.side().receive(&memory).context(RECEIVE + number);
+        if tag < TAGS {
+            receive = receive.tag(tag);
+        }
+        match receive.post() {
+            Ok(()) => {
+                life.posted[tag as usize] += 1;
+                life.receives.push((tag, memory, None));
+            }
+            Err(error) => assert!(error.is_again() || life.stopped, "a receive: {error}"),
+        }
+    }
+
+    fn poll(&mut self, at: usize) {
+        self.lives[at].side().poll();
+        while let Some(event) = self.lives[at].side().next() {
+            self.take(at, event);
+        }
+    }
+
+    fn take(&mut self, at: usize, event: Event) {
+        if let Event::Done(entry, source) = &event
+            && entry.flags.intersects(ofi::raw::CompletionFlags::REMOTE_WRITE)
+        {
+            let op = &mut self.ops[entry.data as usize];
+            assert!(matches!(op.kind, Kind::Write { told: true, .. }), "{op:?}");
+            op.told += 1;
+            assert_eq!((op.told, op.to), (1, at), "told once, at its target: {op:?}");
+            let Kind::Write { at: offset, .. } = op.kind else { return };
+            self.lives[at].check_target(offset, entry.data as usize, op.len);
+            let _ = source;
+            return;
+        }
+        let context = event.context();
+        if context >= RECEIVE {
+            return self.received(at, context - RECEIVE, event);
+        }
+        let id = context - 1;
+        let (op, troubled) = (&self.ops[id], self.is_troubled(self.ops[id].from, self.ops[id].to));
+        // What was reported as done when it was posted may fail, and says so then.
+        let open = op.ended.is_none() || (op.injected && matches!(event, Event::Failed(_)));
+        assert!(op.from == at && open, "one end: {op:?} {event:?}");
+        let ended = match event {
+            Event::Failed(error) => {
+                assert!(troubled, "{op:?}: {error:?}");
+                Err(error.err)
+            }
+            Event::Done(..) => {
+                let target = &self.lives[op.to];
+                match op.kind {
+                    Kind::Write { at, .. } => target.check_target(at, id, op.len),
+                    Kind::Read { at } => {
+                        assert_eq!(op.memory.bytes(), target.source_bytes(at, op.len), "{op:?}");
+                    }
+                    Kind::Send { .. } | Kind::Add { .. } => {}
+                }
+                Ok(())
+            }
+        };
+        (self.ops[id].ended, self.ops[id].injected) = (Some(ended), false);
+    }
+
+    fn received(&mut self, at: usize, number: usize, event: Event) {
+        let (tag, memory, done) = &mut self.lives[at].receives[number];
+        assert!(done.is_none(), "one end: {event:?}");
+        let (entry, source) = match event {
+            Event::Done(entry, source) => (entry, source),
+            Event::Failed(error) => {
+                *done = Some(FAILED);
+                let own = (0..self.lives.len()).any(|other| other != at && self.is_troubled(at, other));
+                return assert!(own, "a receive of untroubled peers: {error:?}");
+            }
+        };
+        let id = entry.data as usize;
+        *done = Some(id);
+        let op = &mut self.ops[id];
+        op.arrived += 1;
+        assert_eq!((op.to, op.arrived), (at, 1), "once, at its target: {op:?}");
+        assert!(matches!(op.kind, Kind::Send { tag: sent } if sent == *tag), "{op:?} as {tag}");
+        assert_eq!(entry.len, op.len, "{op:?}");
+        assert!(memory.slice(..op.len).bytes() == pattern(id, op.len), "the bytes of {op:?}");
+        let from = op.from;
+        if let Some(&known) = self.lives[at].peers.get(&from) {
+            assert_eq!(source, known, "who sent {:?}", self.ops[id]);
+        }
+    }
+
+    /// What the model lacks yet; `None` once everything has ended.
+    fn lacks(&self) -> Option<String> {
+        for (id, op) in self.ops.iter().enumerate() {
+            let is_there = self.lives[op.from].side.is_some();
+            if is_there && op.ended.is_none() {
+                return Some(format!("the end of {id}: {op:?}"));
+            }
+            let troubled = self.is_troubled(op.from, op.to);
+            let missing = match op.kind {
+                Kind::Send { .. } => op.arrived == 0,
+                Kind::Write { told, .. } => told && op.told == 0,
+                Kind::Read { .. } | Kind::Add { .. } => false,
+            };
+            if !troubled && missing {
+                return Some(format!("the arrival of {id}: {op:?}"));
+            }
+        }
+        let untroubled = self.troubled.is_empty() && self.lives.iter().all(|life| !life.stopped);
+        for &life in &self.nodes {
+            let side = self.lives[life].side();
+            let held = if untroubled { side.statistic("efa_held_now") } else { 0 };
+            let now = ["efa_packets_now", "efa_numbers_now", "efa_open_now"].map(|name| side.statistic(name));
+            if (now, held) != ([0; 3], 0) {
+                return Some(format!("the end of what is under way at {life}: {now:?}, {held} bytes held"));
+            }
+        }
+        (self.device.flying() > 0).then(|| "the fabric".to_string())
+    }
+
+    fn drain(&mut self) {
+        for turn in 0.. {
+            for life in self.nodes.clone() {
+                for tag in 0..=TAGS {
+                    let life_now = &self.lives[life];
+                    if !life_now.stopped && life_now.posted[tag as usize] < life_now.sent[tag as usize] {
+                        self.receive_at(life, tag);
+                    }
+                }
+                self.poll(life);
+            }
+            if turn % 64 != 0 {
+                continue;
+            }
+            let Some(what) = self.lacks() else { break };
+            if turn > BOUND {
+                let nodes = self.nodes.iter().map(|&life| (life, self.lives[life].side().report()));
+                let reports: Vec<String> = nodes.map(|(life, report)| format!("{life}: {report}")).collect();
+                panic!(
+                    "{BOUND} polls were not enough for {what}\ntroubled {:?}\n{}",
+                    self.troubled,
+                    reports.join("\n")
+                );
+            }
+        }
+        self.check_order();
+        self.check_sums();
+    }
+
+    /// Receives of one kind took the messages of each sender in the order in which they were posted.
+    fn check_order(&self) {
+        for (at, life) in self.lives.iter().enumerate() {
+            for tag in 0..=TAGS {
+                for from in 0..self.lives.len() {
+                    let got = life.receives.iter().filter(|receive| receive.0 == tag);
+                    let ids = got.filter_map(|receive| receive.2.filter(|&id| id != FAILED));
+                    let ids: Vec<usize> = ids.filter(|&id| self.ops[id].from == from).collect();
+                    assert!(ids.is_sorted(), "messages of {from} to {at}, tag {tag}: {ids:?}");
+                }
+            }
+        }
+    }
+
+    /// Additions took place once each.
+    fn check_sums(&self) {
+        for (at, life) in self.lives.iter().enumerate() {
+            let to = |op: &&Op| op.to == at && matches!(op.kind, Kind::Add { .. });
+            let all = self.ops.iter().filter(to).count() as u64;
+            let good = self.ops.iter().filter(to).filter(|op| op.ended == Some(Ok(()))).count() as u64;
+            let sum = life.sum();
+            assert!((good..=all).contains(&sum), "{good} of {all} additions to {at} ended well: {sum}");
+            let fetched = self.ops.iter().filter(to).filter(|op| op.ended == Some(Ok(())));
+            let mut fetched: Vec<u64> = fetched.filter_map(Op::fetched).collect();
+            fetched.sort_unstable();
+            let many = fetched.len();
+            fetched.dedup();
+            assert!(fetched.len() == many && fetched.iter().all(|&value| value < sum), "{fetched:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! One operation, as the model knows it.
+
+use ofi::raw::Errno;
+use testkit::Memory;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Sends a message.
+    Send { tag: u64 },
+    /// Writes to bytes that nobody else writes to; with data or without.
+    Write { at: usize, told: bool },
+    /// Reads bytes that nobody changes.
+    Read { at: usize },
+    /// Adds one.
+    Add { fetch: bool },
+}
+
+/// An operation that was posted.
+pub struct Op {
+    pub kind: Kind,
+    pub from: usize,
+    pub to: usize,
+    pub len: usize,
+    pub memory: Memory,
+    pub ended: Option<Result<(), Errno>>,
+    /// It was reported as done when it was posted.
+    pub injected: bool,
+    /// How often it was received.
+    pub arrived: u32,
+    /// How often its target was told of it.
+    pub told: u32,
+    pub result: Option<Memory>,
+}
+
+impl Op {
+    /// What was there before.
+    pub fn fetched(&self) -> Option<u64> {
+        let bytes = self.result.as_ref()?.bytes();
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    }
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, from, to, len, ended, arrived, told, .. } = self;
+        write!(f, "{kind:?} of {len} bytes, {from} to {to}, {ended:?}, arrived {arrived}, told {told}")
+    }
+}
+
+/// The bytes of an operation.
+pub fn pattern(id: usize, len: usize) -> Vec<u8> {
+    let first = (id as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let words = (0..len.div_ceil(8) as u64).flat_map(|word| first.wrapping_add(word << 3).to_le_bytes());
+    words.take(len).collect()
+}
