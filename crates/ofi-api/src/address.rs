@@ -161,17 +161,21 @@ impl TryFrom<&Address> for SocketAddr {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads the string form (fi_getinfo(3), `FI_ADDR_STR`): `fi_sockaddr_in://`, `fi_sockaddr_in6://`
+    /// Reads `ip:port` and `[ip6]:port`, or the string form (fi_getinfo(3), `FI_ADDR_STR`): `fi_sockaddr_in://`, `fi_sockaddr_in6://`
     /// and `fi_sockaddr://` with a numeric host give a socket address (a missing port is 0, a query is
     /// dropped); any other text with a scheme stays an `FI_ADDR_STR` address.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no scheme, or if a socket address cannot be read.
+    /// `FI_EINVAL` for other text without a scheme, and if a socket address cannot be read.
     fn from_str(text: &str) -> Result<Address> {
         let bad = || {
-            let wanted = "format://node:service, such as fi_sockaddr_in://10.31.6.12:7471";
+            let wanted =
+                "format://node:service, such as fi_sockaddr_in://10.31.6.12:7471, or 10.31.6.12:7471";
             Error::wanted(Errno::EINVAL, "address", wanted, format!("{text:?}"), "use a numeric node")
         };
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(socket.into());
+        }
         let (scheme, rest) = text.split_once("://").ok_or_else(bad)?;
         let socket = || socket_addr(rest.split(['?', '/']).next().unwrap_or(rest)).ok_or_else(bad);
         match (scheme, socket) {

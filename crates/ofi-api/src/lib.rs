@@ -5,6 +5,8 @@
 #![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
 
 mod address;
+#[cfg(feature = "serde")]
+mod address_serde;
 mod c_enum;
 #[cfg(test)]
 mod c_values;

@@ -56,7 +56,7 @@ impl RawBuffer {
 /// Memory that an operation may read: the source of a send or a remote write.
 ///
 /// Programs use what implements it: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `&'static [u8]`,
-/// [`Memory`](crate::Memory) and [`Registered`](crate::Registered).
+/// [`Memory`](crate::Memory), [`Registered`](crate::Registered), and with feature `bytes` `bytes::Bytes` and `BytesMut`.
 ///
 /// # Safety
 /// * From `into_raw` on, the memory that it names is initialised and stays where it is, valid for reads, and nobody
@@ -151,10 +151,10 @@ unsafe impl Buffer for &'static [u8] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn there_and_back<B: Buffer + AsRef<[u8]>>(buffer: B) {
+    pub fn there_and_back<B: Buffer + AsRef<[u8]>>(buffer: B) {
         let bytes = buffer.as_ref().to_vec();
         let address = buffer.as_ref().as_ptr();
         let raw = buffer.into_raw();

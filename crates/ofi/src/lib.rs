@@ -49,6 +49,8 @@ mod alias;
 mod any_buffer;
 mod asynchronous;
 mod buffer;
+#[cfg(feature = "bytes")]
+mod bytes_buffer;
 mod completion;
 mod connection;
 pub mod direct;

@@ -17,6 +17,7 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteWindow {
     /// Names the registration.
     pub key: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use ofi_api::{Address, Endpoint, Errno, Error, FiAddr, Result, Statistic};
@@ -31,6 +31,7 @@ struct Member {
     /// Taken when it closes.
     node: Option<Node<Safe>>,
     id: u32,
+    established: AtomicBool,
     center: Arc<Center>,
 }
 
@@ -58,7 +59,12 @@ impl Members {
         open: impl FnOnce(u32) -> Result<Node<Safe>>,
     ) -> Result<HubConnection> {
         let id = self.free_number()?;
-        let member = Arc::new(Member { node: Some(open(id)?), id, center: Arc::clone(center) });
+        let member = Arc::new(Member {
+            node: Some(open(id)?),
+            id,
+            established: AtomicBool::new(false),
+            center: Arc::clone(center),
+        });
         lock(&self.all).insert(id, Arc::downgrade(&member));
         Ok(HubConnection(member))
     }
@@ -87,6 +93,15 @@ impl HubConnection {
 
     pub(super) fn raw_endpoint(&self) -> &dyn Endpoint {
         self.node().raw_endpoint()
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.0.established.load(Ordering::Relaxed)
+    }
+
+    /// It is established: whether that is news.
+    pub(super) fn establish(&self) -> bool {
+        !self.is_established() && !self.0.established.swap(true, Ordering::Relaxed)
     }
 
     /// A number that no other connection of the hub has at the same time: a key for tables of connections.

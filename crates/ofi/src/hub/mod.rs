@@ -43,7 +43,7 @@ const SELDOM: Duration = Duration::from_secs(1);
 pub enum HubEvent {
     /// A peer asks for a connection: [`Hub::accept`] or [`Incoming::reject`] it. Dropped, it is refused.
     Request(Incoming),
-    /// An accepted connection is established.
+    /// An accepted connection is established. This comes before completions of its operations.
     Connected(HubConnection),
     /// An operation of a connection has ended, well or not.
     Completed {
@@ -103,7 +103,8 @@ pub enum HubEvent {
 pub struct Hub {
     // Fields drop in order: the connections before what they are bound to.
     ready: Mutex<Ready>,
-    open: Mutex<HashMap<Fid, Held>>,
+    /// The connections that the hub holds.
+    open: Mutex<HashMap<Fid, HubConnection>>,
     listener: Listener,
     center: Arc<Center>,
 }
@@ -114,12 +115,6 @@ struct Ready {
     events: VecDeque<HubEvent>,
     /// Reads of the completion queue.
     batches: u32,
-}
-
-/// A connection that the hub holds.
-struct Held {
-    connection: HubConnection,
-    established: bool,
 }
 
 /// What the connections have in common. They keep it.
@@ -190,7 +185,7 @@ impl Hub {
 
     /// The connections that the hub holds: accepted, and not closed.
     pub fn connections(&self) -> Vec<HubConnection> {
-        lock(&self.open).values().map(|held| held.connection.clone()).collect()
+        lock(&self.open).values().cloned().collect()
     }
 
     /// How many operations of all connections are in flight.
@@ -218,7 +213,7 @@ impl Hub {
         })?;
         let fid = connection.raw_endpoint().fid();
         // Before the call, so that its event finds the connection.
-        lock(&self.open).insert(fid, Held { connection: connection.clone(), established: false });
+        lock(&self.open).insert(fid, connection.clone());
         if let Err(error) = connection.raw_endpoint().accept(data) {
             lock(&self.open).remove(&fid);
             return Err(error);
@@ -272,7 +267,7 @@ impl Hub {
                 std::thread::yield_now();
                 continue;
             }
-            let establishing = lock(&self.open).values().any(|held| !held.established);
+            let establishing = lock(&self.open).values().any(|connection| !connection.is_established());
             let bound = now + if establishing { SOON } else { SELDOM };
             let until = deadline.map_or(bound, |deadline| deadline.min(bound));
             let fds: Vec<_> = [cq.wait_fd(), eq.wait_fd()].into_iter().flatten().collect();
@@ -308,6 +303,13 @@ impl Hub {
         drop(reading); // a connection whose last clone goes below takes it
         for (owner, completion) in found {
             let connection = center.members.find(owner);
+            // What has come over a connection says that it is established, which its event may say later.
+            if let Some(connection) = &connection
+                && completion.result.is_ok()
+                && connection.establish()
+            {
+                ready.push_back(HubEvent::Connected(connection.clone()));
+            }
             if connection.is_some() || completion.op.is_none() {
                 ready.push_back(HubEvent::Completed { connection, completion });
             }
@@ -324,11 +326,8 @@ impl Hub {
                     let told = match event.kind {
                         EventKind::ConnReq => self.listener.incoming(event).map(HubEvent::Request),
                         EventKind::Connected => {
-                            let mut open = lock(&self.open);
-                            open.get_mut(&fid).map(|held| {
-                                held.established = true;
-                                HubEvent::Connected(held.connection.clone())
-                            })
+                            let connection = lock(&self.open).get(&fid).cloned();
+                            connection.filter(HubConnection::establish).map(HubEvent::Connected)
                         }
                         EventKind::Shutdown => self.closed(fid, None),
                         _ => None,
@@ -355,8 +354,8 @@ impl Hub {
     }
 
     fn closed(&self, fid: Fid, error: Option<Error>) -> Option<HubEvent> {
-        let held = lock(&self.open).remove(&fid)?;
-        Some(HubEvent::Closed { connection: held.connection, error })
+        let connection = lock(&self.open).remove(&fid)?;
+        Some(HubEvent::Closed { connection, error })
     }
 }
 

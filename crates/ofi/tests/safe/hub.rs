@@ -117,6 +117,10 @@ fn one_window_serves_all_and_an_end_disturbs_nobody(provider: &str) {
                 HubEvent::Completed { connection, completion } => {
                     let (connection, done) =
                         (connection.expect("a connection"), completion.into_result().unwrap());
+                    assert!(
+                        met.contains(&connection.id()),
+                        "a connection is established before its first completion"
+                    );
                     if done.kind() == CompletionKind::Receive {
                         assert_eq!(done.bytes().len(), 100 + usize::from(done.bytes()[0]));
                         assert!(numbers.insert(done.bytes()[0]));
