@@ -1,9 +1,8 @@
 //! Taking in what a peer has sent, and moving on what is under way.
 //!
-//! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is being
-//! served, its later commands wait (`serving`). Two kinds do not: reads behind reads that were offered, and long writes
-//! behind long writes. Either get their bytes in the order of their commands, so every order of libfabric holds between
-//! them. Replies and parts are always taken, so two endpoints that serve each other cannot block.
+//! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
+//! being served, its later commands wait (`serving`), but for reads behind reads that were offered and are read in their order: so
+//! every order of libfabric holds between them. Replies and parts are always taken, so two endpoints that serve each other cannot block.
 
 use std::sync::atomic::Ordering;
 

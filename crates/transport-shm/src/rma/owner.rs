@@ -26,8 +26,6 @@ pub struct ServedWrite {
     len: usize,
     pub data: Option<RemoteData>,
     failed: Option<Errno>,
-    /// There was a choice how it comes ([`Lane::follows`]).
-    pub chosen: bool,
     /// How long it takes is measured (`single/`).
     pub measured: bool,
 }
@@ -207,12 +205,7 @@ impl Lane {
             Ok((_, 0)) => return Err(Broken), // a short one
             Ok((remote, len)) => {
                 let (remote, whole) = ((*remote).into(), remote.count == 1);
-                let (may, chosen) = self.follows(common, &token, len, whole);
-                if !may {
-                    return Ok(Flow::Stop);
-                }
-                let write =
-                    ServedWrite { op, remote, got: 0, len, data, failed: None, chosen, measured: false };
+                let write = ServedWrite { op, remote, got: 0, len, data, failed: None, measured: false };
                 let sink = Sink::Write(self.writes.insert(write));
                 (self.serving, self.busy) = (self.serving + 1, true);
                 crash_point!("write_long.taken");
@@ -222,7 +215,6 @@ impl Lane {
                     self.ask(common, host, token, sink, len, false);
                 }
             }
-            Err(_) if self.serving > 0 => return Ok(Flow::Stop), // its end would overtake those of the others
             Err(errno) => self.done(common, op, Err(errno)),
         }
         Ok(Flow::Next)

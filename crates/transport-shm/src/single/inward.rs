@@ -45,35 +45,19 @@ impl Lane {
         wanted && self.up().is_some_and(|up| up.parts.process.token.page != 0)
     }
 
-    /// Whether there is a choice how an announced payload comes.
-    fn has_choice(&mut self, common: &mut Common, token: &Token, len: usize) -> bool {
+    /// How an announced payload comes, if there is a choice.
+    fn pull_way(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Way> {
         if !self.is_single(common, len) {
-            return false;
+            return None;
         }
         let readable = token.high & flag::LENT != 0
             && token.offset.checked_add(len as u64).is_some()
             && self.may_copy(common, false);
-        readable || (common.single == SingleCopy::Always && token.high & flag::WRITES != 0)
-    }
-
-    /// How an announced payload comes, if there is a choice.
-    fn pull_way(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Way> {
-        if !self.has_choice(common, token, len) {
-            return None;
-        }
         let single = self.single.get_or_insert_default();
-        Some(match common.single {
-            SingleCopy::Always => Way::Single,
-            _ => single.choices[usize::from(sink.is_access())].choose(len),
-        })
-    }
-
-    /// Whether a long write may be taken now, and whether there is a choice how it comes. Behind others it comes as they do: those with a
-    /// choice follow each other ([`Lane::start_waiting`]), and so do those that are asked for at once. Between the two
-    /// kinds nothing keeps an order.
-    pub fn follows(&mut self, common: &mut Common, token: &Token, len: usize, whole: bool) -> (bool, bool) {
-        let chosen = whole && self.has_choice(common, token, len);
-        (self.writes.values().all(|write| write.chosen == chosen), chosen)
+        match common.single {
+            SingleCopy::Always => (readable || token.high & flag::WRITES != 0).then_some(Way::Single),
+            _ => readable.then(|| single.choices[usize::from(sink.is_access())].choose(len)),
+        }
     }
 
     /// Has an announced payload come this way, after those that come another.
@@ -179,19 +163,11 @@ impl Lane {
                 }
                 Stand::Failed => {
                     common.counts.single_failed += 1;
-                    // Later writes come after this one: it is under way until its last byte is here. How long that takes says
-                    // nothing of either way.
-                    let holds = matches!(sink, Sink::Write(_));
                     if let Some(single) = &mut self.single {
                         single.choices[usize::from(sink.is_access())].failed(len);
-                        if holds {
-                            (single.way, single.since) = (Some(Way::Ring), None);
-                        }
                     }
-                    self.ask(common, host, token, sink, len, holds);
-                    if !holds {
-                        self.took_off(common, host);
-                    }
+                    self.ask(common, host, token, sink, len, false);
+                    self.took_off(common, host);
                 }
                 Stand::Unwanted => {
                     match sink {

@@ -154,7 +154,7 @@ pub struct Single {
     /// Tickets given out, of receives and of payloads that are lent.
     tickets: u64,
     lends: u64,
-    /// One for messages, one for accesses.
+    /// Of messages and of accesses: these are served one at a time.
     choices: [Choice; 2],
     /// Measured payloads under way, all of them this way, and since when the next of them is under way.
     flying: usize,

@@ -22,8 +22,8 @@ use crate::message::Op;
 use crate::pair::OwnPair;
 use crate::rma::accessor;
 
-/// Reads of a peer that are offered at a time, and long writes that are taken.
-const AHEAD: usize = 8;
+/// Reads of a peer that are offered at a time.
+const OFFERS: usize = 8;
 
 /// A payload that the receiver may read, until this goes.
 pub struct Lend {
@@ -130,16 +130,10 @@ impl Lane {
     }
 
     /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer has the
-    /// next one before it is through with the last, and a long write behind long writes, so that the owner has. Either kind gets its
-    /// bytes in the order of its commands ([`Lane::follows`]).
+    /// next one before it is through with the last. It reads them in their order.
     pub fn may_serve(&self, kind: u32) -> bool {
-        let served = match kind {
-            _ if self.serving == 0 => return true,
-            kind::READ => self.reads_served.len(),
-            kind::WRITE_LONG => self.writes.len(),
-            _ => return false,
-        };
-        self.serving == served && served < AHEAD
+        let served = self.reads_served.len();
+        self.serving == 0 || (kind == kind::READ && self.serving == served && served < OFFERS)
     }
 
     /// The peer has read what it was offered, or will not.
