@@ -144,6 +144,15 @@ pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)
 }
 
+/// Transfers over rails between processes that are killed, cut off and restarted. The seed is of the clock, unless `OFI_RAILS_SEED` says
+/// one; the test prints it.
+pub fn storms(count: u64) -> StepResult {
+    let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs());
+    let seed = std::env::var("OFI_RAILS_SEED").unwrap_or_else(|_| clock.to_string());
+    let tests = ["test", "--quiet", "--package", "multirail", "--test", "storm", "--", "--nocapture"];
+    run(cargo(&tests).env("OFI_RAILS_RUNS", count.to_string()).env("OFI_RAILS_SEED", seed))
+}
+
 /// Compiles for aarch64, where the target is installed.
 pub fn aarch64() -> StepResult {
     let installed = crate::step::command("rustup").args(["target", "list", "--installed"]).output();

@@ -17,6 +17,9 @@ pub struct Amount {
     /// Processes that are killed at random.
     #[arg(long, default_value_t = 1_000)]
     kills: u64,
+    /// Runs of transfers over rails, with processes that are killed and rails that are cut at random.
+    #[arg(long, default_value_t = 200)]
+    storms: u64,
     /// Minutes of mixed operations.
     #[arg(long, default_value_t = 60)]
     soak: u64,
@@ -30,9 +33,10 @@ pub struct Amount {
 
 /// Runs all of it, prints the table, and writes it to `docs/nightly.md`.
 pub fn run(report: &mut Report, amount: Amount) {
-    let Amount { seeds, hours, kills, soak, fuzz, nixl } = amount;
+    let Amount { seeds, hours, kills, storms, soak, fuzz, nixl } = amount;
     checks::simulate(report, seeds, hours);
     report.add(&format!("{kills} kills"), || checks::kills(kills));
+    report.add(&format!("{storms} storms over rails"), || checks::storms(storms));
     report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));
     nixl::test(report, Some(nixl));
     nightly::fuzz(report, fuzz, None);
@@ -52,10 +56,10 @@ fn document(amount: &Amount, rows: &[Row]) -> String {
     };
     let (tree, date) =
         (said("git", &["rev-parse", "--short", "HEAD"]), said("date", &["-u", "+%Y-%m-%d %H:%M"]));
-    let Amount { seeds, hours, kills, soak, fuzz, nixl } = amount;
+    let Amount { seeds, hours, kills, storms, soak, fuzz, nixl } = amount;
     let mut text = format!(
         "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
-         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --soak {soak} --fuzz {fuzz} --nixl {nixl}`.\n\n\
+         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --storms {storms} --soak {soak} --fuzz {fuzz} --nixl {nixl}`.\n\n\
          | step | outcome | seconds |\n|---|---|---|\n"
     );
     for Row { name, outcome, seconds } in rows {
@@ -70,10 +74,13 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_step() {
-        let amount = Amount { seeds: 5, hours: 1, kills: 2, soak: 3, fuzz: 4, nixl: 6 };
+        let amount = Amount { seeds: 5, hours: 1, kills: 2, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
         let rows = [Row { name: "2 kills".into(), outcome: "passed".into(), seconds: 1.4 }];
         let text = document(&amount, &rows);
-        assert!(text.contains("--seeds 5 --hours 1 --kills 2 --soak 3 --fuzz 4 --nixl 6"), "{text}");
+        assert!(
+            text.contains("--seeds 5 --hours 1 --kills 2 --storms 7 --soak 3 --fuzz 4 --nixl 6"),
+            "{text}"
+        );
         assert!(text.ends_with("|---|---|---|\n| 2 kills | passed | 1 |\n"), "{text}");
     }
 }

@@ -1,10 +1,12 @@
 //! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and comes back.
 
-use std::process::{Command, Stdio};
+mod support;
+
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Event, Region, Remote, Way};
 use ofi::{Errno, Hints};
+use support::{hex, ports, shell, unhex};
 use testkit::process::{Child, Line};
 
 const LEN: usize = 1 << 20;
@@ -21,15 +23,6 @@ fn agent(name: &str, rails: &str) -> Agent {
     let builder = Agent::builder(name).config(config).shared_memory(false);
     let builder = rails.split(',').fold(builder, |builder, rail| builder.rail(Hints::new().provider(rail)));
     builder.open().unwrap()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(byte).collect()
 }
 
 /// Owns a region, and tells what is in it for every notification.
@@ -191,26 +184,9 @@ fn plans_of_an_earlier_incarnation_are_refused() {
     second.finish();
 }
 
-/// Runs a script; what is wrong, if it fails.
-fn shell(script: &str) -> Result<(), String> {
-    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
-}
-
-/// The ports of an agent's rails: sockets of IPv4.
-fn ports(metadata: &[u8]) -> Vec<u16> {
-    let rails = multirail::wire::Metadata::parse(metadata).unwrap().rails;
-    rails.iter().map(|rail| u16::from_be_bytes([rail.address[2], rail.address[3]])).collect()
-}
-
 /// In a namespace of its own: two processes over two rails, of which one is cut at the sockets' ports alone, so that the peer looks alive.
 fn cut_rail(line: &mut Line, _: &[String]) {
-    let table = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
-    if let Err(why) = shell(table) {
+    if let Err(why) = shell(support::TABLE) {
         return line.say(format!("NOT RUN: a_rail_is_cut_under_two_processes: {why}"));
     }
     let pair = Pair::new("udp,udp");

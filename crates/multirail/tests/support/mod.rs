@@ -1,0 +1,36 @@
+//! What the tests with several processes share.
+#![allow(dead_code, reason = "not every test program uses all of it")]
+
+use std::process::{Command, Stdio};
+
+/// A table of nftables for cuts, in a network namespace of its own, with the loopback up.
+pub const TABLE: &str = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+/// Runs a script; what is wrong, if it fails.
+pub fn shell(script: &str) -> Result<(), String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+}
+
+/// The port of each rail of an agent; 0 for rails that have none.
+pub fn ports(metadata: &[u8]) -> Vec<u16> {
+    let rails = multirail::wire::Metadata::parse(metadata).unwrap().rails;
+    let port = |rail: &multirail::wire::RailInfo| match (&*rail.provider, &rail.address[..]) {
+        ("udp", [_, _, high, low, ..]) => u16::from_be_bytes([*high, *low]),
+        _ => 0,
+    };
+    rails.iter().map(port).collect()
+}
