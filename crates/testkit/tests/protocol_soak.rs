@@ -37,7 +37,11 @@ fn round(net: &mut Net, random: &mut Random) -> u64 {
             }
             1 => net.sleep(one, Duration::from_millis(random.below(20_000))),
             2 if one != other => net.cut.push((one, other)),
-            3..8 => net.cut.clear(),
+            3..8 => {
+                net.cut.clear();
+                net.mute.clear();
+            }
+            9 if one != other => net.mute.push((one, other)),
             8 => {
                 net.close(one);
                 net.start(one);
@@ -78,6 +82,7 @@ fn a_day_leaves_memory_as_it_was_and_every_operation_ends() {
     for number in 0..rounds {
         begun += round(&mut net, &mut random);
         net.cut.clear();
+        net.mute.clear();
         net.run(Duration::from_secs(60));
         for (from, to) in (0..HOSTS).flat_map(|from| (0..HOSTS).map(move |to| (from, to))) {
             let model = net.model(from, to);

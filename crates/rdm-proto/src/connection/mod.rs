@@ -9,6 +9,7 @@
 mod acks;
 mod config;
 mod data;
+mod draft;
 mod incoming;
 mod pacing;
 mod packet_size;
@@ -104,6 +105,8 @@ pub struct Connection {
     pub stranger: bool,
     /// The endpoint counts it among those to which it owes an acknowledgement.
     pub owed: bool,
+    /// The endpoint counts it among those whose records were stopped.
+    pub stopped: bool,
     /// Sessions that this end has asked for.
     attempts: u64,
     peer_epoch: Option<u64>,
@@ -141,6 +144,7 @@ impl Connection {
             muted: false,
             stranger: false,
             owed: false,
+            stopped: false,
             attempts: 0,
             peer_epoch: None,
             peer_attempt: 0,

@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_millis(1);
 /// What may leave at once: packets, and as many as leave in this time, since no timer is exact.
 const BURST: (u64, Duration) = (10, Duration::from_micros(250));
 
-/// See the module. Packets owe time: each what it takes at the pace.
+/// See the module. Each packet delays the next by the time that it takes at the pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     /// When all that has left would have left at the pace.

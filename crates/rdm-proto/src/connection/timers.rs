@@ -8,7 +8,7 @@ use crate::time::Instant;
 
 /// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data soon.
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
-/// Time that counts as silence at most for one look at the clock: who does not look cannot hear.
+/// The most silence that one look at the clock adds: an endpoint that is not polled cannot hear its peer.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 /// Probe timeouts after which the peer's process is asked, and how long they have to have taken.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));

@@ -1,19 +1,15 @@
-//! Makes packets.
+//! What is sent, and when: packets of a session are made in `draft.rs`.
 
 use core::net::SocketAddr;
 
-use super::sent::Sent;
-use super::{BASE_PACKET, Config, Connection, Session};
+use super::draft::Draft;
+use super::{Config, Connection, Session};
 use crate::crypto::Identity;
 use crate::endpoint::Driver;
-use crate::stream::Stream;
 use crate::time::Instant;
-use crate::wire::handshake::PACKET_COST;
 use crate::wire::header::{self, flag};
 use crate::wire::{Frame, Header, Kind, frame};
 
-/// Probe timeouts from which on one of the packets after each is short.
-const SHORT_AFTER: u32 = 2;
 /// Packets that an end which closes sends beyond the window: about an initial window more (RFC 6928 allows ten).
 const FAREWELL: u32 = 10;
 
@@ -76,141 +72,55 @@ impl Connection {
         driver: &mut D,
     ) -> Option<usize> {
         let (checked, trailer) = (self.is_checked(config), self.trailer());
+        let wants = self.sender.has_output();
         let session = self.session.as_deref_mut()?;
-        if self.sender.has_output() {
+        if wants {
             session.size.raise(now);
         }
         let probe = session.size.probe().filter(|&size| size as usize <= buf.len());
-        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has become shorter.
-        let short = session.probes == 1 && session.probe_count >= SHORT_AFTER;
-        let size = if short { session.size.packet().min(BASE_PACKET) } else { session.size.packet() };
-        let room = (size as usize).min(buf.len()).checked_sub(trailer)?;
-        let cost = session.in_flight + session.in_flight_packets * PACKET_COST;
-        let wants = self.sender.has_output();
-        // One packet may always be under way, whatever the peer says.
-        let credit = cost < session.peer.in_flight || session.in_flight_packets == 0;
-        let window = session.counted() < session.controller.window();
-        let pace = session.pace();
-        let allowed = credit && window && wants && session.pacer.allows(now, pace) > 0;
-        let beyond = !allowed && session.farewell > 0;
-        let may_send = allowed || session.probes > 0 || beyond;
-        if wants && !(credit && window) && !may_send {
-            self.stats.stalls[usize::from(credit)] += 1;
+        let room = (session.packet_size() as usize).min(buf.len()).checked_sub(trailer)?;
+        let may = session.allowance(now, wants);
+        if wants && may.stalls {
+            self.stats.stalls[usize::from(may.credit)] += 1;
         }
-        let (mut at, mut told) = (header::LEN, 0);
-        let due = session.ack_now || session.ack_by.is_some_and(|by| by <= now);
-        let new_limit = session.tell_credit || session.receive.iter().any(|s| s.new_limit().is_some());
-        let data = wants && may_send;
-        session.farewell -= u32::from(data && beyond);
-        if data && now.since(session.largest_at) <= config.ack_delay {
-            session.quick = false; // an answer: it would have had company
-        }
-        if session.unacked > 0 || session.ack_now {
-            let goes_along = data || new_limit || session.probes > 0;
-            if (due || goes_along)
-                && let delay = now.since(session.largest_at).as_micros()
-                && let Some(len) = frame::write_ack(
-                    &mut buf[at..room],
-                    &session.received,
-                    u32::try_from(delay).unwrap_or(u32::MAX),
-                )
-            {
-                at += len;
-                told = session.received.last().map_or(0, |run| run.end);
-                session.quick |= !goes_along && !session.ack_now;
-                (session.unacked, session.ack_now, session.ack_by) = (0, false, None);
-            }
-        }
-        let mut streams = [0..0, 0..0];
-        let (mut eliciting, mut awaited) = (false, false);
-        if new_limit && room - at >= 2 * frame::CREDIT_LEN {
-            session.tell_credit = false;
-            for (stream, receive) in Stream::ALL.into_iter().zip(&mut session.receive) {
-                let limit = receive.tell_limit();
-                at += Frame::Credit { stream, limit }.write(&mut buf[at..room]).unwrap_or(0);
-            }
-            eliciting = true;
-        }
-        let credit_told = eliciting;
-        if data {
-            let mut order = Stream::ALL;
-            if session.bulk_first {
-                order.reverse();
-            }
-            session.bulk_first = !session.bulk_first;
-            for stream in order {
-                let fill = &mut |token, at, to: &mut [u8]| {
-                    if checked || trailer > 0 {
-                        driver.fill(peer, token, at, to);
-                    } else {
-                        driver.refer(peer, token, at, to);
-                    }
-                };
-                if let Some((range, len)) = self.sender.stream(stream).write(&mut buf[at..room], fill) {
-                    at += len;
-                    streams[stream as usize] = range;
-                    eliciting = true;
-                    awaited |= self.sender.stream(stream).ends_with_payload();
+        let mut draft = Draft::new(buf, room);
+        session.acknowledge(now, config, may.data, &mut draft);
+        session.tell_limits(&mut draft);
+        if may.data {
+            let mut fill = |token, at, to: &mut [u8]| {
+                if checked || trailer > 0 {
+                    driver.fill(peer, token, at, to);
+                } else {
+                    driver.refer(peer, token, at, to);
                 }
-            }
+            };
+            session.carry(&mut self.sender, &mut draft, &mut fill);
         }
-        let mut is_probe = false;
-        if session.probes > 0 {
-            session.probes -= 1;
-            if !eliciting {
-                at += Frame::Ping.write(&mut buf[at..room])?;
-                eliciting = true;
-            }
-        } else if at == header::LEN
-            && credit
-            && let Some(size) = probe
-        {
-            Frame::Ping.write(&mut buf[at..])?;
-            buf[at + 1..size as usize].fill(0);
-            at = (size as usize).checked_sub(trailer)?;
-            (eliciting, is_probe) = (true, true);
-            session.size.on_probe_sent();
-        }
-        if at == header::LEN {
+        session.ping(probe.filter(|_| may.credit), trailer, &mut draft)?;
+        if draft.is_empty() {
             return None;
         }
         let number = session.skips.number(session.next_number, |number| identity.gap(self.local, number));
         session.next_number = number + 1;
+        let len = draft.at + trailer;
         let mut flags = if checked { flag::CHECKED } else { 0 };
         if trailer > 0 {
             flags |= flag::SEALED;
-            at += trailer;
         }
         // After a payload's end the peer's program has what it waited for, and may not look again to let a delayed
         // acknowledgement out.
-        if session.probe_count > 0 || is_probe || awaited {
+        if session.probe_count > 0 || draft.is_probe || draft.ends_payload {
             flags |= flag::URGENT;
         }
-        Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(&mut buf[..at]);
+        let header = Header { flags, ..Header::new(Kind::Data, session.remote, number) };
+        session.record(now, number, len as u64, &draft);
+        let packet = &mut draft.buf[..len];
+        header.write(packet);
         if let Some(protection) = self.protection.as_deref_mut() {
-            protection.seal(number, &mut buf[..at]);
-        }
-        if eliciting {
-            session.last_eliciting = now;
-            if !is_probe {
-                session.pacer.sent(now, at as u64, pace);
-            }
-            session.in_flight += at as u64;
-            session.in_flight_packets += 1;
-            session.sent.push(Sent {
-                first: number,
-                count: 1,
-                at: now,
-                size: at as u64,
-                in_flight: true,
-                streams,
-                credit: credit_told,
-                probe: is_probe,
-                told,
-            });
+            protection.seal(number, packet);
         }
         self.stats.packets[0] += 1;
-        Some(at)
+        Some(len)
     }
 
     /// Writes a packet with these frames, whatever they say: what a hostile peer may send, for tests.

@@ -119,7 +119,7 @@ impl Endpoint {
         if connection.owes() && !core::mem::replace(&mut connection.owed, true) {
             self.owed.push(peer);
         }
-        if connection.is_stopped() && !self.stopped.contains(&peer) {
+        if connection.is_stopped() && !core::mem::replace(&mut connection.stopped, true) {
             self.stopped.push(peer);
         }
         self.activate(now, peer);

@@ -164,7 +164,7 @@ impl Endpoint {
         self.peers.get(peer as usize).is_some_and(Connection::is_open)
     }
 
-    /// Whether nothing is of the peer: no session, none that is asked for, and nothing to be sent.
+    /// Whether the peer is idle: it has no session, none is being opened, and nothing waits to be sent.
     pub fn is_idle(&self, peer: u32) -> bool {
         self.peers.get(peer as usize).is_some_and(|connection| {
             !connection.is_open() && !connection.is_connecting() && connection.sender.is_drained()
@@ -242,8 +242,12 @@ impl Endpoint {
     pub fn resume<D: Driver>(&mut self, now: Instant, driver: &mut D) {
         for peer in core::mem::take(&mut self.stopped) {
             let connection = &mut self.peers[peer as usize];
+            connection.stopped = false; // one that was forgotten meanwhile has nothing to go on with
             match connection.resume(peer, driver) {
-                Ok(()) if connection.is_stopped() => self.stopped.push(peer),
+                Ok(()) if connection.is_stopped() => {
+                    connection.stopped = true;
+                    self.stopped.push(peer);
+                }
                 Ok(()) if connection.closed => self.lose(peer, Lost::Closed, driver),
                 Ok(()) => {}
                 Err(reason) => self.lose(peer, reason, driver),

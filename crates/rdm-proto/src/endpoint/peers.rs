@@ -58,7 +58,6 @@ impl Endpoint {
         let connection = &mut self.peers[peer as usize];
         self.pasts.remember(connection.address, connection.past());
         connection.reset();
-        self.stopped.retain(|&other| other != peer);
         self.enqueue(peer); // it comes to rest when it is its turn
     }
 

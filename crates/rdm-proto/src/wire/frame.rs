@@ -65,7 +65,7 @@ pub enum Frame<'a> {
         stream: Stream,
         /// Where they begin.
         offset: u64,
-        /// They.
+        /// The bytes themselves.
         bytes: &'a [u8],
     },
     /// The sender may send the bytes of a stream up to here.

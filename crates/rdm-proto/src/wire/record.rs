@@ -7,9 +7,9 @@ pub const HEAD: usize = 8;
 /// A record of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it is.
+    /// The kind of record; the driver defines them.
     pub kind: u8,
-    /// More of that.
+    /// Flags, whose meaning depends on the kind.
     pub flags: u8,
     /// Its fields and payload.
     pub body: &'a [u8],

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use rdm_proto::wire::Record;
 use rdm_proto::{Driver, Flow, Lost, Sender, Stream};
 
+use super::Net;
 use super::link::Random;
 
 /// A record as the model remembers it: sender's incarnation and session, number in the stream, stream, length.
@@ -189,4 +190,15 @@ impl Driver for Application {
     fn fill(&mut self, _peer: u32, token: u64, at: u64, to: &mut [u8]) {
         fill(token, at, to);
     }
+}
+
+/// Whether everything that `model` says was sent has been acknowledged; where there is none, nothing was.
+pub fn all_acked(model: Option<&Model>) -> bool {
+    model.is_none_or(Model::is_acked)
+}
+
+/// Whether everything that host `from` sent to `to` is there.
+pub fn all_arrived(net: &Net, from: usize, to: usize) -> bool {
+    let (Some(sent), Some(received)) = (net.model(from, to), net.model(to, from)) else { return true };
+    (0..2).all(|stream| received.received[stream].len() as u32 == sent.sent[stream])
 }

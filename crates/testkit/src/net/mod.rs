@@ -3,16 +3,18 @@
 //! again.
 
 mod application;
+mod clock;
 mod link;
 mod rival;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-pub use self::application::{Application, Model, Sent};
+pub use self::application::{Application, Model, Sent, all_acked, all_arrived};
 use self::application::{PART, RECORD, fill, way};
+use self::clock::Clock;
 pub use self::link::{Link, Random};
 use self::rival::{Rival, SEGMENT};
 use rdm_proto::congestion::Congestion;
@@ -34,6 +36,7 @@ pub struct Host {
     inbox: Vec<(SocketAddr, Vec<u8>)>,
     link_free: Instant,
     wakes_at: Option<Instant>,
+    clock: Clock,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +65,8 @@ pub struct Net {
     pub swapped: Option<(usize, usize, usize)>,
     /// Pairs of hosts that do not reach each other.
     pub cut: Vec<(usize, usize)>,
+    /// And those of which the first does not reach the second.
+    pub mute: Vec<(usize, usize)>,
     config: Config,
     random: Random,
     queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
@@ -123,6 +128,7 @@ impl Net {
             hosts: Vec::new(),
             swapped: None,
             cut: Vec::new(),
+            mute: Vec::new(),
             config,
             random: Random(seed),
             queue: BinaryHeap::new(),
@@ -136,8 +142,15 @@ impl Net {
             rival: None,
             heard: Vec::new(),
         };
+        let mut clocks = Random(!seed);
         for number in 0..hosts {
-            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8 + 1)), 7471);
+            let last = number as u8 + 1;
+            // Every third network is one of IPv6.
+            let ip: IpAddr = match seed % 3 {
+                0 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()).into(),
+                _ => Ipv4Addr::new(10, 0, 0, last).into(),
+            };
+            let address = SocketAddr::new(ip, 7471);
             let application = Application::new(address, 0, net.random.clone(), 0);
             net.hosts.push(Host {
                 endpoint: None,
@@ -148,6 +161,7 @@ impl Net {
                 inbox: Vec::new(),
                 link_free: Instant::default(),
                 wakes_at: None,
+                clock: Clock::new(&mut clocks),
             });
             net.start(number);
         }
@@ -157,6 +171,11 @@ impl Net {
     /// The address of a host.
     pub fn address(&self, host: usize) -> SocketAddr {
         self.hosts[host].address
+    }
+
+    /// What a host's clock shows.
+    pub fn now_at(&self, host: usize) -> Instant {
+        self.hosts[host].clock.at(self.now)
     }
 
     /// Starts a host that is dead, with nothing but its address.
@@ -258,8 +277,8 @@ impl Net {
     /// Sends a record with `len` bytes beside its name.
     pub fn record(&mut self, host: usize, to: usize, stream: Stream, len: usize) {
         let Some(peer) = self.peer(host, to) else { return };
-        let now = self.now;
         let here = &mut self.hosts[host];
+        let now = here.clock.at(self.now);
         let incarnation = here.application.incarnation;
         let model = &mut here.application.peers[peer as usize].1;
         let number = u64::from(model.sent[stream as usize]);
@@ -288,9 +307,9 @@ impl Net {
     /// Sends a payload of `len` bytes. Answers its name.
     pub fn payload(&mut self, host: usize, to: usize, stream: Stream, len: u64) -> u64 {
         let Some(peer) = self.peer(host, to) else { return 0 };
-        let now = self.now;
         let token = (self.random.bits() >> 1) | (stream as u64) << 63;
         let here = &mut self.hosts[host];
+        let now = here.clock.at(self.now);
         here.application.peers[peer as usize].1.marked[stream as usize].push(token);
         if let Some(sender) = here.endpoint.as_mut().and_then(|endpoint| endpoint.sender(now, peer)) {
             let stream = match stream {
@@ -340,7 +359,9 @@ impl Net {
         self.longest = self.longest.max(bytes.len());
         let (from, to) = self.swap_addresses(from, to);
         let (Some(source), Some(target)) = (self.index(from), self.index(to)) else { return };
-        let is_cut = self.cut.contains(&(source, target)) || self.cut.contains(&(target, source));
+        let is_cut = self.cut.contains(&(source, target))
+            || self.cut.contains(&(target, source))
+            || self.mute.contains(&(source, target));
         if self.burst > 0 {
             self.burst -= 1;
         } else if self.random.chance(self.link.loss) {
@@ -458,11 +479,11 @@ impl Net {
 
     /// Lets a host do what it has to do now.
     pub fn turn(&mut self, host: usize) {
-        let now = self.now;
         let here = &mut self.hosts[host];
-        if here.asleep > now {
+        if here.asleep > self.now {
             return;
         }
+        let now = here.clock.at(self.now);
         let inbox = std::mem::take(&mut here.inbox);
         let Some(endpoint) = &mut here.endpoint else { return };
         let mut inbox = inbox.into_iter().peekable();
@@ -513,7 +534,7 @@ impl Net {
             wake = Some(wake.map_or(soon, |wake| wake.min(soon)));
         }
         if let Some(wake) = wake
-            && let wake = wake.max(now + Duration::from_nanos(1))
+            && let wake = here.clock.when(wake).max(self.now + Duration::from_nanos(1))
             && here.wakes_at.is_none_or(|other| wake < other)
         {
             here.wakes_at = Some(wake);

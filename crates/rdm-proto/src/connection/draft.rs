@@ -1,0 +1,198 @@
+//! A packet while it is made: what a session has to say, in the order of its frames.
+
+use core::ops::Range;
+
+use super::sent::Sent;
+use super::{BASE_PACKET, Config, Session};
+use crate::stream::{Senders, Stream};
+use crate::time::Instant;
+use crate::wire::handshake::PACKET_COST;
+use crate::wire::{Frame, frame, header};
+
+/// Probe timeouts from which on one of the packets after each is short.
+const SHORT_AFTER: u32 = 2;
+
+/// See the module.
+pub(super) struct Draft<'a> {
+    pub buf: &'a mut [u8],
+    /// Bytes that are written, those of the header included.
+    pub at: usize,
+    /// Bytes that there may be.
+    room: usize,
+    /// The peer is to acknowledge it.
+    is_eliciting: bool,
+    /// It looks whether the path carries packets of its length.
+    pub is_probe: bool,
+    /// A payload ends in it.
+    pub ends_payload: bool,
+    tells_credit: bool,
+    /// One more than the highest number that it acknowledges.
+    told: u64,
+    /// The bytes of streams that it carries.
+    streams: [Range<u64>; 2],
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(buf: &'a mut [u8], room: usize) -> Self {
+        Self {
+            buf,
+            at: header::LEN,
+            room,
+            is_eliciting: false,
+            is_probe: false,
+            ends_payload: false,
+            tells_credit: false,
+            told: 0,
+            streams: [0..0, 0..0],
+        }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.at == header::LEN
+    }
+}
+
+/// What a session may send now.
+pub(super) struct Allowance {
+    /// Bytes of streams, if there are any.
+    pub data: bool,
+    /// The peer takes more.
+    pub credit: bool,
+    /// Data would wait for credit or the window.
+    pub stalls: bool,
+}
+
+impl Session {
+    /// Bytes of the next packet, at most.
+    pub(super) fn packet_size(&self) -> u64 {
+        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has become shorter.
+        let short = self.probes == 1 && self.probe_count >= SHORT_AFTER;
+        if short { self.size.packet().min(BASE_PACKET) } else { self.size.packet() }
+    }
+
+    /// What may be sent; `wants`: there are bytes of streams.
+    pub(super) fn allowance(&mut self, now: Instant, wants: bool) -> Allowance {
+        let cost = self.in_flight + self.in_flight_packets * PACKET_COST;
+        // One packet may always be under way, whatever the peer says.
+        let credit = cost < self.peer.in_flight || self.in_flight_packets == 0;
+        let room = credit && self.counted() < self.controller.window();
+        let pace = self.pace();
+        let allowed = room && wants && self.pacer.allows(now, pace) > 0;
+        let beyond = !allowed && self.farewell > 0;
+        let may = allowed || self.probes > 0 || beyond;
+        let data = wants && may;
+        self.farewell -= u32::from(data && beyond);
+        Allowance { data, credit, stalls: !room && !may }
+    }
+
+    /// Whether the peer is to be told of new limits.
+    fn has_new_limit(&self) -> bool {
+        self.tell_credit || self.receive.iter().any(|stream| stream.new_limit().is_some())
+    }
+
+    /// Acknowledges what has come, if that is due or has company.
+    pub(super) fn acknowledge(&mut self, now: Instant, config: &Config, data: bool, draft: &mut Draft<'_>) {
+        if data && now.since(self.largest_at) <= config.ack_delay {
+            self.quick = false; // an answer: it would have had company
+        }
+        if self.unacked == 0 && !self.ack_now {
+            return;
+        }
+        let due = self.ack_now || self.ack_by.is_some_and(|by| by <= now);
+        let goes_along = data || self.probes > 0 || self.has_new_limit();
+        if !due && !goes_along {
+            return;
+        }
+        let delay = u32::try_from(now.since(self.largest_at).as_micros()).unwrap_or(u32::MAX);
+        let to = &mut draft.buf[draft.at..draft.room];
+        let Some(len) = frame::write_ack(to, &self.received, delay) else { return };
+        draft.at += len;
+        draft.told = self.received.last().map_or(0, |run| run.end);
+        self.quick |= !goes_along && !self.ack_now;
+        (self.unacked, self.ack_now, self.ack_by) = (0, false, None);
+    }
+
+    /// Tells the peer how much more it may send on each stream, if that has changed.
+    pub(super) fn tell_limits(&mut self, draft: &mut Draft<'_>) {
+        if draft.room - draft.at < 2 * frame::CREDIT_LEN || !self.has_new_limit() {
+            return;
+        }
+        self.tell_credit = false;
+        for (stream, receive) in Stream::ALL.into_iter().zip(&mut self.receive) {
+            let limit = receive.tell_limit();
+            let to = &mut draft.buf[draft.at..draft.room];
+            draft.at += Frame::Credit { stream, limit }.write(to).unwrap_or(0);
+        }
+        (draft.is_eliciting, draft.tells_credit) = (true, true);
+    }
+
+    /// Carries bytes of both streams, either first by turns. `fill` writes what lies in lent memory.
+    pub(super) fn carry(
+        &mut self,
+        senders: &mut Senders,
+        draft: &mut Draft<'_>,
+        fill: &mut impl FnMut(u64, u64, &mut [u8]),
+    ) {
+        let mut order = Stream::ALL;
+        if self.bulk_first {
+            order.reverse();
+        }
+        self.bulk_first = !self.bulk_first;
+        for stream in order {
+            let to = &mut draft.buf[draft.at..draft.room];
+            if let Some((range, len)) = senders.stream(stream).write(to, fill) {
+                draft.at += len;
+                draft.streams[stream as usize] = range;
+                draft.is_eliciting = true;
+                draft.ends_payload |= senders.stream(stream).ends_with_payload();
+            }
+        }
+    }
+
+    /// Asks for an acknowledgement where a timeout wants one, or, in a packet that says nothing else, whether the path carries `probe`
+    /// bytes. `None` if a packet has no room for that.
+    pub(super) fn ping(&mut self, probe: Option<u64>, trailer: usize, draft: &mut Draft<'_>) -> Option<()> {
+        if self.probes > 0 {
+            self.probes -= 1;
+            if !draft.is_eliciting {
+                draft.at += Frame::Ping.write(&mut draft.buf[draft.at..draft.room])?;
+                draft.is_eliciting = true;
+            }
+        } else if draft.is_empty()
+            && let Some(size) = probe
+        {
+            Frame::Ping.write(&mut draft.buf[draft.at..])?;
+            draft.buf[draft.at + 1..size as usize].fill(0);
+            draft.at = (size as usize).checked_sub(trailer)?;
+            (draft.is_eliciting, draft.is_probe) = (true, true);
+            self.size.on_probe_sent();
+        }
+        Some(())
+    }
+
+    /// Remembers a packet of `size` bytes until the peer has acknowledged it.
+    pub(super) fn record(&mut self, now: Instant, number: u64, size: u64, draft: &Draft<'_>) {
+        if !draft.is_eliciting {
+            return;
+        }
+        self.last_eliciting = now;
+        if !draft.is_probe {
+            let pace = self.pace();
+            self.pacer.sent(now, size, pace);
+        }
+        self.in_flight += size;
+        self.in_flight_packets += 1;
+        self.sent.push(Sent {
+            first: number,
+            count: 1,
+            at: now,
+            size,
+            in_flight: true,
+            streams: draft.streams.clone(),
+            credit: draft.tells_credit,
+            probe: draft.is_probe,
+            told: draft.told,
+        });
+    }
+}
