@@ -140,7 +140,7 @@ fn connections(line: &mut Line, _: &[String]) {
     let own = |key: bool| {
         let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         let hints = hints(Naming::Udp).ep_type(EpType::Msg).caps(Caps::MSG).src_addr(loopback);
-        Opening::new(if key { hints.auth_key(*b"a job") } else { hints })
+        Opening::new(if key { hints.auth_key(*b"a job") } else { hints }).without_shared_memory()
     };
     let mut repaired = 0;
     for round in 0..20 {

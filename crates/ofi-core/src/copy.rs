@@ -128,6 +128,17 @@ pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> 
     done
 }
 
+/// A copy of the first `len` bytes of `pieces`; zeroes behind them, if they have fewer.
+///
+/// # Safety
+/// The pieces are lent for reading during the call.
+pub unsafe fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
+    let mut bytes = vec![0u8; len];
+    // SAFETY: the caller's promise, and the vector has `len` bytes.
+    unsafe { gather(pieces, 0, bytes.as_mut_ptr(), len) };
+    bytes.into()
+}
+
 /// Scatters `len` bytes at `from` into `pieces`, from their byte `skip` on. Returns how many fitted.
 ///
 /// # Safety

@@ -5,6 +5,7 @@
 //! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
 
 mod outgoing;
+mod payload;
 mod port;
 pub mod record;
 
@@ -20,6 +21,7 @@ use crate::domain::{DomainPart, Regions, Registered};
 use crate::slots::SlotId;
 
 pub use outgoing::{OutAtomic, OutMessage, OutNote, OutRma};
+pub use payload::Payload;
 pub use port::{Held, MAX_PACKET, Port, Reaction};
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`]. A number is used again only

@@ -14,6 +14,7 @@
 //! - [`errand`]: work that any thread may bring and one at a time does.
 //! - [`version`]: the state of a slot that is read without a lock.
 //! - [`lease`]: memory that others copy from and to until it is taken back.
+//! - [`ticket`]: memory that another process copies from and to by itself, until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
 //! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
@@ -35,4 +36,5 @@ pub mod pad;
 pub mod record;
 pub mod slumber;
 pub mod sync;
+pub mod ticket;
 pub mod version;

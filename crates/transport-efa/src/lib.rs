@@ -21,7 +21,6 @@ mod lanes;
 mod message;
 mod native;
 mod op;
-mod payload;
 mod provider;
 mod read;
 mod region;

@@ -3,13 +3,14 @@
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, OutMessage, OutNote, Peer, Posted, RxName};
+use ofi_core::transport::{
+    Announced, Arrived, Delivery, Host, OutMessage, OutNote, Payload, Peer, Posted, RxName,
+};
 
 use crate::adapter::Mark;
 use crate::common::Common;
 use crate::lane::{Lane, Stream};
 use crate::op::{Lent, Op, Work};
-use crate::payload::Payload;
 use crate::settings;
 use crate::transfer::{Incoming, Target};
 use crate::window::Held;
@@ -137,7 +138,8 @@ impl Lane {
     ) -> Result<Posted> {
         let (peer, len) = (out.peer, out.len);
         let lent = self.lend(common, out, out.flags.contains(OpFlags::INJECT));
-        let payload = Payload::new(out.pieces, len, out.flags);
+        // SAFETY: the core lends the pieces of what it posts.
+        let payload = unsafe { Payload::new(out.pieces, len, out.flags) };
         if let Some((from, regions)) = lent {
             let op = Op { awaits: true, ..Op::packed(true) };
             let (id, number) = self.open(common, host, peer, out.ticket, op)?;

@@ -17,14 +17,13 @@ use ofi_core::copy;
 use ofi_core::domain::RegionData;
 use ofi_core::keys::Grant;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Request;
 use crate::common::Common;
 use crate::lane::Lane;
 use crate::op::{Op, Work};
-use crate::payload::Payload;
 use crate::region::Local;
 use crate::rma::iovs;
 use crate::srd::Status;
@@ -317,7 +316,7 @@ impl Lane {
                     let mut bytes = vec![0u8; len];
                     // SAFETY: both have `len` bytes; the slot is this access's.
                     unsafe { copy::bytes(from, bytes.as_mut_ptr(), len) };
-                    Payload::Owned(bytes.into())
+                    Payload::owned(bytes.into())
                 });
                 let native = Native {
                     pieces: std::mem::take(&mut native.pieces),
@@ -348,7 +347,8 @@ impl Lane {
         common.counts.native_refused += 1;
         let asked = match iovs(&remote) {
             Some(remote) if write => {
-                let payload = bytes.unwrap_or(Payload::Lent(pieces));
+                // SAFETY: the core lends the pieces of what it posts, and the operation goes on.
+                let payload = bytes.unwrap_or_else(|| unsafe { Payload::lent(pieces) });
                 self.ask_write(common, host, (peer, id), payload, len, remote, told)
             }
             Some(remote) => self.ask_read(common, host, (peer, id), pieces, len, remote),

@@ -1,9 +1,9 @@
 //! What is kept of an operation that has not ended.
 
 use ofi_api::Piece;
+use ofi_core::transport::Payload;
 
 use crate::native::Native;
-use crate::payload::Payload;
 use crate::srd::Region;
 use crate::wire::Message;
 

@@ -4,7 +4,7 @@ use ofi_api::{Caps, Errno, MrAccess, Piece, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData, RxName};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Mark;
@@ -12,7 +12,6 @@ use crate::common::{Common, Entry};
 use crate::lane::{Lane, Stream};
 use crate::message::{Broken, Flow};
 use crate::op::{Op, Work};
-use crate::payload::Payload;
 use crate::settings;
 use crate::transfer::{Answering, Incoming, Target, grant};
 use crate::wire::{Control, Iov, Iovs, Own, Read, Write, WriteForm};
@@ -62,7 +61,8 @@ impl Lane {
         out: &OutRma<'_>,
         remote: Iovs,
     ) -> Result<Posted> {
-        let payload = Payload::new(out.pieces, out.len, out.flags);
+        // SAFETY: the core lends the pieces of what it posts.
+        let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
         let op = Op { work: Work::Packed, unacked: 0, making: true, awaits: true, id: 0 };
         self.outstanding += 1;
         let id = host.open(out.peer, out.ticket, op);
@@ -110,7 +110,7 @@ impl Lane {
         let first = len.min(common.adapter.mtu - header.bytes().len());
         self.packet(common, peer, &header, first, Mark::Op(id), |body| {
             // SAFETY: the payload's pieces are lent, and `body` has `first` bytes.
-            unsafe { payload.gather(0, body, first) };
+            unsafe { payload.gather_raw(0, body, first) };
         });
         if let Some(op) = host.op(peer, id) {
             (op.id, op.unacked, op.making, op.awaits) = (number, 1, first < len, true);

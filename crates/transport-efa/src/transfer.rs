@@ -445,7 +445,7 @@ impl Lane {
             // SAFETY: a slot has room for a packet.
             unsafe { copy::bytes(head.as_ptr(), to, head.len()) };
             // SAFETY: as above, behind the header.
-            unsafe { payload.gather(at, to.wrapping_add(head.len()), part) };
+            unsafe { payload.gather_raw(at, to.wrapping_add(head.len()), part) };
             head.len() + part
         });
         if !posted {

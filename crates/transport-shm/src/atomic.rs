@@ -10,14 +10,14 @@ use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
 use ofi_core::atomic::Executor;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutAtomic, Posted};
+use ofi_core::transport::{Host, OutAtomic, Payload, Posted};
 use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::command::{Words, Writer, kind};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Flow, Lane, full};
-use crate::message::{Coming, Op, Payload, copied};
+use crate::message::{Coming, Op};
 use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way, accessor};
 
 /// Where the executor is in a command's half of the header word.
@@ -81,7 +81,7 @@ impl Waiting {
         Self {
             executor: out.executor,
             // SAFETY: the core lends the pieces of what it posts.
-            bytes: unsafe { copied(&both, len) },
+            bytes: unsafe { copy::copied(&both, len) },
             results: out.results.into(),
             remote: out.remote.into(),
             len: out.len,
@@ -426,7 +426,7 @@ impl Lane {
 /// What is kept of an operation that the peer executes: where the results go, if there are any.
 fn commanded(results: Box<[Piece]>, len: usize) -> Op {
     if results.is_empty() {
-        Op::Write(Payload::Owned(Box::default()), None)
+        Op::Write(Payload::owned(Box::default()), None)
     } else {
         Op::Read { pieces: results, got: 0, len, coming: Coming::Parts(false) }
     }

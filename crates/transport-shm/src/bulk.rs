@@ -121,8 +121,8 @@ impl Stream {
         let copied = match &self.source {
             Source::Message(op) | Source::Write(op) => match host.op(lane, *op) {
                 Some(Op::Message { payload, .. } | Op::Write(payload, _)) => {
-                    // SAFETY: the payload is lent until the operation ends, which it does after its last part.
-                    unsafe { payload.gather(self.sent, to, len) }
+                    // SAFETY: the caller's promise.
+                    unsafe { payload.gather_raw(self.sent, to, len) }
                 }
                 _ => return Err(Errno::ECANCELED),
             },
@@ -266,7 +266,7 @@ impl Lane {
             // SAFETY: the record's body is aligned, and readable until `advance`.
             let mut words = unsafe { Words::new(record.body, record.body_len) };
             let (id, offset) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
-            words.skip(PART_HEADER - 16);
+            words.skip(PART_HEADER / 8 - 2);
             match record.high & kind::MASK {
                 kind::MESSAGE_PART => self.take_message_part(common, host, (id, offset), words)?,
                 kind::WRITE_PART => {

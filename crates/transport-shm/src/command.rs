@@ -107,16 +107,16 @@ impl Words {
         if self.left < 8 {
             return None;
         }
-        // SAFETY: 8 bytes are left, aligned as the body is and as only words were taken so far.
+        // SAFETY: 8 bytes are left, aligned as the body is: only whole words were taken before, or all that there was.
         let word = unsafe { self.at.cast::<u64>().read_volatile() };
-        self.skip(8);
+        self.skip(1);
         Some(word)
     }
 
-    /// Leaves `bytes` out, as far as they are there.
+    /// Leaves so many words out, as far as they are there.
     #[inline]
-    pub fn skip(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.left);
+    pub fn skip(&mut self, words: usize) {
+        let bytes = words.saturating_mul(8).min(self.left);
         self.at = self.at.wrapping_add(bytes);
         self.left -= bytes;
     }

@@ -18,7 +18,7 @@ use crate::name;
 use crate::shared::{Event, Shared};
 use crate::sys::{self, ControlSocket};
 
-/// Packets that an endpoint takes in before it looks at them. More come only from somebody who means harm.
+/// Packets that an endpoint takes in before it looks at them. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 /// How long a goodbye is tried at a peer whose socket is full: that is one whose helper does not run.
 const GOODBYE: Duration = Duration::from_millis(50);
@@ -215,7 +215,7 @@ impl Port for ShmPort {
             let datagram = self.socket.receive(&mut buffer)?;
             let user = datagram.credentials.uid;
             let bytes = &buffer[..datagram.len.min(buffer.len())];
-            let packet = control::packet_in(bytes).filter(|_| user == sys::user() || user == 0);
+            let packet = control::packet_in(bytes).filter(|_| user == sys::effective_user() || user == 0);
             if let Some((proof, packet)) = packet
                 && let Some(from) = name::address_of(&datagram.from, self.format)
             {

@@ -369,7 +369,7 @@ impl Helper {
     fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) -> Option<Farewell> {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
-            && (user == sys::user() || user == 0)
+            && (user == sys::effective_user() || user == 0)
             && name::is_endpoint(&datagram.from)
             && let Some((packet, ours)) = endpoint.unwrap(&datagram.from, bytes)
         {
@@ -386,7 +386,7 @@ impl Helper {
         }
         let named = name::is_endpoint(&datagram.from);
         let message = match Message::parse(bytes) {
-            Some(message) if named && (user == sys::user() || user == 0) => message,
+            Some(message) if named && (user == sys::effective_user() || user == 0) => message,
             other => {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 let from = String::from_utf8_lossy(&datagram.from);

@@ -73,22 +73,25 @@ pub struct Counts {
 }
 
 /// This end's rings to the peer, usable before the peer has seen them.
+///
+/// What points into memory is dropped before what keeps it mapped: fields are dropped in their order.
 pub struct Link {
-    pub own: Arc<OwnPair>,
     pub commands: Producer,
     pub replies: Producer,
     pub up: Option<Up>,
+    pub own: Arc<OwnPair>,
 }
 
 /// What there is once both ends have each other's memory.
 pub struct Up {
-    pub parts: Box<PeerParts>,
     pub commands: Consumer,
     pub replies: Consumer,
     pub bell: Bell,
     /// A copy through a grant is announced with a fence: one of both processes lacks the barrier.
     pub fences: bool,
     wish: *const AtomicU32,
+    /// Keeps mapped what all of the above point into.
+    pub parts: Box<PeerParts>,
 }
 
 // SAFETY: the pointer leads into `parts.pair`, which moves along.
@@ -125,6 +128,9 @@ pub struct Reply {
 pub struct Lane {
     pub peer: Peer,
     pub socket: Vec<u8>,
+    /// Before `link`, whose memories have their words.
+    pub bulk_out: Option<BulkOut>,
+    pub bulk_in: Option<BulkIn>,
     pub link: Option<Link>,
     /// The peer has ended. What it sent is still taken; then the lane is given up.
     pub gone: bool,
@@ -145,8 +151,6 @@ pub struct Lane {
     pub backlog: VecDeque<Reply>,
     dones: Dones,
     pub streams: VecDeque<Stream>,
-    pub bulk_out: Option<BulkOut>,
-    pub bulk_in: Option<BulkIn>,
     pub pulls: FxHashMap<u64, Pull>,
     /// Copies from memory to memory.
     pub single: Option<Box<Single>>,
@@ -252,23 +256,24 @@ impl Lane {
     ///
     /// # Errors
     /// `FI_EINVAL` for memory of impossible sizes.
-    pub fn attach(&mut self, common: &Common, own: &Arc<OwnPair>, parts: Box<PeerParts>) -> Result<()> {
+    pub fn attach(&mut self, barrier: Support, own: &Arc<OwnPair>, parts: Box<PeerParts>) -> Result<()> {
         let same = self.link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.own, own));
         if !same {
             self.link = Some(Self::rings(own)?);
         }
         let Some(link) = &mut self.link else { return Ok(()) };
+        // First what can fail: after that `up` keeps the memory that the producers look into.
+        let commands = pairs::lines(&parts.pair, pair::COMMANDS, parts.command_lines)?;
+        let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
         // peer stores its position in, 0 at first.
         unsafe { link.commands.attach(parts.pair.word(pair::COMMANDS_READ)) };
         // SAFETY: as above.
         unsafe { link.replies.attach(parts.pair.word(pair::REPLIES_READ)) };
-        let commands = pairs::lines(&parts.pair, pair::COMMANDS, parts.command_lines)?;
-        let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         let hint = parts.hint as usize % doorbell::HINTS;
         // SAFETY: `word` checks place and alignment; mapped while `parts` lives and accessed atomically.
         let fence: &AtomicU32 = unsafe { &*parts.endpoint.word(endpoint::FENCE) };
-        let missing = common.shared.barrier == Support::Missing || fence.load(Ordering::Relaxed) != 0;
+        let missing = barrier == Support::Missing || fence.load(Ordering::Relaxed) != 0;
         link.up = Some(Up {
             fences: missing,
             // SAFETY: the lines lie in `parts.pair` and the word in `own`, both kept by the link; this is the only
@@ -282,7 +287,7 @@ impl Lane {
                     parts.pair.word(pair::ATTENTION),
                     parts.endpoint.word(endpoint::SLEEPING),
                     parts.doorbell.word(hint),
-                    common.shared.barrier,
+                    barrier,
                 )
             },
             wish: parts.pair.word(pair::WISH),
@@ -437,5 +442,58 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
         ReserveError::TooBig => Error::with(Errno::EMSGSIZE, "a command longer than a quarter of its ring"),
         // The peer claims to have read what was never written. The lane is given up at the next poll.
         ReserveError::Corrupt => Error::AGAIN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::control::Introduction;
+    use crate::sys::{self, Writers};
+
+    fn parts(command_lines: u32) -> Box<PeerParts> {
+        let memory = |size, writers| {
+            let fd = sys::memfd(c"test", size).unwrap();
+            sys::Mapping::new(fd.as_fd(), size, true).unwrap();
+            sys::seal(&fd, writers).unwrap();
+            fd
+        };
+        let mut fds = vec![
+            memory(pair::size(command_lines as usize), Writers::Present),
+            memory(endpoint::SIZE, Writers::Present),
+            memory(doorbell::SIZE, Writers::Any),
+        ];
+        let who = Introduction {
+            incarnation: 1,
+            command_lines,
+            hint: 0,
+            wakes: false,
+            proof: Default::default(),
+            token: Default::default(),
+        };
+        Box::new(PeerParts::map(&who, &mut fds, 0).unwrap())
+    }
+
+    /// A producer that looked for room in the memory of a peer that was turned away would read what is not mapped any more.
+    #[test]
+    fn a_peer_with_an_impossible_ring_leaves_nothing_behind() {
+        let own = Arc::new(OwnPair::new(64, 0, false).unwrap());
+        let mut lane = Lane::new(0, Vec::new());
+        assert!(lane.attach(Support::Missing, &own, parts(1)).is_err());
+        let link = lane.link.as_mut().unwrap();
+        let room = (0..1000).take_while(|_| match link.commands.reserve(8) {
+            Ok(slot) => {
+                slot.publish(kind::NOTICE);
+                true
+            }
+            Err(error) => {
+                assert!(matches!(error, ReserveError::Full));
+                false
+            }
+        });
+        assert!(room.count() < 64);
+        assert!(lane.attach(Support::Missing, &own, parts(64)).is_ok());
     }
 }

@@ -1,8 +1,8 @@
 //! Provider `shm`: messages, tags and remote memory between processes of one host.
 //!
 //! A process writes only its own memory and maps its peers' read-only; nothing lies in a file system, so nothing is
-//! left behind. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes.rs`, `message.rs`, the
-//! ring, and on the peer `poll.rs`, `message.rs` again, and the core. How two endpoints meet: `control.rs`,
+//! left behind. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes/`, `message/send.rs`, the
+//! ring, and on the peer `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. How two endpoints meet: `control.rs`,
 //! `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
 
 mod atomic;

@@ -127,7 +127,7 @@ pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
     {
         return Err(Error::with(Errno::EINVAL, "a ring that is larger than its memory"));
     }
-    // SAFETY: `offset < len`, and a mapping does not wrap.
+    // SAFETY: `offset` is at most the length, and a mapping does not wrap.
     let base = unsafe { memory.base().add(offset) };
     // SAFETY: the lines lie inside the mapping, which the lane that makes rings of them keeps; this process makes one
     // producer or consumer of them, and no references.

@@ -75,6 +75,6 @@ impl SingleCopy {
     }
 }
 
-/// Everything here.
+/// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] =
     &[&REMOTE_COMM, &COMMAND_LINES, &BULK_LINES, &KEPT_BYTES, &SINGLE_COPY, &SINGLE_COPY_SIZE];

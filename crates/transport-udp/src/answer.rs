@@ -1,15 +1,23 @@
 //! Answers to reads of peers: memory is copied when a read is answered, since later commands may change it, and leaves from the copy,
 //! part by part and once more where packets are lost. The copy goes when all of it has arrived.
 
+use core::ops::{Deref, DerefMut};
+
 use ofi_api::Piece;
 use ofi_core::slots::{SlotId, Slots};
 
 use crate::socket::Gaps;
 
+/// Bytes of answers that may wait to arrive at one peer.
+pub const READ_AHEAD: usize = 2 << 20;
 /// Bytes that are copied at once, at most.
 pub const CHUNK: usize = 256 << 10;
-/// Copies that wait for the next read.
-const SPARE: usize = 8;
+/// Bytes of memory that waits for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
+const SPARE: usize = READ_AHEAD;
+/// The shortest piece of it.
+const SHORTEST: usize = 4 << 10;
+/// Its lengths: powers of two up to [`CHUNK`].
+const LENGTHS: usize = (CHUNK / SHORTEST).ilog2() as usize + 1;
 /// Tells a token of an answer from one of an operation: no table of operations has so many.
 const MARK: u64 = 1 << 31;
 
@@ -20,26 +28,68 @@ pub fn is_answer(token: u64) -> bool {
 
 /// A copy of memory from byte `at` of a read on.
 struct Answer {
-    bytes: Vec<u8>,
+    bytes: Room,
     at: u64,
 }
 
-/// Memory for copies: what was just used lies in the cache, and costs no page faults.
+/// Memory for a copy.
+pub struct Room {
+    /// As long as one of [`Spare`]'s lengths.
+    memory: Box<[u8]>,
+    len: usize,
+}
+
+impl Deref for Room {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+}
+
+impl DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.len]
+    }
+}
+
+/// Memory for copies, by length: what was just used lies in the cache. Memory of the system costs a page fault for each page, and
+/// long pieces go back to it at once.
 #[derive(Default)]
-pub struct Spare(Vec<Vec<u8>>);
+pub struct Spare {
+    pieces: [Vec<Box<[u8]>>; LENGTHS],
+    bytes: usize,
+}
+
+/// The place of the shortest pieces that hold `len` bytes.
+fn place_of(len: usize) -> usize {
+    (len.next_power_of_two() / SHORTEST).max(1).ilog2() as usize
+}
 
 impl Spare {
     /// Room for `len` bytes, whatever they are; at most [`CHUNK`].
-    pub fn take(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = self.0.pop().unwrap_or_else(|| vec![0; CHUNK]);
-        bytes.resize(len, 0);
-        bytes
+    pub fn take(&mut self, len: usize) -> Room {
+        let place = place_of(len);
+        let memory = match self.pieces[place..].iter_mut().find_map(Vec::pop) {
+            Some(memory) => {
+                self.bytes -= memory.len();
+                memory
+            }
+            None => vec![0; SHORTEST << place].into(),
+        };
+        Room { memory, len }
     }
 
-    /// Takes such room back.
-    pub fn give_back(&mut self, bytes: Vec<u8>) {
-        if self.0.len() < SPARE {
-            self.0.push(bytes);
+    /// Takes such room back. Where that is more than enough, memory of other lengths goes first: reads are most often alike.
+    pub fn give_back(&mut self, room: Room) {
+        let own = place_of(room.len);
+        self.bytes += room.memory.len();
+        self.pieces[place_of(room.memory.len())].push(room.memory);
+        while self.bytes > SPARE {
+            let bytes = |&place: &usize| (place != own, self.pieces[place].len() << place);
+            let most = (0..LENGTHS).filter(|&place| !self.pieces[place].is_empty()).max_by_key(bytes);
+            let Some(memory) = most.and_then(|place| self.pieces[place].pop()) else { return };
+            self.bytes -= memory.len();
         }
     }
 }
@@ -63,13 +113,13 @@ impl Answers {
     }
 
     /// Keeps a copy; answers its token.
-    pub fn keep(&mut self, bytes: Vec<u8>, at: u64) -> u64 {
+    pub fn keep(&mut self, bytes: Room, at: u64) -> u64 {
         self.bytes += bytes.len();
         self.copies.insert(Answer { bytes, at }).to_wire() | MARK
     }
 
     /// It has arrived: answers its memory.
-    pub fn arrived(&mut self, token: u64) -> Option<Vec<u8>> {
+    pub fn arrived(&mut self, token: u64) -> Option<Room> {
         let answer = self.copies.remove(SlotId::from_wire(token & !MARK))?;
         self.bytes -= answer.bytes.len();
         Some(answer.bytes)
@@ -128,5 +178,39 @@ mod tests {
         spare.give_back(back);
         assert!(answers.arrived(token).is_none() && answers.is_empty());
         assert_eq!((answers.bytes(), read(&answers, 50_000, 4)), (0, vec![0; 4]));
+    }
+
+    #[test]
+    fn memory_is_used_again_by_the_next_reads_of_that_length() {
+        let mut spare = Spare::default();
+        for len in [CHUNK, 64 << 10, CHUNK, 5_000, 64 << 10] {
+            let most = READ_AHEAD / len.next_power_of_two();
+            let places = |rooms: &[Room]| -> Vec<_> {
+                let mut places: Vec<_> = rooms.iter().map(|room| room.as_ptr() as usize).collect();
+                places.sort_unstable();
+                places
+            };
+            let mut before = Vec::new();
+            for round in 0..8 {
+                let rooms: Vec<_> = (0..most).map(|_| spare.take(len)).collect();
+                assert!(rooms.iter().all(|room| room.len() == len));
+                let now = places(&rooms);
+                rooms.into_iter().for_each(|room| spare.give_back(room));
+                assert!(spare.bytes <= SPARE);
+                // Longer pieces that others left are used first, and go one by one.
+                assert!(round < 4 || now == before, "{len}: {round}");
+                before = now;
+            }
+        }
+    }
+
+    #[test]
+    fn every_length_has_room() {
+        let mut spare = Spare::default();
+        for len in [0, 1, SHORTEST, SHORTEST + 1, CHUNK - 1, CHUNK] {
+            let room = spare.take(len);
+            assert_eq!(room.len(), len);
+            spare.give_back(room);
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::lanes::UdpLanes;
 use crate::probe::Probe;
 use crate::socket::now;
 
-/// Packets that wait to be looked at, at most. More come only from somebody who means harm.
+/// Packets that wait to be looked at, at most. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 /// The mark of packets of connection management.
 pub const CONNECTION: u64 = u64::MAX - 1;

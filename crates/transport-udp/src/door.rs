@@ -1,21 +1,22 @@
 //! How a process of this host learns, at once and without the application's help, that an endpoint can be met over shared
-//! memory: an abstract UNIX socket named after the endpoint's address.
+//! memory, or a passive one be asked there: an abstract UNIX socket named after its address in shared memory.
 //!
 //! Connecting to it answers three things. It is there: so the endpoint lives in the same network namespace, which abstract
 //! sockets belong to, and which says whose address it is. It listens: so its owner met no obstacle, and wants to be met.
 //! And the kernel tells whose process listens (`SO_PEERCRED`): somebody else's is not to be believed. Nothing is sent.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use ofi_api::{Errno, Error, Result};
+use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::sys::os_error;
 
 use crate::liveness::{self, Tended};
 
 /// How the names begin.
 const PREFIX: &str = "ofi-udp/near/";
+/// How addresses in shared memory begin, in whose place that is.
+pub const SCHEME: &str = "fi_shm://udp/";
 /// The user that the kernel names where the true one has no number in this user namespace.
 const NOBODY: libc::uid_t = 65_534;
 
@@ -24,9 +25,10 @@ pub struct Door {
     _tended: Tended,
 }
 
-/// The abstract name of the door of the endpoint at `address`.
-fn name(address: SocketAddr) -> Result<(libc::sockaddr_un, libc::socklen_t)> {
-    let text = format!("{PREFIX}{address}");
+/// The abstract name of the door of the endpoint at `near`.
+fn name(near: &Address) -> Result<(libc::sockaddr_un, libc::socklen_t)> {
+    let own = near.text().and_then(|text| text.strip_prefix(SCHEME));
+    let text = format!("{PREFIX}{}", own.ok_or_else(|| Error::with(Errno::EINVAL, near.to_string()))?);
     // SAFETY: all zero is a valid `sockaddr_un`.
     let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     name.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -50,12 +52,12 @@ fn socket() -> Result<OwnedFd> {
 }
 
 impl Door {
-    /// Opens the door of the endpoint at `address`.
+    /// Opens the door of the endpoint at `near`.
     ///
     /// # Errors
     /// `FI_EADDRINUSE` if somebody has the name; `FI_EMFILE`.
-    pub fn open(address: SocketAddr) -> Result<Self> {
-        let (name, len) = name(address)?;
+    pub fn open(near: &Address) -> Result<Self> {
+        let (name, len) = name(near)?;
         let socket = socket()?;
         // SAFETY: `name` is an address of `len` bytes.
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const name).cast(), len) } < 0 {
@@ -70,8 +72,8 @@ impl Door {
 }
 
 /// Who listens at a door: `None` if nobody does, or too many are knocking.
-fn listener(address: SocketAddr) -> Option<libc::ucred> {
-    let (name, len) = name(address).ok()?;
+fn listener(near: &Address) -> Option<libc::ucred> {
+    let (name, len) = name(near).ok()?;
     let socket = socket().ok()?;
     // SAFETY: `name` is an address of `len` bytes. The socket does not block.
     if unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) } < 0 {
@@ -105,9 +107,9 @@ fn has_ended(pid: libc::pid_t) -> bool {
     unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }
 
-/// Whether the endpoint at `address` is one of this user's on this host, and to be met over shared memory.
-pub fn is_open(address: SocketAddr) -> bool {
-    let Some(who) = listener(address) else { return false };
+/// Whether the endpoint at `near` is one of this user's on this host, and to be met over shared memory.
+pub fn is_open(near: &Address) -> bool {
+    let Some(who) = listener(near) else { return false };
     // SAFETY: takes no pointers.
     let own = unsafe { libc::geteuid() };
     who.uid == own && own != NOBODY && !has_ended(who.pid)
@@ -115,29 +117,34 @@ pub fn is_open(address: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
-    fn address(port: u16) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, port).into()
+    fn address(port: u16) -> Address {
+        Address::from_text(&format!("{SCHEME}127.0.0.1:{port}"))
     }
 
     #[test]
     fn a_door_is_open_while_it_is_kept() {
-        assert!(!is_open(address(1)));
-        let door = Door::open(address(1)).unwrap();
-        assert!(is_open(address(1)) && !is_open(address(2)));
-        assert_eq!(Door::open(address(1)).err().unwrap().errno(), Errno::EADDRINUSE);
+        assert!(!is_open(&address(1)));
+        let door = Door::open(&address(1)).unwrap();
+        assert!(is_open(&address(1)) && !is_open(&address(2)));
+        assert_eq!(Door::open(&address(1)).err().unwrap().errno(), Errno::EADDRINUSE);
         drop(door);
-        assert!(!is_open(address(1)));
+        assert!(!is_open(&address(1)));
+    }
+
+    #[test]
+    fn only_addresses_of_this_transport_have_doors() {
+        for text in ["fi_shm://127.0.0.1:1", "127.0.0.1:1"] {
+            assert_eq!(Door::open(&Address::from_text(text)).err().unwrap().errno(), Errno::EINVAL);
+        }
     }
 
     #[test]
     fn knocking_costs_nothing_that_runs_out() {
-        let _door = Door::open(address(3)).unwrap();
+        let _door = Door::open(&address(3)).unwrap();
         for _ in 0..20_000 {
-            while !is_open(address(3)) {
+            while !is_open(&address(3)) {
                 std::thread::yield_now(); // those who tend it are behind
             }
         }

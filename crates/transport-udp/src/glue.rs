@@ -14,7 +14,7 @@ use crate::answer::is_answer;
 use crate::command::kind;
 use crate::connection::CONNECTION;
 use crate::lane::{Common, DETACHED, Lane, Loose};
-use crate::message::Op;
+use crate::message::{Op, fill, leave};
 use crate::note;
 use crate::parts::Parts;
 use crate::rma::accessor;
@@ -39,7 +39,7 @@ pub fn errno_of(reason: Lost) -> Errno {
 pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
     debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
     match lanes.get_mut(peer as usize) {
-        Some(lane) => *lane = Lane { is_loose: lane.is_loose, ..Lane::default() },
+        Some(lane) => lane.renew(),
         None => lanes.push(Lane::default()),
     }
     loose.new += 1;
@@ -76,9 +76,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
             }
             // Whoever takes no answers is asked no questions: they wait here until they are acknowledged.
             if sender.bulk.records() > ANSWERS {
-                if !common.serving.contains(&peer) {
-                    common.serving.push(peer);
-                }
+                lane.await_service(common, peer);
                 return Ok(one(Flow::Stop));
             }
             if let Some(connection) = &mut common.connection
@@ -126,7 +124,7 @@ impl<H: Host<Udp>> Glue<'_, H> {
                 lane.take_read_parts(common, host, peer, &parts)?;
                 return Ok((parts.count(), Flow::Next));
             }
-            kind::KEEP => lane.peer_wishes = Words(body).word()? != 0,
+            kind::KEEP => lane.keeps = Words(body).word()? != 0,
             _ => return Err(Broken),
         }
         Ok(one(Flow::Next))
@@ -228,8 +226,8 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             return fill_answer(self.lanes, peer, token, at, to);
         }
         match self.host.op(peer, SlotId::from_wire(token)) {
-            Some(Op::Message { payload, .. } | Op::Write(payload)) => payload.gather(at as usize, to),
-            // The peer said that it had ended, which it had not.
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
+            // The peer reported the end of an operation that was still being sent: it breaks the protocol, and gets zeros.
             _ => to.fill(0),
         }
     }
@@ -245,7 +243,7 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
                 (at as usize..)
                     .step_by(part.max(1))
                     .zip(row.parts())
-                    .for_each(|(at, to)| payload.gather(at, to));
+                    .for_each(|(at, to)| fill(payload, at, to));
             }
             _ => row.parts().for_each(|to| to.fill(0)),
         }
@@ -263,8 +261,8 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
-                if !self.gaps.as_deref_mut().is_some_and(|gaps| payload.leave(at as usize, to, gaps)) {
-                    payload.gather(at as usize, to);
+                if !self.gaps.as_deref_mut().is_some_and(|gaps| leave(payload, at as usize, to, gaps)) {
+                    fill(payload, at as usize, to);
                 }
             }
             _ => to.fill(0),

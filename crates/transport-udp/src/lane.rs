@@ -35,7 +35,7 @@ pub struct Common {
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
     /// Peers that were asked to keep their payloads.
-    pub wishing: Vec<Peer>,
+    pub keeping: Vec<Peer>,
     /// Peers whose reads are being served, or that have to take answers first.
     pub serving: Vec<Peer>,
     /// Memory for answers to reads.
@@ -48,8 +48,8 @@ pub struct Common {
     pub counts: Counts,
 }
 
-/// Peers that had no session when they came here, those that were looked at last behind: when nothing is of one of them, its number
-/// goes to the next new peer.
+/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the next new
+/// peer.
 #[derive(Default)]
 pub struct Loose {
     pub peers: VecDeque<Peer>,
@@ -116,15 +116,34 @@ pub struct Lane {
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
     /// The peer was asked to keep its payloads.
-    pub wished: bool,
+    pub peer_keeps: bool,
     /// The peer asked this end to keep its payloads.
-    pub peer_wishes: bool,
+    pub keeps: bool,
     /// It is in [`Loose`].
     pub is_loose: bool,
+    /// It is in [`Common::serving`].
+    pub is_served: bool,
+    /// It is in [`Common::keeping`].
+    pub in_keeping: bool,
+    /// Injected messages that left by themselves behind one that was under way, one after the other.
+    pub hasty: u8,
     pub long: Option<Box<Long>>,
 }
 
 impl Lane {
+    /// That of another peer, or of another session: nothing is left but its places in the endpoint's lists.
+    pub fn renew(&mut self) {
+        let Self { is_loose, is_served, in_keeping, .. } = *self;
+        *self = Self { is_loose, is_served, in_keeping, ..Self::default() };
+    }
+
+    /// The peer's reads go on, or what it sent after them, as soon as answers have arrived.
+    pub fn await_service(&mut self, common: &mut Common, peer: Peer) {
+        if !std::mem::replace(&mut self.is_served, true) {
+            common.serving.push(peer);
+        }
+    }
+
     /// Whether the peer has to do something yet.
     pub fn expects(&self) -> bool {
         self.outstanding > 0 || self.long.as_ref().is_some_and(|long| !long.pulls.is_empty())
@@ -196,9 +215,7 @@ impl Lane {
             }
         }
         common.detached -= self.detached;
-        common.wishing.retain(|&other| other != peer);
-        common.serving.retain(|&other| other != peer);
-        *self = Self { is_loose: self.is_loose, ..Self::default() };
+        self.renew();
         common.changed.push(peer);
         if common.connection.is_none() {
             common.loose.add(self, peer);

@@ -1,7 +1,8 @@
 //! All lanes of an endpoint over its socket.
 //!
 //! A message to a peer that nothing was sent to just now leaves at once; others gather in the session's stream until
-//! they fill a packet, or the next poll.
+//! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave at once all the
+//! same: a program may send its last ones and never look again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::datagram::{self, Beside, Book, Messages};
 use crate::glue::{ANSWERS, Closing, Glue};
 use crate::lane::{Common, Counts, Lane, Loose};
 use crate::liveness::Alive;
-use crate::message::wish;
+use crate::message::ask_to_keep;
 use crate::settings;
 use crate::socket::{LONGEST_ROW, Sent, Socket, now};
 
@@ -38,6 +39,8 @@ const LOOKS: usize = 2;
 const FULL: Duration = Duration::from_millis(1);
 /// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
+/// Injected messages that leave at once one behind the other. More of them are a stream, whose sender polls.
+const HASTY: u8 = 8;
 
 /// The lanes of one endpoint.
 pub struct UdpLanes {
@@ -82,7 +85,7 @@ impl UdpLanes {
             kept: 0,
             kept_limit: KEPT_LIMIT,
             detached: 0,
-            wishing: Vec::new(),
+            keeping: Vec::new(),
             serving: Vec::new(),
             spare: Spare::default(),
             changed: Vec::new(),
@@ -118,7 +121,7 @@ impl UdpLanes {
         Beside { endpoint, lanes, loose: &mut self.common.loose }.meet(host, socket)
     }
 
-    /// Forgets peers without a session that nothing is of.
+    /// Forgets idle peers without a session.
     fn forget_loose<H: Host<Udp>>(&mut self, host: &mut H) {
         if self.common.connection.is_some() {
             return; // has its own ways with them
@@ -132,7 +135,8 @@ impl UdpLanes {
             if self.endpoint.is_open(peer) {
                 lane.is_loose = false; // until that is lost
             } else if lane.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
-                *lane = Lane::default();
+                lane.renew();
+                lane.is_loose = false;
                 self.endpoint.forget(peer);
                 if let Some(messages) = &mut self.messages {
                     messages.look_again();
@@ -146,10 +150,7 @@ impl UdpLanes {
     /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
     pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
-        if flags.contains(OpFlags::MORE)
-            || self.socket.has_waiting()
-            || !self.endpoint.is_ready(time, peer, GATHER)
-        {
+        if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.leaves(time, peer, flags) {
             return;
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
@@ -159,6 +160,19 @@ impl UdpLanes {
             self.common.counts.sent += 1;
             self.flush();
         }
+    }
+
+    /// Whether what waits for `peer` leaves before the next poll.
+    #[inline]
+    fn leaves(&mut self, time: Instant, peer: Peer, flags: OpFlags) -> bool {
+        let lane = &mut self.lanes[peer as usize];
+        if self.endpoint.is_ready(time, peer, GATHER) {
+            lane.hasty = 0;
+            return true;
+        }
+        let hasty = flags.contains(OpFlags::INJECT) && lane.hasty < HASTY;
+        lane.hasty += u8::from(hasty);
+        hasty
     }
 
     /// Sends what waits in the batch. Whether there is room for more.
@@ -239,8 +253,8 @@ impl UdpLanes {
         if !self.common.serving.is_empty() {
             self.serve(host);
         }
-        if !self.common.wishing.is_empty() {
-            self.lift_wishes(host);
+        if !self.common.keeping.is_empty() {
+            self.end_keeping(host);
         }
         if self.common.connection.is_some() {
             self.move_connection(host, time);
@@ -313,7 +327,8 @@ impl UdpLanes {
                 lane.serve_reads(&mut self.common, sender, host, peer);
             }
             let answers = self.endpoint.sender(time, peer).map_or(0, |sender| sender.bulk.records());
-            if lane.is_read() || answers > ANSWERS {
+            lane.is_served = lane.is_read() || answers > ANSWERS;
+            if lane.is_served {
                 still.push(peer);
             }
         }
@@ -323,16 +338,20 @@ impl UdpLanes {
 
     /// Tells peers that payloads may come again.
     #[cold]
-    fn lift_wishes<H: Host<Udp>>(&mut self, host: &mut H) {
+    fn end_keeping<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
         let eager = self.common.eager;
-        self.common.wishing.retain(|&peer| {
-            if !host.may_hold(peer, eager) {
+        self.common.keeping.retain(|&peer| {
+            let lane = &mut self.lanes[peer as usize];
+            if lane.peer_keeps && !host.may_hold(peer, eager) {
                 return true;
             }
-            self.lanes[peer as usize].wished = false;
-            if let Some(sender) = self.endpoint.sender(time, peer) {
-                wish(sender, false);
+            lane.in_keeping = false;
+            // The session may have ended since, and its request with it.
+            if std::mem::take(&mut lane.peer_keeps)
+                && let Some(sender) = self.endpoint.sender(time, peer)
+            {
+                ask_to_keep(sender, false);
             }
             false
         });

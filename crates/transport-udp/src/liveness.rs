@@ -1,7 +1,7 @@
 //! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
-//! answers questions after endpoints (`docs/protocol.md`, "Liveness"). An endpoint that is asked after lets out what
-//! it owes, where its calls may come from any thread: who asks has waited for something, and be it for the
-//! acknowledgement of the last message, after which the application does not look again.
+//! answers questions about endpoints (`docs/protocol.md`, "Liveness"). A question also has the endpoint send its delayed
+//! acknowledgements, if any thread may call it: the peer asks because it has waited for something, which may be the
+//! acknowledgement of the last message, after which the application does not poll again.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};

@@ -4,7 +4,7 @@ use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words, flag};
-use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
@@ -45,52 +45,16 @@ pub enum Op {
     },
 }
 
-/// Bytes to be sent later.
-pub enum Payload {
-    /// In the application's memory, lent until the operation ends.
-    Lent(Box<[Piece]>),
-    /// A copy: the operation was injected.
-    Owned(Box<[u8]>),
+/// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until the
+/// operation ends, which is not before the call that makes the packet has sent it.
+pub fn leave(payload: &Payload, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
+    payload.pieces().is_ok_and(|pieces| gaps.leave(pieces, skip, to))
 }
 
-impl Payload {
-    /// Borrows or copies, as `flags` allow.
-    pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
-        if flags.contains(OpFlags::INJECT) {
-            Self::Owned(copied(pieces, len))
-        } else {
-            Self::Lent(pieces.into())
-        }
-    }
-
-    /// Has the bytes from byte `skip` on sent from where they lie. Whether that can be: they are lent until the operation ends,
-    /// which is not before the call that makes the packet has sent it.
-    pub fn leave(&self, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
-        matches!(self, Self::Lent(pieces) if gaps.leave(pieces, skip, to))
-    }
-
-    /// Copies bytes from byte `skip` on to `to`; what there is not becomes zero.
-    pub fn gather(&self, skip: usize, to: &mut [u8]) {
-        let got = match self {
-            // SAFETY: the pieces are lent until the operation ends, and it has not; `to` is as long as it says.
-            Self::Lent(pieces) => unsafe { copy::gather(pieces, skip, to.as_mut_ptr(), to.len()) },
-            Self::Owned(bytes) => {
-                let part = bytes.get(skip..).unwrap_or_default();
-                let len = part.len().min(to.len());
-                to[..len].copy_from_slice(&part[..len]);
-                len
-            }
-        };
-        to[got..].fill(0);
-    }
-}
-
-/// A copy of lent memory.
-pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
-    let mut bytes = vec![0u8; len];
-    // SAFETY: the pieces are lent during the call that posts the operation, and the vector has `len` bytes.
-    unsafe { copy::gather(pieces, 0, bytes.as_mut_ptr(), len) };
-    bytes.into()
+/// Copies bytes of a payload from byte `skip` on to `to`; what there is not becomes zero.
+pub fn fill(payload: &Payload, skip: usize, to: &mut [u8]) {
+    let got = payload.gather(skip, to);
+    to[got..].fill(0);
 }
 
 /// Names a payload at its sender (`Transport::Token`).
@@ -127,7 +91,7 @@ impl Lane {
             return Err(Error::AGAIN);
         }
         // What is to be matched is announced, however short: the peer asks for it when it has a receive.
-        if out.len > common.eager || self.peer_wishes || out.flags.contains(OpFlags::MATCH_COMPLETE) {
+        if out.len > common.eager || self.keeps || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, sender, host, out);
         }
         const ENDS_LATER: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
@@ -179,10 +143,12 @@ impl Lane {
         let (id, mut flags) = if keep {
             common.counts.kept += 1;
             common.kept += out.len;
-            (self.long().kept.insert(copied(out.pieces, out.len)), flag::KEPT)
+            // SAFETY: the core lends the pieces of what it posts.
+            (self.long().kept.insert(unsafe { copy::copied(out.pieces, out.len) }), flag::KEPT)
         } else {
             self.begin(common, out.peer);
-            let payload = Payload::new(out.pieces, out.len, out.flags);
+            // SAFETY: the core lends the pieces of what it posts.
+            let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
             let flags = if confirm { flag::CONFIRM } else { 0 };
             (
                 host.open(out.peer, out.ticket, Op::Message { payload, confirm, len: out.len, asked: false }),
@@ -217,10 +183,12 @@ impl Lane {
             Delivery::Taken => {}
             Delivery::Stopped => return Ok(Flow::Stop),
             Delivery::Kept => {
-                if !self.wished && !host.may_hold(peer, common.eager) {
-                    self.wished = true;
-                    common.wishing.push(peer);
-                    wish(sender, true);
+                if !self.peer_keeps && !host.may_hold(peer, common.eager) {
+                    self.peer_keeps = true;
+                    if !std::mem::replace(&mut self.in_keeping, true) {
+                        common.keeping.push(peer);
+                    }
+                    ask_to_keep(sender, true);
                 }
             }
         }
@@ -369,6 +337,6 @@ impl Lane {
 }
 
 /// Tells the peer whether to keep its payloads.
-pub fn wish(sender: &mut Sender, keep: bool) {
+pub fn ask_to_keep(sender: &mut Sender, keep: bool) {
     sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
 }

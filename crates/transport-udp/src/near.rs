@@ -7,19 +7,19 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
+use ofi_api::{AddrFormat, Address, Info, Result};
 use ofi_core::composite::Pairing;
 use transport_shm::Shm;
 
 use crate::Udp;
 use crate::address;
-use crate::door::{self, Door};
+use crate::door::{self, Door, SCHEME};
 use crate::settings;
 use crate::socket::local;
 use crate::state::State;
 
-/// How shared-memory names of endpoints begin.
-const PREFIX: &str = "fi_shm://udp/";
+/// What comes before the address in the names of passive endpoints: another endpoint may have the same address.
+const PASSIVE: &str = "passive/";
 
 /// Sockets for other hosts, and shared memory for this one.
 pub struct UdpOrShm;
@@ -58,23 +58,53 @@ impl Pairing for UdpOrShm {
     }
 
     fn meet(near: &Address) -> Result<Door> {
-        Door::open(socket_in(near).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?)
+        Door::open(near)
     }
 
     fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
-        let socket = address::socket(far).ok().filter(|socket| is_local(socket.ip()))?;
-        [socket, all_of(socket)].into_iter().find(|&socket| door::is_open(socket)).map(name)
+        near_names(far, name).find(door::is_open)
     }
+
+    fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
+        let own = address::socket(far).ok()?;
+        let wanted = wanted.and_then(|wanted| address::socket(wanted).ok());
+        let bound = address::to_bind(wanted, None, own.is_ipv6());
+        Some(passive_name(if bound.ip().is_unspecified() { all_of(own) } else { own }))
+    }
+
+    fn near_passive(far: &Address) -> Option<Address> {
+        near_names(far, passive_name).find(door::is_open)
+    }
+
+    fn near_names(far: &Address) -> Vec<Address> {
+        near_names(far, name).collect()
+    }
+
+    fn is_beside(one: &Address, other: &Address) -> bool {
+        let ip = |address| address::socket(address).ok().map(|socket| socket.ip());
+        ip(one).is_some() && ip(one) == ip(other)
+    }
+}
+
+/// The names in shared memory, made by `name`, that an endpoint of this host at `far` may have.
+fn near_names(far: &Address, name: fn(SocketAddr) -> Address) -> impl Iterator<Item = Address> {
+    let socket = address::socket(far).ok().filter(|socket| is_local(socket.ip()));
+    socket.into_iter().flat_map(|socket| [socket, all_of(socket)]).map(name)
 }
 
 /// The name in shared memory of the endpoint at `socket`.
 fn name(socket: SocketAddr) -> Address {
-    Address::from_text(&format!("{PREFIX}{socket}"))
+    Address::from_text(&format!("{SCHEME}{socket}"))
+}
+
+/// The name in shared memory of the passive endpoint at `socket`.
+fn passive_name(socket: SocketAddr) -> Address {
+    Address::from_text(&format!("{SCHEME}{PASSIVE}{socket}"))
 }
 
 /// Where the endpoint is whose name in shared memory this is.
 fn socket_in(near: &Address) -> Option<SocketAddr> {
-    near.text()?.strip_prefix(PREFIX)?.parse().ok().map(address::canonical)
+    near.text()?.strip_prefix(SCHEME)?.parse().ok().map(address::canonical)
 }
 
 /// The port of `socket`, at all addresses of its family.

@@ -26,7 +26,10 @@ pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
     }
     match parse(&text) {
         Some(range) => bind_in(address, range),
-        None => Err(Error::new(ErrorKind::InvalidInput, format!("FI_UDP_PORT_RANGE={text} is no LOW-HIGH"))),
+        None => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("FI_UDP_PORT_RANGE: wanted LOW-HIGH, two ports, found {text:?}"),
+        )),
     }
 }
 

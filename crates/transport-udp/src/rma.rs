@@ -5,14 +5,14 @@ use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
 use rdm_proto::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::CHUNK;
+use crate::answer::{CHUNK, READ_AHEAD};
 use crate::command::kind;
 use crate::lane::{Common, Lane, Long};
-use crate::message::{Op, Payload, STREAM_LIMIT};
+use crate::message::{Op, STREAM_LIMIT};
 use crate::parts::Parts;
 
 /// A long write of the peer, being executed here.
@@ -36,8 +36,6 @@ pub struct ServedRead {
 /// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that each part is put in
 /// place where it lies.
 const SHORT_ANSWER: usize = 4 << 10;
-/// Bytes of answers that may wait to arrive at one peer.
-const READ_AHEAD: usize = 2 << 20;
 
 impl Lane {
     /// Reads or writes the peer's memory.
@@ -57,7 +55,8 @@ impl Lane {
         let short = out.write && out.len <= common.eager;
         let op = match (out.write, short) {
             (true, true) => Op::Confirm,
-            (true, false) => Op::Write(Payload::new(out.pieces, out.len, out.flags)),
+            // SAFETY: the core lends the pieces of what it posts.
+            (true, false) => Op::Write(unsafe { Payload::new(out.pieces, out.len, out.flags) }),
             (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
         };
         self.begin(common, out.peer);
@@ -218,8 +217,8 @@ impl Lane {
             Ok(len) => {
                 self.long().reads.push_back(ServedRead { op, remote, done: 0, len });
                 self.serve_reads(common, sender, host, peer);
-                if self.is_read() && !common.serving.contains(&peer) {
-                    common.serving.push(peer);
+                if self.is_read() {
+                    self.await_service(common, peer);
                 }
             }
         }

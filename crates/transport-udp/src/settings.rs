@@ -128,7 +128,7 @@ pub fn driver() -> Choice {
     if DRIVER.get().eq_ignore_ascii_case("ring") { Choice::Ring } else { Choice::Calls }
 }
 
-/// Everything here.
+/// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &SHARED_MEMORY,
     &PEER_TIMEOUT_MS,

@@ -30,7 +30,7 @@ fn leave_the_network() {
     unsafe { libc::close(socket) };
 }
 
-fn become_another_user() {
+pub fn become_another_user() {
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::setresuid(USER, USER, USER) }, 0);
     // A process that changed its user does not die with its parent unless it says so again.
@@ -39,7 +39,7 @@ fn become_another_user() {
 }
 
 /// Whether this process may do what the tests about users and networks need.
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     // SAFETY: takes no pointers.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {

@@ -14,7 +14,7 @@ impl testkit::Kit for UdpPair {
     }
 }
 
-/// UDP sockets on loopback, connected endpoints.
+/// UDP sockets on loopback, connected endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpConnected;
 
 impl testkit::Kit for UdpConnected {
@@ -26,6 +26,10 @@ impl testkit::Kit for UdpConnected {
     fn usual_caps(&self) -> ofi::raw::Caps {
         use ofi::raw::Caps;
         Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
     }
 }
 

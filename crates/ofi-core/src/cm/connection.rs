@@ -215,6 +215,14 @@ impl Connection {
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
+    /// The acceptance cannot be: whoever asked is refused.
+    pub fn withdraw(&mut self) {
+        self.phase = Phase::Ended;
+        if let Some(request) = &self.request {
+            request.refuse();
+        }
+    }
+
     /// Begins to end the connection: where to say so, and how. `None` if it is over already. A connection that was
     /// there is reported as over at this end too: programs wait for that, since libfabric's tcp and verbs do so.
     ///

@@ -81,6 +81,14 @@ impl Request {
         }
     }
 
+    /// Refuses it.
+    pub fn refuse(&self) {
+        let listener = self.listener.upgrade();
+        if !listener.is_some_and(|listener| listener.refuse(&self.from, self.cookie, &[])) {
+            self.refuse_from_elsewhere();
+        }
+    }
+
     /// Refuses it for a passive endpoint that is closed, which has told whoever asks that the answer may come from elsewhere.
     fn refuse_from_elsewhere(&self) {
         let sent = (self.open_port)(&self.info, None)
@@ -95,12 +103,8 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         // A forked child drops what its parent still has.
-        if !self.born.is_here() || !self.answer() {
-            return;
-        }
-        let listener = self.listener.upgrade();
-        if !listener.is_some_and(|listener| listener.refuse(&self.from, self.cookie, &[])) {
-            self.refuse_from_elsewhere();
+        if self.born.is_here() && self.answer() {
+            self.refuse();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
 
+use super::link::{Names, NearRequest};
 use super::pace::Pace;
 use super::routes::{FAR, NEAR, Route, Routes};
 use super::side::{self, SideHost};
@@ -14,13 +15,13 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport,
+    Arm, Attendant, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport,
 };
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: Pairing> {
-    /// Closed first, so that nobody comes to lanes that are gone.
-    meeting: P::Meeting,
+    /// Closed first, so that nobody comes to lanes that are gone. An endpoint with a connection is met by nobody else.
+    meeting: Option<P::Meeting>,
     lanes: <P::Near as Transport>::Lanes,
     /// Readable when either transport's descriptor is: the near one's is there, the far one's once somebody may sleep, as a
     /// transport that is watched may have more to do.
@@ -36,6 +37,8 @@ pub struct BothLanes<P: Pairing> {
     far: <P::Far as Transport>::Lanes,
     routes: Routes,
     pace: Pace,
+    /// It has a connection (`FI_EP_MSG`).
+    connected: bool,
     /// The next poll begins with the far transport.
     far_first: bool,
     /// Peers that a note waits for, and no route is decided for.
@@ -50,7 +53,8 @@ type FarHost<'a, P, H> = SideHost<'a, side::Far, P, H>;
 impl<P: Pairing> BothLanes<P> {
     /// See [`Transport::open_lanes`].
     pub(super) fn open(domain: &Arc<DomainPart<Both<P>>>, info: &Info) -> Result<Self> {
-        let reliable = info.ep_attr.ep_type == EpType::Rdm;
+        let connected = info.ep_attr.ep_type == EpType::Msg;
+        let reliable = connected || info.ep_attr.ep_type == EpType::Rdm;
         let prepared = match (&domain.transport.near, P::near_info(info)) {
             (Some(near), Some(info)) if reliable => Some(P::Near::open_lanes(near, &info)?),
             _ => None,
@@ -61,6 +65,7 @@ impl<P: Pairing> BothLanes<P> {
             far: P::Far::open_lanes(&domain.transport.far, info)?,
             routes: Routes::default(),
             pace: Pace::default(),
+            connected,
             far_first: false,
             open: Vec::new(),
         })
@@ -78,22 +83,26 @@ impl<P: Pairing> BothLanes<P> {
             }
             None => None,
         };
-        Ok(Nearby { meeting: P::meet(&near)?, lanes, wait, far_watched: AtomicBool::new(false) })
+        let meeting = if self.connected { None } else { Some(P::meet(&near)?) };
+        Ok(Nearby { meeting, lanes, wait, far_watched: AtomicBool::new(false) })
     }
 
     /// Decides where sends to `peer` go.
     #[cold]
     fn decide<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
+        if self.routes.link.is_near() {
+            return self.routes.decide(NEAR, peer).ok_or_else(|| Error::new(Errno::ENOTCONN));
+        }
         let address = self.routes.address(peer).ok_or_else(|| Error::new(Errno::EINVAL))?.clone();
         let mut heard = false;
-        if let Some(near) = &mut self.near
+        if let Some(Nearby { meeting: Some(meeting), lanes, .. }) = &mut self.near
             && !self.routes.refused(peer)
-            && let Some(name) = P::near_address(&mut near.meeting, &address)
+            && let Some(name) = P::near_address(meeting, &address)
         {
             if self.routes.local(NEAR, peer).is_none() {
                 self.routes.asked = Some(address.clone());
                 let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
-                let met = near.lanes.peer(&mut host, &name);
+                let met = lanes.peer(&mut host, &name);
                 self.routes.asked = None;
                 met?;
             }
@@ -202,12 +211,12 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         }
         // Whoever is near is nothing to the far transport, which knows whether it is an address at all.
         let mut heard = false;
-        if let Some(near) = &mut self.near
-            && let Some(name) = P::near_address(&mut near.meeting, address)
+        if let Some(Nearby { meeting: Some(meeting), lanes, .. }) = &mut self.near
+            && let Some(name) = P::near_address(meeting, address)
         {
             self.routes.asked = Some(address.clone());
             let mut host = NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
-            let local = near.lanes.peer(&mut host, &name);
+            let local = lanes.peer(&mut host, &name);
             self.routes.asked = None;
             let peer = self.routes.peer(NEAR, local?);
             // An endpoint with several addresses is near by the one that was met first.
@@ -361,17 +370,67 @@ impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     }
 
     fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        let link = &mut self.routes.link;
+        if let Some(near) = &mut self.near {
+            if link.is_open()
+                && let Some(name) = P::near_passive(to)
+            {
+                match near.lanes.packet(&name, packet, watch) {
+                    Ok(()) => {
+                        link.ask(Names { far: to.clone(), near: name });
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        tracing::debug!(target: "ofi::core::ep_ctrl", %to, %error, "asked over the far transport");
+                    }
+                }
+            } else if let Some(name) = link.near(to) {
+                return near.lanes.packet(&name, packet, watch);
+            }
+        }
+        if link.is_open() {
+            link.go_far();
+        }
         self.far.packet(to, packet, watch)
+    }
+
+    fn adopt(&mut self, held: &Held) -> Result<()> {
+        let Some(names) = NearRequest::of(held) else {
+            self.routes.link.go_far();
+            return self.far.adopt(held);
+        };
+        if self.near.is_none() {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                "fi_accept of a request over shared memory",
+                "an endpoint that may use shared memory with its host",
+                "one without",
+                "permit it (FI_OPT_SHARED_MEMORY_PERMITTED), or forbid it to whoever asks",
+            ));
+        }
+        self.routes.link.join(names.clone());
+        Ok(())
     }
 
     fn join<H: Host<Both<P>>>(&mut self, host: &mut H, address: &Address, first: bool) -> Result<()> {
         let mut heard = false;
+        if let Some(near) = &mut self.near
+            && let Some(name) = self.routes.link.near(address)
+        {
+            let host = &mut NearHost::<P, H>::new(&mut self.routes, host, &mut heard);
+            return near.lanes.join(host, &name, first);
+        }
         self.far.join(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), address, first)
     }
 
     fn part<H: Host<Both<P>>>(&mut self, host: &mut H, drain: bool) {
         let mut heard = false;
-        self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+        match &mut self.near {
+            Some(near) if self.routes.link.is_near() => {
+                near.lanes.part(&mut NearHost::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+            }
+            _ => self.far.part(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), drain),
+        }
     }
 
     fn attend(&mut self, attendant: Weak<dyn Attendant>) {

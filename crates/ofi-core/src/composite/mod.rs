@@ -7,11 +7,14 @@
 //! arrives once and in order, as the lane has it.
 //!
 //! Each end decides for what it sends. Usually both decide alike; where they do not, since one was not there yet when the
-//! other looked, the two directions use different lanes, and an endpoint hears its peer on either.
+//! other looked, the two directions use different lanes, and an endpoint hears its peer on either. A connection (`link.rs`, `port.rs`)
+//! has both directions over the transport that it was asked for.
 
 mod either;
 mod lanes;
+mod link;
 mod pace;
+mod port;
 mod routes;
 mod side;
 
@@ -30,10 +33,10 @@ use crate::transport::{Port, Transport};
 pub trait Pairing: Sized + Send + Sync + 'static {
     /// The transport for peers nearby.
     type Near: Transport;
-    /// The transport for all others, and for everything but reliable datagram endpoints.
+    /// The transport for all others, and for unreliable datagrams.
     type Far: Transport;
     /// What an enabled endpoint has, while peers may reach it over the near transport.
-    type Meeting: Send;
+    type Meeting: Send + Sync;
 
     /// Whether a poll of the far transport costs a system call, so that it is left out now and then while only near
     /// peers have anything to say.
@@ -57,6 +60,31 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// The near address of the peer at `far`, if it is to be sent to over the near transport. Asked before the first message,
     /// and again after that lane was lost; at once, so by what this host knows.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
+
+    /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and has the
+    /// address `far`. `None` has connections go over the far transport.
+    fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
+        let _ = (wanted, far);
+        None
+    }
+
+    /// The near address of the passive endpoint at `far`, if it is to be asked over the near transport.
+    fn near_passive(far: &Address) -> Option<Address> {
+        let _ = far;
+        None
+    }
+
+    /// The near addresses that an endpoint at `far` may have.
+    fn near_names(far: &Address) -> Vec<Address> {
+        let _ = far;
+        Vec::new()
+    }
+
+    /// Whether two far addresses are in one place, and differ in what distinguishes endpoints there.
+    fn is_beside(one: &Address, other: &Address) -> bool {
+        let _ = (one, other);
+        false
+    }
 }
 
 /// The transport that a [`Pairing`] makes.
@@ -159,6 +187,6 @@ impl<P: Pairing> Transport for Both<P> {
     }
 
     fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
-        P::Far::open_port(info, name)
+        Ok(Box::new(port::BothPort::<P>::open(info, name)?))
     }
 }

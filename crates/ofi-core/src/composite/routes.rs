@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use ofi_api::Address;
 
+use super::link::Link;
 use crate::growth;
 use crate::transport::Peer;
 
@@ -74,6 +75,8 @@ pub struct Routes {
     secret: RandomState,
     /// The address that the near transport is asked for now: that of the peer which it introduces next.
     pub asked: Option<Address>,
+    /// The connection, of an endpoint that has one.
+    pub link: Link,
     /// Peers that no transport had a number for when they came here.
     alone: VecDeque<Peer>,
     /// Numbers that are nobody's.

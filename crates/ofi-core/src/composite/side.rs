@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use ofi_api::{Address, Errno, MrAccess, RemotePiece, Result};
 
+use super::link::Names;
 use super::routes::{FAR, NEAR, Routes};
 use super::{Both, Either, OpOf, Pairing, TokenOf};
 use crate::domain::Regions;
@@ -112,6 +113,12 @@ impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
     fn peer(&self, local: Peer) -> Peer {
         self.routes.peer(S::INDEX, local)
     }
+
+    /// The endpoint's form of one of the transport's addresses: that of its connection, or the one that `known` knows.
+    fn far_address(&self, own: &Address, known: impl Fn(&Address) -> bool) -> Address {
+        let connected = if S::INDEX == NEAR { self.routes.link.far(own) } else { None };
+        connected.unwrap_or_else(|| S::address(own, known))
+    }
 }
 
 /// The core's answer about a token, which is the one that it was given.
@@ -127,7 +134,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     fn introduce(&mut self, local: Peer, address: &Address) {
         let address = match self.routes.asked.take() {
             Some(asked) => asked,
-            None => S::address(address, |address| self.routes.find(address).is_some()),
+            None => self.far_address(address, |address| self.routes.find(address).is_some()),
         };
         if self.routes.find(&address).is_none() {
             let host = &mut *self.host;
@@ -257,11 +264,17 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
 
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction {
         *self.heard = true;
-        self.host.packet(from, packet)
+        let far = self.far_address(from, |_| false);
+        let reaction = self.host.packet(&far, packet);
+        if S::INDEX == NEAR && matches!(reaction, Reaction::Join(_)) {
+            self.routes.link.join(Names { far, near: from.clone() });
+        }
+        reaction
     }
 
     fn packet_lost(&mut self, to: &Address, errno: Errno) {
         *self.heard = true;
-        self.host.packet_lost(to, errno);
+        let to = self.far_address(to, |_| false);
+        self.host.packet_lost(&to, errno);
     }
 }

@@ -148,7 +148,10 @@ impl<T: Transport> EpCore<T> {
         let (to, packet) = guard.connection()?.accept(data, deadline)?;
         let held = guard.connection()?.held().cloned();
         let (lanes, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
-        held.map_or(Ok(()), |held| lanes.adopt(&held))?;
+        if let Err(error) = held.map_or(Ok(()), |held| lanes.adopt(&held)) {
+            guard.connection()?.withdraw();
+            return Err(error);
+        }
         // The peer may begin as soon as it has the packet.
         lanes.join(host, &to, false)?;
         lanes.packet(&to, &packet, true)?;

@@ -381,6 +381,7 @@ macro_rules! for_each_case {
                 whoever_waits_is_woken_after_others_have_polled
             }
             progress {
+                a_few_injected_messages_leave_without_a_poll
                 automatic_targets_serve_accesses_without_a_call
                 automatic_receivers_take_large_messages_without_a_call
                 automatic_senders_send_large_messages_without_a_call

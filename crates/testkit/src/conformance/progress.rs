@@ -16,6 +16,24 @@ fn next(side: &Side, what: &str) -> Event {
     wait::drive(&[side], what, || side.next())
 }
 
+pub fn a_few_injected_messages_leave_without_a_poll(kit: &dyn Kit) {
+    let pair = kit.pair();
+    pair.warm_up();
+    for _ in 0..20 {
+        for context in 1..=4 {
+            pair.b.receive(()).context(context).post().unwrap();
+        }
+        for _ in 0..4 {
+            wait::drive(&[], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
+        }
+        for context in 1..=4 {
+            let entry = next(&pair.b, "a message whose sender makes no more calls").done();
+            assert_eq!(entry.op_context, Context(context));
+        }
+        wait::drive_through(Duration::from_millis(1), &[&pair.a, &pair.b]);
+    }
+}
+
 pub fn automatic_targets_serve_accesses_without_a_call(kit: &dyn Kit) {
     let pair = automatic(kit);
     assert_eq!(pair.b.info.domain_attr.progress, Progress::Auto);

@@ -8,7 +8,7 @@ mod owner;
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Posted, RemoteData};
+use ofi_core::transport::{Host, OutRma, Payload, Posted, RemoteData};
 use ofi_ring::crash_point;
 
 pub use self::owner::{SHORT_READ, ServedWrite, accessor};
@@ -18,7 +18,7 @@ use crate::command::{Words, Writer, flag, kind, rx_bits};
 use crate::grants::Grant;
 use crate::lane::{Broken, Common, Lane, full};
 use crate::layout::wish;
-use crate::message::{Coming, Op, Payload, Token};
+use crate::message::{Coming, Op, Token};
 use crate::single::{Lend, Sink};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
@@ -117,7 +117,7 @@ impl Lane {
                     return match sent {
                         Ok(sent) => {
                             let op = match (out.write, sent) {
-                                (true, Sent::Inside) => Op::Write(Payload::Owned(Box::default()), None),
+                                (true, Sent::Inside) => Op::Write(Payload::owned(Box::default()), None),
                                 (true, Sent::Named(lend)) => Op::Write(payload(out.flags), lend),
                                 (false, _) => reading(out.pieces.into(), out.len),
                             };
@@ -342,9 +342,9 @@ impl Lane {
         access: Access,
     ) -> Option<Access> {
         let owned;
-        let pieces: &[Piece] = match &access.payload {
-            Payload::Lent(pieces) => pieces,
-            Payload::Owned(bytes) => {
+        let pieces: &[Piece] = match access.payload.pieces() {
+            Ok(pieces) => pieces,
+            Err(bytes) => {
                 owned = [Piece::new(bytes.as_ptr().cast_mut(), bytes.len())];
                 &owned
             }
@@ -374,10 +374,12 @@ impl Lane {
         self.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
             *slot = match (access.write, sent, access.payload) {
-                (true, Sent::Inside, _) => Op::Write(Payload::Owned(Box::default()), None),
+                (true, Sent::Inside, _) => Op::Write(Payload::owned(Box::default()), None),
                 (true, Sent::Named(lend), payload) => Op::Write(payload, lend),
-                (false, _, Payload::Lent(pieces)) => reading(pieces, access.len),
-                (false, _, Payload::Owned(_)) => reading(Box::default(), 0),
+                (false, _, payload) => match payload.into_pieces() {
+                    Ok(pieces) => reading(pieces, access.len),
+                    Err(_) => reading(Box::default(), 0),
+                },
             };
         }
         None

@@ -1,10 +1,10 @@
 //! What is taken away when an operation ends, and the wait until nobody writes there (S1).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ofi_core::transport::Host;
-use ofi_ring::crash_point;
+use ofi_ring::{crash_point, ticket};
 
 use super::Sink;
 use crate::Shm;
@@ -38,15 +38,15 @@ impl Lane {
     /// Takes away what the peer may write to, and waits until it does not (S1), at the latest until `deadline`.
     pub fn withdraw(&mut self, deadline: Instant) {
         let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &self.single) else { return };
-        own.word64(pair::TARGET).store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        ticket::clear(own.word64(pair::TARGET));
+        ticket::settle();
         crash_point!("close.withdraw");
         if single.tickets == 0 {
             return;
         }
         let writing: &AtomicU64 = cma::word(&up.parts.pair, pair::WRITING);
         let mut looks = 0u32;
-        while writing.load(Ordering::SeqCst) == single.tickets {
+        while ticket::is_writing(writing, single.tickets) {
             if sys::has_ended(up.parts.process.pid) {
                 return;
             }
@@ -71,8 +71,8 @@ impl Lane {
         if self.single.is_some()
             && let Some(Link { own, .. }) = &self.link
         {
-            (0..pair::LENT_SLOTS)
-                .for_each(|slot| own.word64(pair::LENT + 8 * slot).store(0, Ordering::SeqCst));
+            (0..pair::LENT_SLOTS).for_each(|slot| ticket::clear(own.word64(pair::LENT + 8 * slot)));
+            ticket::settle();
         }
         self.withdraw(deadline);
     }

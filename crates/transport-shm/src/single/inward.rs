@@ -2,14 +2,14 @@
 //! here, or what a read of this end asks for.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ofi_api::{Errno, MrAccess, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
-use ofi_ring::crash_point;
+use ofi_ring::{crash_point, ticket};
 
 use super::ending::trusts_writers;
 use super::opening::{Opening, Registered};
@@ -226,8 +226,7 @@ impl Lane {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);
             if writes { unpack(word, ticket).unwrap_or_default() } else { (0, false) }
         };
-        let is_writing =
-            || writes && cma::word(&up.parts.pair, pair::WRITING).load(Ordering::SeqCst) == ticket;
+        let is_writing = || writes && ticket::is_writing(cma::word(&up.parts.pair, pair::WRITING), ticket);
         if alone && is_writing() {
             return Stand::Busy;
         }
@@ -278,11 +277,9 @@ impl Lane {
                 }
             };
             crash_point!("single.read");
-            fence(Ordering::SeqCst);
             let slot = inward.token.key as usize & 0xFF;
             let lent = slot < pair::LENT_SLOTS
-                && cma::word(&up.parts.pair, pair::LENT + 8 * slot).load(Ordering::Acquire)
-                    == inward.token.key;
+                && ticket::is_still_lent(cma::word(&up.parts.pair, pair::LENT + 8 * slot), inward.token.key);
             if read.is_ok() && lent {
                 inward.front += size;
                 common.counts.single_read += size as u64;
@@ -301,8 +298,8 @@ impl Lane {
             return Stand::Busy;
         }
         // S1: from here on the sender begins nothing.
-        target.store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        ticket::clear(target);
+        ticket::settle();
         if is_writing() {
             return Stand::Busy; // it is in the middle of a chunk, of bytes that are there already
         }

@@ -14,11 +14,11 @@
 //! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was taken
 //! away) is left to the other end, and if neither can, the message comes through the bulk ring, from its beginning.
 //!
-//! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such:
-//! S1. A sender stores `WRITING`, fences, looks whether `TARGET` still has the ticket, and only then writes; `WRITING` goes
-//!     back to 0 after each chunk. A receiver that ends a receive for whatever reason takes `TARGET` away, fences, and waits
-//!     until `WRITING` is not the ticket any more, or the process of the sender has ended: [`Lane::withdraw`].
-//!     Closing a registration does the same for a write that is being copied into it.
+//! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such. The words and their order
+//! are [`ofi_ring::ticket`]'s, which loom checks; here:
+//! S1. A sender writes each chunk under a claim of `TARGET`, which it says in `WRITING`. A receiver that ends a receive for
+//!     whatever reason takes `TARGET` away and waits until `WRITING` is not the ticket any more, or the process of the sender
+//!     has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied into it.
 //! S2. A sender takes `LENT` away when its operation ends ([`Lend`]), before the application has the memory back. A receiver
 //!     looks at it after each read, and drops what it read if the ticket is gone. Closing a registration takes away what is read of it.
 //! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a ring of

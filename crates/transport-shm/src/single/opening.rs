@@ -5,13 +5,14 @@
 //! nobody writes. What is open goes into the list under its lock, after a look whether the registration is still there: so closing,
 //! which takes the key away first, finds it in the list or is seen.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, MrAccess, RemotePiece};
 use ofi_core::domain::RegionData;
 use ofi_core::keys::{Accessor, Grant};
+use ofi_ring::ticket;
 
 use crate::cma;
 use crate::lane::Common;
@@ -36,15 +37,13 @@ pub struct Opening {
 impl Opening {
     /// Takes the ticket away, if it is still there.
     fn void(&self) {
-        let word = self.own.word64(self.word);
-        let _ = word.compare_exchange(self.ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
+        ticket::void(self.own.word64(self.word), self.ticket);
     }
 
     /// Whether the peer may be writing.
     fn is_written(&self) -> bool {
         self.writer.as_ref().is_some_and(|(memory, pid)| {
-            let writing = cma::word(memory, pair::WRITING).load(Ordering::SeqCst);
-            writing == self.ticket && !sys::has_ended(*pid)
+            ticket::is_writing(cma::word(memory, pair::WRITING), self.ticket) && !sys::has_ended(*pid)
         })
     }
 }
@@ -58,7 +57,7 @@ impl Openings {
     pub fn void(&self, deadline: Instant) -> bool {
         let open = self.list().clone();
         open.iter().for_each(|opening| opening.void());
-        fence(Ordering::SeqCst);
+        ticket::settle();
         while open.iter().any(|opening| opening.is_written()) {
             if Instant::now() >= deadline {
                 return false;

@@ -2,13 +2,13 @@
 //! that the peer reads.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
-use ofi_ring::crash_point;
+use ofi_ring::{crash_point, ticket};
 
 use super::opening::{Opened, Opening, Registered};
 use super::{BYTES, GIVEN_UP, Outward, Source, TURN, chunk, pack, unpack};
@@ -37,9 +37,8 @@ pub struct Lend {
 impl Drop for Lend {
     fn drop(&mut self) {
         // Closing a registration may have taken the ticket away, and the slot may have another one by now.
-        let word = self.own.word64(pair::LENT + 8 * self.slot);
-        let _ = word.compare_exchange(self.ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
-        fence(Ordering::SeqCst); // whatever the application stores there is seen after this
+        ticket::void(self.own.word64(pair::LENT + 8 * self.slot), self.ticket);
+        ticket::settle(); // whatever the application stores there is seen after this
     }
 }
 
@@ -262,19 +261,14 @@ impl Lane {
             };
             budget = budget.saturating_sub(size);
             own.word64(pair::CLAIMED).store(pack(ticket, written + size), Ordering::Relaxed);
-            let writing = own.word64(pair::WRITING);
-            writing.store(ticket, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            crash_point!("single.write");
-            let result = if target.load(Ordering::SeqCst) == ticket {
-                let there = copy::runs(&outward.there, skip, size);
-                // SAFETY: the payload is lent until the operation ends, or registered while its grant is held; it is only read.
-                unsafe { up.parts.process.write(there, copy::runs(here, from, size)) }
-            } else {
-                writing.store(0, Ordering::Release);
+            let Some(writing) = ticket::claim(own.word64(pair::WRITING), target, ticket) else {
                 single.outward = None;
                 return;
             };
+            crash_point!("single.write");
+            let there = copy::runs(&outward.there, skip, size);
+            // SAFETY: the payload is lent until the operation ends, or registered while its grant is held; it is only read.
+            let result = unsafe { up.parts.process.write(there, copy::runs(here, from, size)) };
             crash_point!("single.written");
             match result {
                 Ok(()) => {
@@ -291,7 +285,7 @@ impl Lane {
                     }
                 }
             }
-            writing.store(0, Ordering::Release);
+            drop(writing);
             self.ring(common);
         }
     }

@@ -60,7 +60,7 @@ pub struct Messages {
     headed: bool,
     /// Whether anybody asks from whom a message came.
     sources: bool,
-    /// Peers that only wrote to this end, those that were looked at last behind.
+    /// Peers that only wrote to this end, least recently checked first.
     strangers: VecDeque<(Peer, SocketAddr)>,
     /// Who stands for all that are not remembered.
     nobody: Option<Peer>,
@@ -121,7 +121,7 @@ impl Messages {
         peer
     }
 
-    /// Whether one more stranger may be remembered: if there are too many, one that nothing is of is forgotten.
+    /// Whether one more stranger may be remembered. If there are too many, an idle one is forgotten.
     fn has_room<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) -> bool {
         for _ in 0..LOOKS {
             if self.strangers.len() < STRANGERS {
@@ -137,14 +137,18 @@ impl Messages {
         self.strangers.len() < STRANGERS
     }
 
-    /// Sends bytes to a peer. What the system does not take is lost, as it may be on the way.
+    /// Sends `bytes`, an address and a length, to a peer. What the system does not take is lost, as it may be on the way.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the socket is full.
-    fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: &[u8]) -> Result<()> {
+    ///
+    /// # Safety
+    /// The bytes may be read; others may change them meanwhile.
+    unsafe fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: (*const u8, usize)) -> Result<()> {
         // An error may be of an earlier datagram, about which ICMP came back: then this one was not tried.
         for last in [false, true] {
-            match socket.send_to(bytes, to) {
+            // SAFETY: the caller's promise.
+            match unsafe { socket.send_to(bytes, to) } {
                 Ok(_) => {
                     self.counts.sent += 1;
                     return Ok(());
@@ -177,9 +181,8 @@ impl Messages {
             return false;
         }
         let Some(to) = book.address(peer) else { return false };
-        // SAFETY: the caller's promise. What the application changes meanwhile only the peer can tell.
-        let bytes = unsafe { std::slice::from_raw_parts(from, len) };
-        self.put(socket, to, bytes).is_ok()
+        // SAFETY: the caller's promise.
+        unsafe { self.put(socket, to, (from, len)) }.is_ok()
     }
 
     /// See [`ofi_core::transport::Lanes::send`].
@@ -205,7 +208,8 @@ impl Messages {
         let body = &mut buffer[at..at + out.len];
         // SAFETY: the pieces are lent, and `body` is as long as they together.
         let got = unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), body.len()) };
-        let put = self.put(socket, to, &buffer[..at + got]);
+        // SAFETY: the buffer's own bytes.
+        let put = unsafe { self.put(socket, to, (buffer.as_ptr(), at + got)) };
         self.buffer = buffer;
         put.map(|()| Posted::Done)
     }

@@ -41,7 +41,8 @@ pub struct Incoming {
     used: usize,
     /// The last batch had long ones.
     long: bool,
-    /// The last look found nothing: whoever looks so often has the next datagram sooner if the kernel seeks no second.
+    /// The last call found nothing. The next one asks for a single datagram: a busy-polling thread has it sooner, as the kernel
+    /// does not look for a second.
     idle: bool,
     spans: Vec<Span>,
 }

@@ -177,19 +177,34 @@ pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<(usize, SocketAd
 }
 
 /// As sendto(2), from the address `local` of this host, if one is given.
-pub fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, local: Option<IpAddr>) -> Result<usize> {
-    let Some(local) = local else { return socket.send_to(bytes, to) };
+///
+/// # Safety
+/// `from` may be read for `len` bytes; others may change them meanwhile.
+pub unsafe fn send_raw(
+    socket: &UdpSocket,
+    (from, len): (*const u8, usize),
+    to: SocketAddr,
+    local: Option<IpAddr>,
+) -> Result<usize> {
     let (mut name, mut control) = (empty_storage(), Control::EMPTY);
-    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut vector = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     let mut header = super::empty_header().msg_hdr;
     header.msg_namelen = to_storage(to, &mut name);
     header.msg_name = (&raw mut name).cast();
     (header.msg_iov, header.msg_iovlen) = (&mut vector, 1);
-    header.msg_controllen = control.put_local(0, local);
-    header.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: the header leads to memory of this call and to `bytes`, of the lengths that it says; none of it is written.
+    if let Some(local) = local {
+        header.msg_controllen = control.put_local(0, local);
+        header.msg_control = control.0.as_mut_ptr().cast();
+    }
+    // SAFETY: the header leads to memory of this call and to the caller's, of the lengths that it says; none of it is written.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| Error::last_os_error())
+}
+
+/// As [`send_raw`], of bytes that nobody changes.
+pub fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, local: Option<IpAddr>) -> Result<usize> {
+    // SAFETY: a slice may be read.
+    unsafe { send_raw(socket, (bytes.as_ptr(), bytes.len()), to, local) }
 }
 
 /// All addresses, of the family that is wanted.

@@ -184,18 +184,25 @@ impl Socket {
         mine.map(|ip| SocketAddr::new(ip, self.address.port())).collect()
     }
 
-    /// Sends one datagram.
+    /// Sends one datagram of `bytes`, an address and a length.
     ///
     /// # Errors
     /// What sendmsg(2) answers.
+    ///
+    /// # Safety
+    /// The bytes may be read; others may change them meanwhile.
     #[inline]
-    pub fn send_to(&mut self, bytes: &[u8], to: SocketAddr) -> std::io::Result<usize> {
-        let Some(locals) = &mut self.locals else { return self.socket.send_to(bytes, to) };
-        let sent = local::send(&self.socket, bytes, to, locals.of(to));
-        match sent {
+    pub unsafe fn send_to(&mut self, bytes: (*const u8, usize), to: SocketAddr) -> std::io::Result<usize> {
+        let local = self.locals.as_ref().and_then(|locals| locals.of(to));
+        // SAFETY: the caller's promise.
+        match unsafe { local::send_raw(&self.socket, bytes, to, local) } {
             // The address is gone.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && locals.forget() => {
-                self.socket.send_to(bytes, to)
+            Err(error)
+                if error.raw_os_error() == Some(libc::EINVAL)
+                    && self.locals.as_mut().is_some_and(Locals::forget) =>
+            {
+                // SAFETY: as above.
+                unsafe { local::send_raw(&self.socket, bytes, to, None) }
             }
             sent => sent,
         }

@@ -12,11 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi_api::{AddrFormat, Errno, Error, Result};
+use rustix::net::SocketType;
 
 use super::memory::Memory;
-use super::sys;
 use crate::fork::Born;
-use crate::sys::{WaitSet, eventfd, signal_eventfd, wait_readable};
+use crate::sys::{WaitSet, effective_user, eventfd, os_error, signal_eventfd, unix, wait_readable};
 
 /// How long opening a vector, or waiting for a turn, may take.
 const BOUND: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ fn socket_name(name: &str) -> String {
     let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
-    format!("ofi-av/{}/{hash:032x}", sys::effective_user())
+    format!("ofi-av/{}/{hash:032x}", effective_user())
 }
 
 fn nobody(name: &str) -> Error {
@@ -65,6 +65,24 @@ fn late(what: &str) -> Error {
     Error::with(Errno::ETIMEDOUT, format!("{what}: no answer within {BOUND:?}; the others may be stopped"))
 }
 
+/// A socket that has the abstract `name`, or `None` if another one has it.
+fn claim(name: &str) -> Result<Option<OwnedFd>> {
+    let socket = unix::socket(SocketType::SEQPACKET)?;
+    Ok(unix::bind(&socket, name.as_bytes())?.then_some(socket))
+}
+
+/// A connection to a process that listens under `name`; `None` if none does.
+fn connect(name: &str) -> Result<Option<OwnedFd>> {
+    let socket = unix::socket(SocketType::SEQPACKET)?;
+    Ok(unix::connect(&socket, name.as_bytes())?.then_some(socket))
+}
+
+/// What a process that has the vector answers: the listening socket and the memory.
+fn take_both(from: &OwnedFd) -> Option<[OwnedFd; 2]> {
+    let datagram = unix::receive(from, &mut [0])?;
+    datagram.fds.try_into().ok().filter(|_| datagram.len == 1)
+}
+
 /// Opens the vector called `name` (of provider, domain and vector), or makes it.
 ///
 /// # Errors
@@ -77,22 +95,22 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
         if !read_only {
             // Before the name is taken: nobody shall wait for what cannot be made.
             let (memory, fd) = Memory::create(name, format, expected)?;
-            if let Some(listener) = sys::bind(&socket)? {
-                sys::listen(&listener)?;
+            if let Some(listener) = claim(&socket)? {
+                unix::listen(&listener)?;
                 let meeting = Meeting::start(Held { listener, memory: fd }, socket)?;
                 return Ok((memory, meeting));
             }
         }
-        match sys::connect(&socket) {
+        match connect(&socket) {
             Ok(Some(to)) => {
-                if sys::peer_user(&to) != Some(sys::effective_user()) {
+                if unix::peer_user(&to) != Some(effective_user()) {
                     return Err(Error::with(
                         Errno::EACCES,
                         "another user has the name of this address vector",
                     ));
                 }
                 wait_readable(&[to.as_raw_fd()], Some(Instant::now() + ANSWER));
-                if let Some([listener, fd]) = sys::take_two(&to) {
+                if let Some([listener, fd]) = take_both(&to) {
                     let memory = Memory::open(&fd, name, format, !read_only)?;
                     return Ok((memory, Meeting::start(Held { listener, memory: fd }, socket)?));
                 }
@@ -114,16 +132,16 @@ impl Meeting {
         let (stop, set) = (eventfd()?, WaitSet::new()?);
         set.add(stop.as_raw_fd())?;
         set.add(held.listener.as_raw_fd())?;
-        let stopped = Arc::new(stop.try_clone().map_err(|_| crate::sys::os_error("dup"))?);
+        let stopped = Arc::new(stop.try_clone().map_err(|_| os_error("dup"))?);
         let run = move || answer(&held, &set, &stopped);
         let thread = std::thread::Builder::new().name("ofi-av".into()).spawn(run);
-        let thread = thread.map_err(|_| crate::sys::os_error("starting the thread of a shared vector"))?;
+        let thread = thread.map_err(|_| os_error("starting the thread of a shared vector"))?;
         Ok(Self { stop, thread: Some(thread), born: Born::here(), name })
     }
 
     /// This process's turn, if it can have it at once.
     pub fn try_lock(&self) -> Option<Lock> {
-        Some(Lock { _socket: sys::bind(&format!("{}/lock", self.name)).ok()?? })
+        Some(Lock { _socket: claim(&format!("{}/lock", self.name)).ok()?? })
     }
 
     /// Waits for this process's turn to change the vector.
@@ -134,7 +152,7 @@ impl Meeting {
         let (name, start) = (format!("{}/lock", self.name), Instant::now());
         let mut pause = Duration::from_micros(20);
         loop {
-            if let Some(socket) = sys::bind(&name)? {
+            if let Some(socket) = claim(&name)? {
                 return Ok(Lock { _socket: socket });
             }
             if start.elapsed() > BOUND {
@@ -173,9 +191,10 @@ fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
             return;
         }
         // Others may have been faster.
-        while let Some(asking) = sys::accept(held.listener.as_fd()) {
-            if sys::peer_user(&asking) == Some(sys::effective_user()) {
-                sys::send_two(&asking, [held.listener.as_fd(), held.memory.as_fd()]);
+        while let Some(asking) = unix::accept(held.listener.as_fd()) {
+            if unix::peer_user(&asking) == Some(effective_user()) {
+                // One that does not take them asks again.
+                let _ = unix::send(&asking, None, &[1], &[held.listener.as_fd(), held.memory.as_fd()]);
             }
         }
     }

@@ -13,16 +13,16 @@
 //! I3. An address is in its slot, with its references, before the state says so; it goes after the state says so.
 //! I4. Whatever is read is copied first and checked then. A wild value is an address that is not there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ofi_api::{AddrFormat, Errno, Error, Result};
 use ofi_ring::version::Version;
 
-use super::sys::{self, Mapping};
 use crate::av::Counts;
 use crate::copy;
+use crate::sys::memory::{self, Mapping, Writers};
 
 /// The longest address, in bytes.
 pub const LONGEST: usize = 112;
@@ -100,8 +100,9 @@ impl Memory {
             ));
         }
         let capacity = expected.next_power_of_two().max(USUAL);
-        let fd = sys::memory(len_for(capacity))?;
-        let mapping = Mapping::new(&fd, len_for(capacity), true)?;
+        let fd = memory::empty_memfd(c"ofi-av", len_for(capacity))?;
+        memory::seal(&fd, Writers::Any)?;
+        let mapping = Mapping::new(fd.as_fd(), len_for(capacity), true)?;
         let memory = Self { mapping, capacity: capacity as u32, writable: true };
         let head = memory.head();
         head.format.store(format.as_c(), Ordering::Relaxed);
@@ -119,11 +120,11 @@ impl Memory {
     /// # Errors
     /// `FI_EINVAL` if it is not a vector of this name and format.
     pub fn open(fd: &OwnedFd, name: &str, format: AddrFormat, writable: bool) -> Result<Self> {
-        let len = sys::sealed_len(fd)?;
+        let len = memory::sealed_len(fd)?;
         if len < len_for(0) {
             return Err(not_one());
         }
-        let mapping = Mapping::new(fd, len, writable)?;
+        let mapping = Mapping::new(fd.as_fd(), len, writable)?;
         let mut memory = Self { mapping, capacity: 0, writable };
         let head = memory.head();
         let capacity = head.capacity.load(Ordering::Relaxed) as usize;

@@ -7,7 +7,6 @@
 
 mod meeting;
 mod memory;
-mod sys;
 #[cfg(test)]
 mod tests;
 

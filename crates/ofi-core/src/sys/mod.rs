@@ -1,6 +1,9 @@
-//! System calls of the wait objects.
+//! System calls: the wait objects here, shared memory in `memory.rs`, sockets that pass descriptors in `unix.rs`.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+pub mod memory;
+pub mod unix;
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
@@ -9,6 +12,11 @@ use ofi_api::{Errno, Error, Result};
 pub fn os_error(call: &'static str) -> Error {
     let error = std::io::Error::last_os_error();
     Error::with(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)), format!("{call}: {error}"))
+}
+
+/// As [`os_error`], of a call that answers its error.
+pub(crate) fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |errno| Error::with(Errno::from_raw(errno.raw_os_error()), format!("{call}: {errno}"))
 }
 
 fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
@@ -21,8 +29,7 @@ fn owned(fd: RawFd, call: &'static str) -> Result<OwnedFd> {
 
 /// This process's effective user.
 pub fn effective_user() -> u32 {
-    // SAFETY: takes no pointers.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// A non-blocking eventfd.
@@ -46,6 +53,27 @@ pub fn drain_eventfd(fd: RawFd) {
     let mut count = [0u8; 8];
     // SAFETY: `count` is 8 writable bytes. An empty counter answers EAGAIN.
     unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+}
+
+/// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else might do
+/// worse: a pipe or a socket raises `SIGPIPE`, and a file may be served by a program of the peer's.
+///
+/// # Errors
+/// `FI_EINVAL` if it is not.
+pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
+    let invalid = |what| Err(Error::with(Errno::EINVAL, what));
+    let is_one = match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+        Ok(name) => name.as_os_str() == "anon_inode:[eventfd]",
+        // Without `/proc` at least no pipe, socket, device or file: those have a type.
+        Err(_) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0),
+    };
+    if !is_one {
+        return invalid("what a peer wants to be woken by is no eventfd");
+    }
+    if !rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK)) {
+        return invalid("a peer's eventfd blocks its writers");
+    }
+    Ok(())
 }
 
 /// How often the system has put the calling thread aside for others, against its will.

@@ -1,0 +1,136 @@
+//! The connection of an endpoint of `FI_EP_MSG` over one of two transports.
+//!
+//! A connection is near or far as a whole, and whoever asks for it decides: a request over the near transport is answered there. The
+//! endpoint knows both of its ends by far addresses, the near transport by near ones; here is which is which.
+
+use std::sync::Arc;
+
+use ofi_api::Address;
+
+use crate::transport::Held;
+
+/// The two addresses of an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub far: Address,
+    pub near: Address,
+}
+
+/// How the connection goes.
+#[derive(Default)]
+enum Way {
+    /// Nothing was asked for.
+    #[default]
+    Open,
+    Far,
+    /// Over the near transport: the passive endpoint that was asked, and the other end.
+    Near {
+        asked: Option<Names>,
+        peer: Option<Names>,
+    },
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Link(Way);
+
+impl Link {
+    /// Whether it is still to be decided how the connection goes.
+    pub fn is_open(&self) -> bool {
+        matches!(self.0, Way::Open)
+    }
+
+    /// It goes over the far transport.
+    pub fn go_far(&mut self) {
+        self.0 = Way::Far;
+    }
+
+    /// This end asks the passive endpoint of these names over the near transport.
+    pub fn ask(&mut self, asked: Names) {
+        self.0 = Way::Near { asked: Some(asked), peer: None };
+    }
+
+    /// The other end is this one, over the near transport.
+    pub fn join(&mut self, names: Names) {
+        let asked = match std::mem::take(&mut self.0) {
+            Way::Near { asked, .. } => asked,
+            _ => None,
+        };
+        self.0 = Way::Near { asked, peer: Some(names) };
+    }
+
+    /// Whether it goes over the near transport.
+    pub fn is_near(&self) -> bool {
+        matches!(self.0, Way::Near { .. })
+    }
+
+    fn find(&self, which: impl Fn(&Names) -> bool) -> Option<&Names> {
+        let Way::Near { asked, peer } = &self.0 else { return None };
+        [peer, asked].into_iter().flatten().find(|names| which(names))
+    }
+
+    /// The near address of the end at `far`.
+    pub fn near(&self, far: &Address) -> Option<Address> {
+        self.find(|names| names.far == *far).map(|names| names.near.clone())
+    }
+
+    /// The far address of the end at `near`.
+    pub fn far(&self, near: &Address) -> Option<Address> {
+        self.find(|names| names.near == *near).map(|names| names.far.clone())
+    }
+}
+
+/// What a port keeps with a request that came over the near transport.
+pub struct NearRequest(pub Names);
+
+impl NearRequest {
+    /// As the core keeps it.
+    pub fn held(names: Names) -> Held {
+        Arc::new(Self(names))
+    }
+
+    /// The names of whoever asked, if the request came over the near transport.
+    pub fn of(held: &Held) -> Option<&Names> {
+        held.downcast_ref::<Self>().map(|request| &request.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(far: &str, near: &str) -> Names {
+        Names { far: Address::from_text(far), near: Address::from_text(near) }
+    }
+
+    #[test]
+    fn both_ends_of_a_near_connection_are_known_by_both_names() {
+        let mut link = Link::default();
+        assert!(link.is_open() && !link.is_near());
+        link.ask(names("passive", "near-passive"));
+        link.join(names("peer", "near-peer"));
+        assert!(link.is_near() && !link.is_open());
+        for name in ["passive", "peer"] {
+            let near = Address::from_text(&format!("near-{name}"));
+            assert_eq!(link.near(&Address::from_text(name)), Some(near.clone()));
+            assert_eq!(link.far(&near), Some(Address::from_text(name)));
+        }
+        assert_eq!(link.near(&Address::from_text("near-peer")), None);
+    }
+
+    #[test]
+    fn a_far_connection_has_no_near_names() {
+        let mut link = Link::default();
+        link.go_far();
+        assert!(!link.is_open() && !link.is_near());
+        assert_eq!(link.near(&Address::from_text("peer")), None);
+    }
+
+    #[test]
+    fn a_request_is_known_by_what_the_port_kept() {
+        let held = NearRequest::held(names("a", "b"));
+        assert_eq!(NearRequest::of(&held), Some(&names("a", "b")));
+        let other: Held = Arc::new(7u64);
+        assert_eq!(NearRequest::of(&other), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! A passive endpoint that is asked over two transports.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Address, Errno, Error, Info, Result};
+
+use super::Pairing;
+use super::link::{Names, NearRequest};
+use crate::sys::WaitSet;
+use crate::transport::{Held, Port, Transport};
+
+/// Endpoints of which it is remembered how they asked. Of others it is found out by trying.
+const REMEMBERED: usize = 1024;
+
+/// What there is for endpoints nearby.
+struct NearPort<P: Pairing> {
+    /// Closed first, so that nobody comes to a port that is gone.
+    _meeting: P::Meeting,
+    port: Box<dyn Port>,
+    set: WaitSet,
+}
+
+/// How endpoints asked, by their far addresses: those that asked over the near transport have a near one.
+#[derive(Default)]
+struct Asked {
+    ways: HashMap<Address, Option<Address>>,
+    /// Oldest first.
+    order: VecDeque<Address>,
+    /// Of the request that was received last.
+    held: Option<Held>,
+}
+
+impl Asked {
+    fn remember(&mut self, far: &Address, near: Option<Address>) {
+        if self.ways.insert(far.clone(), near).is_some() {
+            return;
+        }
+        self.order.push_back(far.clone());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ways.remove(&oldest);
+        }
+    }
+}
+
+/// See the module.
+pub struct BothPort<P: Pairing> {
+    near: Option<NearPort<P>>,
+    far: Box<dyn Port>,
+    asked: Mutex<Asked>,
+}
+
+impl<P: Pairing> BothPort<P> {
+    /// See [`Transport::open_port`].
+    pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
+        let far = P::Far::open_port(info, name)?;
+        let near = P::near_info(info).and_then(|near| {
+            let opened = Self::open_near(&near, name, far.as_ref());
+            if let Err(error) = &opened {
+                let address = far.address();
+                tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby connect as all others");
+            }
+            opened.ok()
+        });
+        Ok(Self { near, far, asked: Mutex::default() })
+    }
+
+    fn open_near(info: &Info, name: Option<&Address>, far: &dyn Port) -> Result<NearPort<P>> {
+        let near = P::passive_near(name, far.address()).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
+        let port = P::Near::open_port(info, Some(&near))?;
+        let set = WaitSet::new()?;
+        for fd in [port.wait_fd(), far.wait_fd()] {
+            set.add(fd.ok_or_else(|| Error::new(Errno::ENOSYS))?)?;
+        }
+        Ok(NearPort { _meeting: P::meet(&near)?, port, set })
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what came over the near transport.
+    fn receive_near(&self) -> Option<(Address, Vec<u8>)> {
+        let (near, packet) = self.near.as_ref()?.port.receive()?;
+        let mut fars = P::far_addresses(&near);
+        // An endpoint with several addresses most likely asked from the one that was asked.
+        let own = self.far.address();
+        let at = fars.iter().position(|far| P::is_beside(far, own)).unwrap_or(0);
+        let far = if fars.is_empty() { near.clone() } else { fars.swap_remove(at) };
+        let mut asked = self.asked();
+        asked.remember(&far, Some(near.clone()));
+        asked.held = Some(NearRequest::held(Names { far: far.clone(), near }));
+        Some((far, packet))
+    }
+}
+
+impl<P: Pairing> Port for BothPort<P> {
+    fn address(&self) -> &Address {
+        self.far.address()
+    }
+
+    fn address_towards(&self, from: &Address) -> Address {
+        self.far.address_towards(from)
+    }
+
+    fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {
+        let Some(near) = &self.near else { return self.far.send(to, packet) };
+        let way = self.asked().ways.get(to).cloned();
+        match way {
+            Some(Some(name)) => near.port.send(&name, packet),
+            Some(None) => self.far.send(to, packet),
+            // It asked another port, or long ago.
+            None => match P::near_names(to).iter().find_map(|name| match near.port.send(name, packet) {
+                Err(error) if !error.is_again() => None,
+                sent => Some(sent),
+            }) {
+                Some(sent) => sent,
+                None => self.far.send(to, packet),
+            },
+        }
+    }
+
+    fn receive(&self) -> Option<(Address, Vec<u8>)> {
+        if let Some(received) = self.receive_near() {
+            return Some(received);
+        }
+        let (from, packet) = self.far.receive()?;
+        let mut asked = self.asked();
+        asked.remember(&from, None);
+        asked.held = None;
+        Some((from, packet))
+    }
+
+    fn held(&self, cookie: u64) -> Option<Held> {
+        let near = self.asked().held.clone();
+        near.or_else(|| self.far.held(cookie))
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.near.as_ref().map_or_else(|| self.far.wait_fd(), |near| Some(near.set.fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_askers_are_remembered_and_the_oldest_goes_first() {
+        let address = |number: usize| Address::from_text(&number.to_string());
+        let mut asked = Asked::default();
+        for number in 0..REMEMBERED + 2 {
+            asked.remember(&address(number), None);
+        }
+        asked.remember(&address(2), Some(address(9)));
+        assert_eq!((asked.ways.len(), asked.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!(asked.ways.get(&address(1)), None);
+        assert_eq!(asked.ways.get(&address(2)), Some(&Some(address(9))));
+    }
+}

@@ -1,0 +1,261 @@
+//! Tickets: two processes copy straight to and from each other's memory, and either takes its own back at any time.
+//!
+//! A ticket is a number other than 0 that its owner never uses again. It stands in a word of the owner's while the memory is
+//! open to the other process. Every word has one process that stores it; threads of that process may take a ticket away at once.
+//!
+//! What the other process writes:
+//! T1. A writer stores the ticket in `writing` and, behind a fence, finds it in `target`, before it writes ([`claim`]). It
+//!     stores 0 when it has written, or finds another one there.
+//! T2. An owner takes the ticket out of `target`, and behind a fence waits until `writing` has it no more ([`is_writing`]).
+//!
+//! So either the writer finds the ticket gone and writes nothing, or the owner finds the writer and waits for it.
+//!
+//! What the other process reads:
+//! T3. An owner takes the ticket out of `lent`, and only behind a fence lets the memory change.
+//! T4. A reader looks at `lent` behind a fence after it has read ([`is_still_lent`]), and drops what it read if the ticket is gone.
+//!
+//! So a reader that got a byte of what came later finds the ticket gone. Nobody waits.
+//!
+//! Pairs: the fences; DONE on `writing`, [`Writing`]'s end (Release) to [`is_writing`] (Acquire): all is written.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner asks for that too.
+#[must_use = "the owner waits while it is there"]
+pub struct Writing<'a>(&'a AtomicU64);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release); // DONE
+    }
+}
+
+/// Begins to write under `ticket`, if it is still in `target`.
+pub fn claim<'a>(writing: &'a AtomicU64, target: &AtomicU64, ticket: u64) -> Option<Writing<'a>> {
+    writing.store(ticket, Ordering::SeqCst);
+    let claimed = Writing(writing);
+    fence(Ordering::SeqCst);
+    (target.load(Ordering::SeqCst) == ticket).then_some(claimed) // T1
+}
+
+/// Takes `ticket` out of a word, unless another one stands there by now. [`settle`] must follow.
+pub fn void(word: &AtomicU64, ticket: u64) {
+    let _ = word.compare_exchange(ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+/// Takes away whatever ticket a word has. [`settle`] must follow.
+pub fn clear(word: &AtomicU64) {
+    word.store(0, Ordering::SeqCst);
+}
+
+/// Orders what was taken away before looks at writers (T2), and before changes of the memory (T3).
+pub fn settle() {
+    fence(Ordering::SeqCst);
+}
+
+/// Whether a writer says that it writes under `ticket`.
+pub fn is_writing(writing: &AtomicU64, ticket: u64) -> bool {
+    writing.load(Ordering::SeqCst) == ticket
+}
+
+/// Whether what was read before this call under `ticket` may be believed.
+pub fn is_still_lent(lent: &AtomicU64, ticket: u64) -> bool {
+    fence(Ordering::SeqCst); // T4
+    lent.load(Ordering::Acquire) == ticket
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Arc, UnsafeCell};
+
+    struct Shared {
+        target: AtomicU64,
+        writing: AtomicU64,
+        memory: UnsafeCell<u32>,
+    }
+
+    // SAFETY: the cell is written under a claim, and by the owner when there is none: what the models check.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+
+    type Claim = for<'a> fn(&'a AtomicU64, &AtomicU64, u64) -> Option<Writing<'a>>;
+
+    fn wait_for(shared: &Shared, ticket: u64) {
+        while is_writing(&shared.writing, ticket) {
+            loom::thread::yield_now();
+        }
+    }
+
+    /// S1: whatever a writer writes is there before its owner goes on, and nothing comes later.
+    fn writes_are_over_when_the_memory_is_taken_back(claim: Claim, settle: fn()) {
+        loom::model(move || {
+            let shared = Arc::new(Shared {
+                target: AtomicU64::new(7),
+                writing: AtomicU64::new(0),
+                memory: UnsafeCell::new(0),
+            });
+            let writer = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    if let Some(_writing) = claim(&shared.writing, &shared.target, 7) {
+                        // SAFETY: claimed, which loom checks.
+                        shared.memory.with_mut(|cell| unsafe { *cell = 1 });
+                    }
+                })
+            };
+            clear(&shared.target);
+            settle();
+            wait_for(&shared, 7);
+            // SAFETY: nobody writes any more, which loom checks.
+            shared.memory.with_mut(|cell| unsafe { *cell = 100 });
+            writer.join().unwrap();
+            // SAFETY: no other thread is there.
+            shared.memory.with_mut(|cell| assert_eq!(unsafe { *cell }, 100));
+        });
+    }
+
+    #[test]
+    fn a_writer_and_an_owner() {
+        writes_are_over_when_the_memory_is_taken_back(claim, settle);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn a_writer_without_its_fence_is_found_out() {
+        writes_are_over_when_the_memory_is_taken_back(
+            |writing, target, ticket| {
+                writing.store(ticket, Ordering::SeqCst);
+                let claimed = Writing(writing);
+                (target.load(Ordering::SeqCst) == ticket).then_some(claimed)
+            },
+            settle,
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn a_writer_that_looks_first_is_found_out() {
+        writes_are_over_when_the_memory_is_taken_back(
+            |writing, target, ticket| {
+                let is_there = target.load(Ordering::SeqCst) == ticket;
+                writing.store(ticket, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                let claimed = Writing(writing);
+                is_there.then_some(claimed)
+            },
+            settle,
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn an_owner_without_its_fence_is_found_out() {
+        writes_are_over_when_the_memory_is_taken_back(claim, || ());
+    }
+
+    /// A registration is closed by one thread while another ends the operation, and opens the next: each waits for the
+    /// writer of the ticket that it took away, and the next ticket stays.
+    fn two_owners(void: fn(&AtomicU64, u64)) {
+        loom::model(move || {
+            let shared = Arc::new(Shared {
+                target: AtomicU64::new(7),
+                writing: AtomicU64::new(0),
+                memory: UnsafeCell::new(0),
+            });
+            let closes = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    void(&shared.target, 7);
+                    settle();
+                    wait_for(&shared, 7);
+                })
+            };
+            clear(&shared.target);
+            settle();
+            wait_for(&shared, 7);
+            shared.target.store(8, Ordering::Release);
+            closes.join().unwrap();
+            assert!(claim(&shared.writing, &shared.target, 7).is_none());
+            assert!(claim(&shared.writing, &shared.target, 8).is_some(), "the next ticket is gone");
+        });
+    }
+
+    #[test]
+    fn two_threads_of_the_owner() {
+        two_owners(void);
+    }
+
+    #[test]
+    #[should_panic(expected = "the next ticket")]
+    fn a_thread_that_takes_away_any_ticket_is_found_out() {
+        two_owners(|word, _| clear(word));
+    }
+
+    /// S2: what was read under a ticket that still stands is what was lent. The bytes are words here, as the other process
+    /// reads them while they change.
+    fn what_is_believed_was_lent(settle: fn(), is_still_lent: fn(&AtomicU64, u64) -> bool) {
+        struct Lent {
+            lent: AtomicU64,
+            bytes: [AtomicU64; 2],
+        }
+        loom::model(move || {
+            let shared =
+                Arc::new(Lent { lent: AtomicU64::new(7), bytes: [AtomicU64::new(1), AtomicU64::new(1)] });
+            let reader = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    let read = [0, 1].map(|at: usize| shared.bytes[at].load(Ordering::Relaxed));
+                    if is_still_lent(&shared.lent, 7) {
+                        assert_eq!(read, [1, 1], "this is not what was lent");
+                    }
+                })
+            };
+            void(&shared.lent, 7);
+            settle();
+            shared.bytes.iter().for_each(|byte| byte.store(2, Ordering::Relaxed));
+            shared.lent.store(7 + 256, Ordering::Relaxed); // the word is used again
+            reader.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_and_an_owner() {
+        what_is_believed_was_lent(settle, is_still_lent);
+    }
+
+    #[test]
+    #[should_panic(expected = "what was lent")]
+    fn an_owner_that_changes_bytes_without_a_fence_is_found_out() {
+        what_is_believed_was_lent(|| (), is_still_lent);
+    }
+
+    #[test]
+    #[should_panic(expected = "what was lent")]
+    fn a_reader_without_its_fence_is_found_out() {
+        what_is_believed_was_lent(settle, |lent, ticket| lent.load(Ordering::Acquire) == ticket);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_opens_until_it_is_taken_away() {
+        let (target, writing) = (AtomicU64::new(7), AtomicU64::new(0));
+        {
+            let _writing = claim(&writing, &target, 7).unwrap();
+            assert!(is_writing(&writing, 7) && !is_writing(&writing, 8));
+        }
+        assert!(!is_writing(&writing, 7));
+        assert!(claim(&writing, &target, 6).is_none());
+        assert_eq!(writing.load(Ordering::Relaxed), 0, "nobody waits for one that does not write");
+        void(&target, 6);
+        assert!(is_still_lent(&target, 7));
+        void(&target, 7);
+        settle();
+        assert!(!is_still_lent(&target, 7) && claim(&writing, &target, 7).is_none());
+    }
+}

@@ -1,0 +1,34 @@
+//! The end of an endpoint.
+
+use std::sync::atomic::Ordering;
+
+use ofi_ring::crash_point;
+
+use super::ShmLanes;
+use crate::control::Message;
+use crate::layout::{pair, wish};
+
+impl Drop for ShmLanes {
+    fn drop(&mut self) {
+        // The application has its memory back when this returns: nobody else may be at it then.
+        let deadline = crate::single::deadline();
+        self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
+        let shared = &self.common.shared;
+        // Peers learn of it from their mappings, and those that sleep from the datagram.
+        shared.close_pairs();
+        for lane in &self.lanes {
+            if let Some(link) = &lane.link {
+                link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
+            }
+        }
+        let bye = Message::Bye { incarnation: shared.incarnation }.encode();
+        shared.part_from_admitted();
+        for peer in shared.peers() {
+            // A socket that is full belongs to a process that does not run; it will see the word.
+            crash_point!("close.bye");
+            let _ = shared.socket.send(&peer, &bye, &[]);
+        }
+        crash_point!("close.removed");
+        self.common.helper.remove(shared);
+    }
+}

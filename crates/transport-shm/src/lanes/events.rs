@@ -1,0 +1,86 @@
+//! What the helper thread found: peers that answered, refused or ended, and memory that they grant.
+
+use ofi_api::Errno;
+use ofi_core::transport::Host;
+use ofi_ring::crash_point;
+
+use super::ShmLanes;
+use crate::Shm;
+use crate::shared::Event;
+
+impl ShmLanes {
+    /// Takes what the helper has to say.
+    #[cold]
+    pub(super) fn take_events<H: Host<Shm>>(&mut self, host: &mut H) {
+        let mut events = std::mem::take(&mut self.postponed);
+        while let Some(event) = self.inbox.pop() {
+            events.push(event);
+        }
+        for event in events {
+            match event {
+                Event::Attached { peer, own, parts } => {
+                    let Some(peer) = self.meet(host, &peer) else { continue };
+                    let lane = &mut self.lanes[peer as usize];
+                    if lane.gone && lane.has_commands() {
+                        // The successor of an ended peer waits until all that its predecessor sent has been taken.
+                        let peer = lane.socket.clone();
+                        self.postponed.push(Event::Attached { peer, own, parts });
+                        continue;
+                    }
+                    if lane.up().is_some() {
+                        lane.lose(&mut self.common, host, Errno::ECONNRESET);
+                        self.drop_from_lists(peer);
+                    }
+                    let lane = &mut self.lanes[peer as usize];
+                    let hint = own.hint as usize;
+                    crash_point!("attach.begin");
+                    if lane.attach(self.common.shared.barrier, &own, parts).is_err() {
+                        lane.lose(&mut self.common, host, Errno::EINVAL);
+                        self.spare(peer);
+                        continue;
+                    }
+                    // What was sent before the peer was there rang no bell, and the peer may have looked, and slept, since.
+                    crash_point!("attach.rings");
+                    lane.ring(&mut self.common);
+                    lane.confirm(host);
+                    crash_point!("attach.confirmed");
+                    lane.move_parked(&mut self.common, host);
+                    let mut hinted = std::mem::take(&mut self.hinted);
+                    hinted.assign(hint, peer, |other| self.is_hinted(other, hint));
+                    self.hinted = hinted;
+                    self.hot.push(peer);
+                }
+                Event::Refused { peer, errno } => {
+                    if let Some(&peer) = self.by_socket.get(&peer)
+                        && self.lanes[peer as usize].up().is_none()
+                    {
+                        self.lanes[peer as usize].refuse(&mut self.common, host, errno);
+                        self.spare(peer);
+                    }
+                }
+                Event::Gone { peer, incarnation } => {
+                    if let Some(peer) = self.known(&peer, incarnation) {
+                        self.bury(peer);
+                    }
+                }
+                Event::Bulk { peer, incarnation, lines, memory } => {
+                    if let Some(peer) = self.known(&peer, incarnation)
+                        && self.lanes[peer as usize].attach_bulk(memory, lines).is_err()
+                    {
+                        self.give_up(host, peer, Errno::EINVAL);
+                    }
+                }
+                Event::Grant { peer, incarnation, key, terms, memory } => {
+                    if let Some(peer) = self.known(&peer, incarnation) {
+                        let lane = &mut self.lanes[peer as usize];
+                        lane.granted(key, terms, memory);
+                        crash_point!("grant.taken");
+                        lane.move_parked(&mut self.common, host);
+                    }
+                }
+                Event::Packet { peer, packet } => self.take_packet(host, &peer, &packet),
+                Event::PacketLost { peer, errno } => self.packet_lost(host, &peer, errno),
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! All lanes of an endpoint: what it keeps of them, and what the core asks of them.
+//!
+//! `peers.rs`: which there are; `events.rs`: what the helper thread found; `poll.rs`: which are looked at; `cold.rs`: those that
+//! are not at every poll; `sleep.rs`: how the endpoint sleeps; `close.rs`: its end; `statistics.rs`: what it counts.
+
+mod close;
+mod cold;
+mod events;
+mod peers;
+mod poll;
+mod sleep;
+mod statistics;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_ring::doorbell::Sleeper;
+use ofi_ring::{membarrier, mpsc};
+use rustc_hash::FxHashMap;
+
+use crate::Shm;
+use crate::helper::Helper;
+use crate::hints::HintTable;
+use crate::lane::{Common, Counts, Lane};
+use crate::layout::endpoint;
+use crate::message::Token;
+use crate::settings::{SINGLE_COPY_SIZE, SingleCopy};
+use crate::shared::{Event, Shared};
+
+/// The lanes of one endpoint.
+pub struct ShmLanes {
+    inbox: mpsc::Receiver<Event>,
+    /// Events that wait for a lane to be drained.
+    postponed: Vec<Event>,
+    pub(crate) format: AddrFormat,
+    pub(crate) by_socket: FxHashMap<Vec<u8>, Peer>,
+    pub(crate) lanes: Vec<Lane>,
+    /// Those that were lost, the longest ago first. Some may be in use again.
+    spare: VecDeque<Peer>,
+    hot: Vec<Peer>,
+    cold: Vec<Peer>,
+    hinted: HintTable,
+    next_cold: usize,
+    next_line: usize,
+    sleeper: Sleeper,
+    armed: bool,
+    /// The next poll has more to do than to look at the hot lanes.
+    rare: bool,
+    /// Polls since the endpoint last prepared to sleep; `None` if senders need not ring.
+    polls_awake: Option<u32>,
+    /// Keeps the endpoint's memory: dropped last.
+    pub(crate) common: Common,
+}
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    Closed { domain: Arc<DomainPart<Shm>>, terms: Terms },
+    Open(Box<ShmLanes>),
+}
+
+/// What the lanes must know of their endpoint's info.
+#[derive(Clone)]
+pub struct Terms {
+    pub format: AddrFormat,
+    pub caps: Caps,
+    pub strict: bool,
+    pub connected: bool,
+    pub auth: AuthKey,
+    /// The name in the info, which is the endpoint's unless another endpoint has it.
+    pub proposed: Option<Address>,
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainPart<Shm>>, info: &Info) -> Self {
+        let terms = Terms {
+            format: info.addr_format,
+            caps: info.caps,
+            strict: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
+            connected: crate::connection::is_connected(info),
+            auth: AuthKey::of(info),
+            proposed: info.src_addr.clone(),
+        };
+        Self::Closed { domain: Arc::clone(domain), terms }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut ShmLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+impl ShmLanes {
+    fn new(domain: &Arc<DomainPart<Shm>>, terms: &Terms, name: Option<&Address>) -> Result<Self> {
+        let barrier = membarrier::register();
+        let helper = Helper::get()?;
+        let (shared, inbox) = Shared::open(domain, name, terms, barrier)?;
+        helper.add(&shared);
+        // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
+        let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
+        let common = Common {
+            shared,
+            helper,
+            eager: crate::lane::eager(),
+            kept: 0,
+            kept_limit: crate::settings::KEPT_BYTES.get(),
+            strict: terms.strict,
+            single: SingleCopy::get(),
+            single_size: SINGLE_COPY_SIZE.get(),
+            counts: Counts::default(),
+        };
+        Ok(Self {
+            common,
+            inbox,
+            postponed: Vec::new(),
+            format: terms.format,
+            by_socket: FxHashMap::default(),
+            lanes: Vec::new(),
+            spare: VecDeque::new(),
+            hot: Vec::new(),
+            cold: Vec::new(),
+            hinted: HintTable::default(),
+            next_cold: 0,
+            next_line: 0,
+            sleeper,
+            armed: false,
+            rare: false,
+            polls_awake: None,
+        })
+    }
+}
+
+impl Lanes<Shm> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, terms } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        let lanes = ShmLanes::new(domain, terms, name)?;
+        let address = lanes.common.shared.address.clone();
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Shm>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        let lanes = self.open()?;
+        let socket = crate::name::socket_name(address)?;
+        lanes.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
+    }
+
+    #[inline(always)]
+    unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let Some(lane) = lanes.lanes.get_mut(peer as usize) else { return false };
+        // SAFETY: the caller's promise.
+        unsafe { lane.send_now::<TAGGED>(&mut lanes.common, tag, from, len) }
+    }
+
+    fn send<H: Host<Shm>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let Self::Open(lanes) = self else { return Err(Error::new(Errno::EOPBADSTATE)) };
+        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
+    }
+
+    fn rma<H: Host<Shm>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
+    }
+
+    fn atomic<H: Host<Shm>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        let lanes = self.open()?;
+        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
+    }
+
+    fn pull<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        if let Ok(lanes) = self.open() {
+            lanes.lanes[peer as usize].pull(&mut lanes.common, host, token, into);
+        }
+    }
+
+    fn settle_receives<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            for &peer in &lanes.hot {
+                lanes.lanes[peer as usize].settle_receives(host);
+            }
+        }
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        if let Ok(lanes) = self.open() {
+            lanes.lanes[peer as usize].discard(&mut lanes.common, token);
+        }
+    }
+
+    #[inline(always)]
+    fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        self.open().map_or(Arm::Armed, ShmLanes::arm)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.common.shared.event.as_raw_fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        self.open()?.packet(to, packet, watch)
+    }
+
+    fn join<H: Host<Shm>>(&mut self, host: &mut H, address: &Address, first: bool) -> Result<()> {
+        self.open()?.join(host, address, first)
+    }
+
+    fn part<H: Host<Shm>>(&mut self, host: &mut H, drain: bool) {
+        if let Ok(lanes) = self.open() {
+            lanes.part(host, drain);
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        if let Self::Open(lanes) = self {
+            lanes.statistics(into);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Which peers there are: how a lane is made, used again, and given up.
+
+use ofi_api::Errno;
+use ofi_core::transport::{Host, Peer};
+
+use super::ShmLanes;
+use crate::Shm;
+use crate::lane::Lane;
+
+/// Lost lanes that are looked at for each new peer.
+const SPARES: usize = 8;
+
+impl ShmLanes {
+    pub(crate) fn meet<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8]) -> Option<Peer> {
+        if let Some(&peer) = self.by_socket.get(socket) {
+            return Some(peer);
+        }
+        let address = crate::name::address_of(socket, self.format)?;
+        let peer = self.take_spare(host).unwrap_or(self.lanes.len() as Peer);
+        let lane = Lane::new(peer, socket.to_vec());
+        match self.lanes.get_mut(peer as usize) {
+            Some(spare) => {
+                let last = std::mem::replace(spare, lane);
+                self.by_socket.remove(&last.socket);
+            }
+            None => self.lanes.push(lane),
+        }
+        self.by_socket.insert(socket.to_vec(), peer);
+        host.introduce(peer, &address);
+        Some(peer)
+    }
+
+    /// The number of a lane that was lost, and that nothing refers to: so there are as many lanes as peers at one time, not as
+    /// peers ever met.
+    pub(super) fn take_spare<H: Host<Shm>>(&mut self, host: &mut H) -> Option<Peer> {
+        for _ in 0..self.spare.len().min(SPARES) {
+            let peer = self.spare.pop_front()?;
+            let lane = &mut self.lanes[peer as usize];
+            let is_idle = lane.link.is_none() && lane.outstanding == 0;
+            if is_idle && !host.retire(peer) {
+                self.spare.push_back(peer); // later, perhaps
+                continue;
+            }
+            lane.is_spare = false;
+            if is_idle {
+                return Some(peer);
+            }
+        }
+        None
+    }
+
+    /// A lane was lost. Its peer may come back, and find it as it is, unless another one takes it.
+    pub(super) fn spare(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        if !lane.is_spare {
+            lane.is_spare = true;
+            self.spare.push_back(peer);
+        }
+    }
+
+    pub(super) fn known(&self, socket: &[u8], incarnation: u64) -> Option<Peer> {
+        let peer = *self.by_socket.get(socket)?;
+        let up = self.lanes[peer as usize].up()?;
+        (up.parts.incarnation == incarnation).then_some(peer)
+    }
+
+    /// A peer is gone. Its lane ends when what it sent has been taken.
+    pub(crate) fn bury(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        (lane.gone, lane.busy) = (true, true);
+        self.warm_up(peer); // a cold lane is not polled
+    }
+
+    #[cold]
+    pub(crate) fn give_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, errno: Errno) {
+        let lane = &mut self.lanes[peer as usize];
+        let incarnation = lane.up().map(|up| up.parts.incarnation);
+        self.common.shared.forget(&lane.socket, incarnation);
+        self.common.shared.shut_out();
+        lane.lose(&mut self.common, host, errno);
+        self.drop_from_lists(peer);
+        self.spare(peer);
+    }
+
+    #[cold]
+    pub(super) fn break_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
+        let lane = &self.lanes[peer as usize];
+        let closed = lane.gone || lane.is_closed();
+        if !closed {
+            self.common.counts.corrupt += 1;
+            tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");
+        }
+        self.give_up(host, peer, if closed { Errno::ECONNRESET } else { Errno::EIO });
+    }
+
+    pub(super) fn drop_from_lists(&mut self, peer: Peer) {
+        self.hot.retain(|&other| other != peer);
+        self.cold.retain(|&other| other != peer);
+    }
+}

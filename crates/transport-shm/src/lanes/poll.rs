@@ -1,0 +1,73 @@
+//! A poll: the hot lanes, and now and then everything else.
+
+use ofi_core::transport::{Host, Peer};
+
+use super::ShmLanes;
+use super::cold::HOT;
+use crate::Shm;
+
+/// Polls after which an endpoint that had slept no longer expects to sleep soon.
+const AWAKE: u32 = 4096;
+
+impl ShmLanes {
+    #[inline(always)]
+    pub(super) fn poll<H: Host<Shm>>(&mut self, host: &mut H) {
+        if self.rare || self.common.shared.has_news() {
+            self.poll_rare(host);
+        }
+        let mut at = 0;
+        while let Some(&peer) = self.hot.get(at) {
+            let lane = &mut self.lanes[peer as usize];
+            if lane.wants_poll() && lane.poll(&mut self.common, host).is_err() {
+                self.break_up(host, peer);
+                continue;
+            }
+            at += 1;
+        }
+        if self.hot.len() > 1 && !host.hungry() {
+            self.hot.rotate_left(1); // the next poll begins with another peer: none starves
+        }
+    }
+
+    /// What most polls have nothing of: events, cold lanes, the way back from sleep.
+    #[cold]
+    #[inline(never)]
+    fn poll_rare<H: Host<Shm>>(&mut self, host: &mut H) {
+        if let Some(polls) = &mut self.polls_awake {
+            *polls += 1;
+            if *polls > AWAKE {
+                self.settle_down();
+            }
+            if self.armed {
+                self.armed = false;
+                self.sleeper.disarm();
+                host.disarmed();
+            }
+        }
+        if self.common.shared.take_news() || !self.postponed.is_empty() {
+            self.take_events(host);
+        }
+        if !self.cold.is_empty() {
+            self.poll_cold(host);
+        }
+        if self.hot.len() > HOT {
+            for index in 0..self.hot.len() {
+                self.lanes[self.hot[index] as usize].idle += 1;
+            }
+            self.cool_down(host);
+        }
+        self.rare = self.polls_awake.is_some()
+            || !self.postponed.is_empty()
+            || !self.cold.is_empty()
+            || self.hot.len() > HOT;
+    }
+
+    pub(super) fn poll_lane<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        let lane = &mut self.lanes[peer as usize];
+        if lane.poll(&mut self.common, host).is_err() {
+            self.break_up(host, peer);
+            return false;
+        }
+        true
+    }
+}

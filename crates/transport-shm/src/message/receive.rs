@@ -1,0 +1,83 @@
+//! The receiver: what comes inside commands, and announcements.
+
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RxName};
+use ofi_ring::crash_point;
+
+use super::pull::Token;
+use crate::Shm;
+use crate::command::{Words, flag, rx_of};
+use crate::lane::{Broken, Common, Flow, Lane};
+
+/// Takes a message of `peer` that has a tag, or not, and nothing else before its payload.
+#[inline(always)]
+pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
+    peer: Peer,
+    host: &mut H,
+    mut words: Words,
+) -> Result<Delivery, Broken> {
+    let tag = if TAGGED { words.next().ok_or(Broken)? } else { 0 };
+    let (body, len) = words.rest();
+    let arrived = Arrived { peer, rx: RxName::ANY, tagged: TAGGED, has_data: false, tag, data: 0, len };
+    // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
+    Ok(unsafe { host.deliver(&arrived, body) })
+}
+
+impl Lane {
+    /// Takes a message.
+    pub fn take_message<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let confirm = if high & flag::CONFIRM != 0 { Some(words.next().ok_or(Broken)?) } else { None };
+        let mut arrived = self.arrived(high, &mut words)?;
+        let (body, len) = words.rest();
+        arrived.len = len;
+        // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
+        let delivery = unsafe { host.deliver(&arrived, body) };
+        crash_point!("message.taken");
+        if delivery != Delivery::Taken {
+            if delivery == Delivery::Stopped {
+                return Ok(Flow::Stop);
+            }
+            self.after_delivery(common, host, delivery);
+        }
+        if let Some(op) = confirm {
+            self.done(common, op, Ok(()));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// The envelope of a message, its length aside.
+    #[inline]
+    fn arrived(&self, high: u32, words: &mut Words) -> Result<Arrived, Broken> {
+        let (tagged, has_data) = (high & flag::TAGGED != 0, high & flag::DATA != 0);
+        let tag = if tagged { words.next().ok_or(Broken)? } else { 0 };
+        let data = if has_data { words.next().ok_or(Broken)? } else { 0 };
+        Ok(Arrived { peer: self.peer, rx: rx_of(high), tagged, has_data, tag, data, len: 0 })
+    }
+
+    /// Takes an announcement.
+    pub fn take_announcement<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        high: u32,
+        mut words: Words,
+    ) -> Result<Flow, Broken> {
+        let mut next = || words.next().ok_or(Broken);
+        let (op, len, key, offset) = (next()?, next()?, next()?, next()?);
+        let mut arrived = self.arrived(high, &mut words)?;
+        arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
+        crash_point!("announce.taken");
+        match host.announce(&arrived, Token { op, high, key, offset }) {
+            Announced::Pull(into) => self.pull(common, host, Token { op, high, key, offset }, into),
+            Announced::Kept => {}
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => self.discard(common, token),
+        }
+        Ok(Flow::Next)
+    }
+}

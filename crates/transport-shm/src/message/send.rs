@@ -1,0 +1,235 @@
+//! The sender: short messages go into a command, long ones are announced.
+
+use ofi_api::{Error, OpFlags, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Host, OutMessage, Payload, Posted};
+use ofi_ring::crash_point;
+use ofi_ring::doorbell::Wake;
+
+use super::op::Op;
+use crate::Shm;
+use crate::command::{Writer, flag, kind, rx_bits};
+use crate::grants;
+use crate::lane::{Common, Lane, Link, full};
+use crate::layout::wish;
+
+impl Lane {
+    /// See [`ofi_core::transport::Lanes::send_now`].
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes.
+    #[inline(always)]
+    pub unsafe fn send_now<const TAGGED: bool>(
+        &mut self,
+        common: &mut Common,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Some(Link { commands, up: Some(up), .. }) = &mut self.link else { return false };
+        if len > common.eager || self.parked_accesses > 0 || self.gone || up.wish() != wish::NONE {
+            return false;
+        }
+        let Ok(mut slot) = commands.reserve(if TAGGED { 8 + len } else { len }) else { return false };
+        // SAFETY: a word for the tag, if there is one, and the payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        if TAGGED {
+            body.word(tag);
+        }
+        // SAFETY: the caller's promise, and as much was reserved.
+        unsafe { copy::bytes(from, body.rest(), len) };
+        slot.publish(if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
+        common.counts.eager += 1;
+        if up.bell.ring() == Wake::Needed {
+            self.ring(common);
+        }
+        true
+    }
+
+    /// Sends a message.
+    pub fn send<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        const SLOW: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::FENCE);
+        if out.len > common.eager
+            || out.flags.intersects(SLOW)
+            || self.parked_accesses > 0
+            || self.gone
+            || self.up().is_none_or(|up| up.wish() != wish::NONE)
+        {
+            return self.send_slow(common, host, out);
+        }
+        self.send_eager(common, out, 0, None)?;
+        Ok(Posted::Done)
+    }
+
+    /// Puts a message into the ring.
+    #[inline]
+    fn send_eager(
+        &mut self,
+        common: &mut Common,
+        out: &OutMessage<'_>,
+        mut high: u32,
+        op: Option<SlotId>,
+    ) -> Result<()> {
+        let Some(link) = &mut self.link else { return Err(Error::AGAIN) };
+        let has_data = out.flags.contains(OpFlags::REMOTE_CQ_DATA);
+        let words = usize::from(op.is_some()) + usize::from(out.tagged) + usize::from(has_data);
+        let mut slot = match link.commands.reserve(words * 8 + out.len) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.starve(words * 8 + out.len);
+                return Err(full(common, error));
+            }
+        };
+        // SAFETY: `words` words and the payload were reserved.
+        let mut body = unsafe { Writer::new(slot.body()) };
+        high = rx_bits(high | kind::MESSAGE, out.rx);
+        if let Some(op) = op {
+            body.word(op.to_wire());
+        }
+        if out.tagged {
+            body.word(out.tag);
+            high |= flag::TAGGED;
+        }
+        if has_data {
+            body.word(out.data);
+            high |= flag::DATA;
+        }
+        match out.pieces {
+            // SAFETY: the piece is lent, `len` is its length, and as much was reserved.
+            [one] => unsafe { copy::bytes(one.addr, body.rest(), out.len) },
+            // SAFETY: as above, for their sum.
+            many => drop(unsafe { copy::gather(many, 0, body.rest(), out.len) }),
+        }
+        slot.publish(high);
+        crash_point!("message.sent");
+        common.counts.eager += 1;
+        self.ring(common);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_slow<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
+            return Err(Error::AGAIN);
+        }
+        if self.parked_accesses > 0 || self.gone {
+            // It must not overtake an access that waits for a grant. And a peer that has ended makes way for its
+            // successor when all that it sent has been taken.
+            return Err(Error::AGAIN);
+        }
+        self.connect(common)?;
+        let (up, peer_wish) = self.up().map_or((false, wish::NONE), |up| (true, up.wish()));
+        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE);
+        let confirm = matched || out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        if peer_wish == wish::CLOSED {
+            self.busy = true;
+            return Err(Error::AGAIN); // the next poll gives the lane up, and the try after it a new peer a chance
+        }
+        if out.len <= common.eager && peer_wish == wish::NONE && !matched {
+            if up && !confirm {
+                self.send_eager(common, out, 0, None)?;
+                return Ok(Posted::Done);
+            }
+            // A slot first, as the command names it; it is taken back if there is no room.
+            let id = host.open(self.peer, out.ticket, Op::Confirm);
+            let (high, op) = if confirm { (flag::CONFIRM, Some(id)) } else { (0, None) };
+            if let Err(error) = self.send_eager(common, out, high, op) {
+                host.abandon(id);
+                return Err(error);
+            }
+            (self.outstanding, self.busy) = (self.outstanding + 1, true);
+            if !confirm {
+                self.unconfirmed.push(id);
+            }
+            return Ok(Posted::Pending);
+        }
+        self.announce(common, host, out, confirm)
+    }
+
+    /// Tells the peer of a message whose payload stays here for now.
+    fn announce<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+        confirm: bool,
+    ) -> Result<Posted> {
+        // A short one was held back for the peer's want of room: it counts as sent, and the library keeps it.
+        let keep = out.len <= common.eager && self.unconfirmed.is_empty() && self.up().is_some() && !confirm;
+        if keep && common.kept + out.len > common.kept_limit {
+            return Err(Error::AGAIN);
+        }
+        let (key, offset) = match out.pieces {
+            [one] if !keep && !out.flags.contains(OpFlags::INJECT) => {
+                grants::source(&common.shared, one.addr, one.len).unwrap_or((0, 0))
+            }
+            _ => (0, 0),
+        };
+        let mut high = rx_bits(kind::ANNOUNCE, out.rx);
+        let (mut key, mut offset, mut lend) = (key, offset, None);
+        if key == 0
+            && !keep
+            && !out.flags.contains(OpFlags::INJECT)
+            && let Some((flags, words, payload)) = self.lend(common, out.pieces, out.len)
+        {
+            high |= flags;
+            ([key, offset], lend) = (words, payload);
+        }
+        let id = if keep {
+            high |= flag::KEPT;
+            // SAFETY: the core lends the pieces of what it posts.
+            self.kept.insert(unsafe { copy::copied(out.pieces, out.len) })
+        } else {
+            // SAFETY: the core lends the pieces of what it posts.
+            let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
+            host.open(self.peer, out.ticket, Op::Message { payload, confirm, lend })
+        };
+        let mut words = [id.to_wire(), out.len as u64, key, offset, 0, 0];
+        let mut count = 4;
+        if out.tagged {
+            high |= flag::TAGGED;
+            words[count] = out.tag;
+            count += 1;
+        }
+        if out.flags.contains(OpFlags::REMOTE_CQ_DATA) {
+            high |= flag::DATA;
+            words[count] = out.data;
+            count += 1;
+        }
+        if confirm {
+            high |= flag::CONFIRM;
+        }
+        if let Err(error) = self.command(common, high, &words[..count]) {
+            if keep {
+                self.kept.remove(id);
+            } else {
+                host.abandon(id);
+            }
+            return Err(error);
+        }
+        crash_point!("announce.sent");
+        common.counts.announced += 1;
+        if keep {
+            crash_point!("announce.kept");
+            common.counts.kept += 1;
+            common.kept += out.len;
+            self.busy = true;
+            return Ok(Posted::Done);
+        }
+        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+        Ok(Posted::Pending)
+    }
+}
