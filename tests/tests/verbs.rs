@@ -34,7 +34,6 @@ impl Kit for VerbsPair {
 }
 
 testkit::conformance!(verbs: VerbsPair, skip = [
-    a_region_counts_from_the_moment_it_is_bound: "fails: a peer that had the device's key has its next access refused; see docs/next.md",
     both_sides_and_the_owner_count_together: "fails in emulation: 3,400 atomics at once take longer than the 10 s that are waited",
     many_atomics_at_once_are_executed_once_each: "fails in emulation: 3,000 atomics at once take longer than the 10 s that are waited",
     a_connection_of_one_key_comes_about: "no authorization keys",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ibv::{
-    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel,
+    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, Post,
     ProtectionDomain, QueuePairAttr, Receives, Remote, Work,
 };
 use ofi_tests::parse;
@@ -228,7 +228,7 @@ impl Stranger {
         let context = *ibv::contexts().unwrap().iter().find(|context| has(context)).unwrap();
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
-        let attr = QueuePairAttr { pd, cq, receives: Receives::Own(8), size: 8, pieces: 1 };
+        let attr = QueuePairAttr { pd, cq, receives: Receives::Own(8), size: 8, pieces: 1, inline: 0 };
         Self { channel: EventChannel::new().unwrap(), attr, address }
     }
 
@@ -307,7 +307,10 @@ fn data_of_a_write_that_nobody_allowed_ends_the_connection() {
     stranger.event(&[&accepting], CmEventKind::Established);
     event_of(&accepting, EventKind::Connected, &[]);
     // SAFETY: a write of nothing uses no memory.
-    unsafe { id.qp().unwrap().work(1, &[], Work::Write(Remote { addr: 0, rkey: 0 }, Some(5))) }.unwrap();
+    unsafe {
+        id.qp().unwrap().work(1, &[], Work::Write(Remote { addr: 0, rkey: 0 }, Some(5)), Post::default())
+    }
+    .unwrap();
     assert_eq!(end(&[&accepting], &accepting, 1).failed().err, Errno::EIO);
     event_of(&accepting, EventKind::Shutdown, &[&accepting]);
     assert_eq!(accepting.statistic("verbs_malformed"), 1);

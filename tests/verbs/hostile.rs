@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ibv::{
     Access, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, MemoryRegion,
-    ProtectionDomain, QueuePairAttr, Receives, Segment, SharedReceiveQueue,
+    Post, ProtectionDomain, QueuePairAttr, Receives, Segment, SharedReceiveQueue,
 };
 use testkit::prelude::*;
 
@@ -96,8 +96,14 @@ impl Attacker {
         let memory = Box::leak(vec![0u8; 2 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
         let region = unsafe { MemoryRegion::new(&pd, memory, 2 * SLOT, Access::RemoteReadWrite) }.unwrap();
-        let attr =
-            QueuePairAttr { pd, cq, receives: Receives::Shared(Arc::clone(&srq)), size: 64, pieces: 1 };
+        let attr = QueuePairAttr {
+            pd,
+            cq,
+            receives: Receives::Shared(Arc::clone(&srq)),
+            size: 64,
+            pieces: 1,
+            inline: 0,
+        };
         let made = Self { attr, srq, channel: EventChannel::new().unwrap(), region, memory };
         (0..128).for_each(|_| made.receive());
         made
@@ -151,7 +157,7 @@ impl Attacker {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory, bytes.len()) };
             let from = Segment { addr: self.memory, len: bytes.len() as u32, lkey: self.region.lkey() };
             // SAFETY: leaked memory.
-            if unsafe { id.qp().unwrap().send(2, &[from], false) }.is_err() {
+            if unsafe { id.qp().unwrap().send(2, &[from], Post::default()) }.is_err() {
                 break;
             }
             // A connection that the other end has ended is told of long before the device gives up.

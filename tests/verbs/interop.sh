@@ -47,4 +47,17 @@ for size in 64 4096 1048576; do
 done
 pair rdm 64 ours "$ours" ours "$ours"
 pair rdm 1048576 ours "$ours" ours "$ours"
+
+# offered INTERFACES WANTED: whether ours offers anything with FI_VERBS_IFACE (0), or nothing (1).
+offered() {
+    FI_VERBS_IFACE="$1" $ours fi_info -p verbs >/tmp/info.out 2>&1 && found=0 || found=1
+    if [ $found -ne "$2" ]; then
+        echo "FI_VERBS_IFACE=$1: wanted $2, found $found"
+        tail -n 5 /tmp/info.out
+        failed=1
+    fi
+}
+offered roce0 0
+offered nosuch,roce 0
+offered nosuch 1
 exit $failed

@@ -58,6 +58,52 @@ fn one_request_writes_or_reads_and_the_owner_need_not_look() {
     assert_eq!(pair.b.pending(), 0);
 }
 
+/// A message of 64 bytes is one request that carries it, and the device reports the end of none that nobody waits for.
+#[test]
+fn a_short_message_is_one_request_that_carries_it() {
+    const INJECTED: u64 = 20;
+    let pair = pair();
+    pair.warm_up();
+    let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
+    let count = || ["verbs_sent", "verbs_inline", "verbs_quiet"].map(|name| pair.a.statistic(name));
+    let since = |before: [u64; 3]| std::array::from_fn(|index| count()[index] - before[index]);
+    let take = || {
+        let entry = wait::drive(&[&pair.a, &pair.b], "a message", || pair.b.next_of(1)).done();
+        assert_eq!(entry.len, 64);
+        into.check(64, 5);
+    };
+    let before = count();
+    pair.b.receive(&into).context(1).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+    take();
+    wait::drive(&[&pair.a, &pair.b], "the send", || pair.a.next_of(2)).done();
+    assert_eq!(since(before), [1, 1, 0]);
+    let before = count();
+    for _ in 0..INJECTED {
+        pair.b.receive(&into).context(1).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).inject().send());
+        take();
+    }
+    let [sent, inline, quiet]: [u64; 3] = since(before);
+    assert!(sent >= INJECTED && inline == sent && quiet >= INJECTED, "{sent} {inline} {quiet}");
+}
+
+/// More than a queue pair holds: now and then one is reported, which tells of the others.
+#[test]
+fn quiet_requests_end_with_those_that_are_reported() {
+    const COUNT: u64 = 500;
+    let pair = pair();
+    let (from, into) = (Memory::patterned(64, 6), Memory::new(64));
+    for _ in 0..COUNT {
+        pair.b.receive(&into).context(1).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &from).inject().send());
+        wait::drive(&[&pair.a, &pair.b], "a message", || pair.b.next_of(1)).done();
+        into.check(64, 6);
+    }
+    let (sent, quiet) = (pair.a.statistic("verbs_sent"), pair.a.statistic("verbs_quiet"));
+    assert!(quiet >= COUNT * 9 / 10 && quiet < sent, "{quiet} of {sent}");
+}
+
 #[test]
 fn delivery_is_a_read_behind_the_write() {
     let pair = pair();
@@ -119,7 +165,7 @@ fn a_key_of_a_closed_region_is_taken_back() {
 }
 
 #[test]
-fn an_access_that_the_device_refuses_costs_the_connection_and_no_more() {
+fn an_access_of_a_closed_region_that_the_device_refuses_costs_the_connection_and_no_more() {
     let pair = pair();
     let (memory, region) = known(&pair, 64);
     let there = remote(&region);
@@ -133,7 +179,36 @@ fn an_access_that_the_device_refuses_costs_the_connection_and_no_more() {
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
     pair.done(&pair.a);
     memory.check(64, 5);
-    assert_eq!(pair.a.statistic("verbs_connections"), connections + 1, "made anew at the next use");
+    assert_eq!(pair.a.statistic("verbs_connections"), connections, "made anew to ask the owner");
+}
+
+#[test]
+fn accesses_that_the_device_refuses_are_the_owner_s_if_the_region_is_still_there() {
+    let pair = pair();
+    const LEN: usize = 100_000;
+    let (memory, region) = known(&pair, LEN);
+    let counter = pair.b.domain.open_counter(&CntrAttr::default()).unwrap();
+    // The counter takes the device's registration away, and the peer has not heard of it.
+    region.bind_counter(&counter, BindFlags::REMOTE_WRITE).unwrap();
+    let there = |len: usize| [remote_at(&region, 0, len)];
+    let (long, short, told) =
+        (Memory::patterned(LEN, 5), Memory::patterned(64, 6), Memory::patterned(500, 7));
+    let (first, second, third) = (Memory::new(LEN), Memory::new(64), Memory::new(600));
+    pair.a.out(pair.to_b, &long).context(2).write(&there(LEN)).unwrap();
+    pair.a.out(pair.to_b, &first).context(3).read(&there(LEN)).unwrap();
+    pair.a.out(pair.to_b, &short).context(4).write(&there(64)).unwrap();
+    pair.a.out(pair.to_b, &second).context(5).read(&there(64)).unwrap();
+    pair.a.out(pair.to_b, &told).context(6).data(9).write(&there(500)).unwrap();
+    pair.a.out(pair.to_b, &third).context(7).read(&there(600)).unwrap();
+    for context in 2..8 {
+        pair.drive("an access", || pair.a.next_of(context)).done();
+    }
+    pair.drive("its data", || pair.b.next()).done();
+    first.check(LEN, 5);
+    second.check(64, 6);
+    assert!(third.bytes()[..500] == told.bytes()[..] && third.bytes()[500..] == memory.bytes()[500..600]);
+    assert_eq!(counter.read(), 3);
+    assert_eq!(pair.a.statistic("verbs_asked_again"), 6);
 }
 
 #[test]

@@ -307,6 +307,7 @@ pub const IBV_WR_SEND_WITH_IMM: c_uint = 3;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 2;
+pub const IBV_SEND_INLINE: c_uint = 8;
 pub const IBV_QPT_RC: c_uint = 2;
 pub const IBV_QPT_UD: c_uint = 4;
 pub const IBV_WC_GRH: c_uint = 1;

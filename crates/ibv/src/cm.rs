@@ -309,7 +309,7 @@ impl CmId {
         self.check("rdma_resolve_route", failed)
     }
 
-    /// Gives it a queue pair.
+    /// Gives it a queue pair: one without inline data if the device does not have as much.
     ///
     /// # Errors
     /// Those of rdma_create_qp(3).
@@ -321,14 +321,22 @@ impl CmId {
         if self.qp.is_some() {
             return Err(Error::with("rdma_create_qp", libc::EINVAL, "it has a queue pair"));
         }
-        let mut init = attr.to_init();
-        // SAFETY: the identifier, the domain and the queues are there, and stay as long as the queue pair.
-        let failed =
-            unsafe { (self.channel.cm.rdma_create_qp)(self.id.as_ptr(), attr.pd.as_ptr(), &mut init) };
+        let mut inline = attr.inline;
+        let create = |inline| {
+            let mut init = attr.to_init();
+            init.cap.max_inline_data = inline;
+            // SAFETY: the identifier, the domain and the queues are there, and stay as long as the queue pair.
+            unsafe { (self.channel.cm.rdma_create_qp)(self.id.as_ptr(), attr.pd.as_ptr(), &mut init) }
+        };
+        let mut failed = create(inline);
+        if failed != 0 && inline > 0 {
+            inline = 0;
+            failed = create(0);
+        }
         self.check("rdma_create_qp", failed)?;
         // SAFETY: the call has set it.
         let qp = unsafe { (*self.id.as_ptr()).qp };
-        self.qp = Some(QueuePair { qp, attr: attr.clone() });
+        self.qp = Some(QueuePair { qp, attr: attr.clone(), inline });
         Ok(())
     }
 

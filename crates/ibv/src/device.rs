@@ -208,6 +208,19 @@ impl Context {
         Ok(gids)
     }
 
+    /// The network interface that a GID of a port belongs to, if it belongs to one of this network namespace.
+    pub fn interface(self, port: u8, gid: Gid) -> Option<String> {
+        let table = self.gid_table(port).ok()?;
+        let index = table.iter().find(|entry| entry.gid == gid.0).map(|entry| entry.ndev_ifindex)?;
+        let mut name = [0u8; libc::IF_NAMESIZE];
+        // SAFETY: room for the longest name.
+        let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+        if found.is_null() {
+            return None;
+        }
+        std::ffi::CStr::from_bytes_until_nul(&name).ok()?.to_str().ok().map(str::to_owned)
+    }
+
     /// Where a GID is in a port's table: of several places, that of the newest version of RoCE.
     ///
     /// # Errors

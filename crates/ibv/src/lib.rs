@@ -37,7 +37,7 @@ pub use efa::{EfaInfo, efa_contexts};
 pub use error::{Error, Result};
 pub use library::available;
 pub use pd::{Access, MemoryRegion, ProtectionDomain};
-pub use qp::{QueuePair, QueuePairAttr, Receives, Remote, Segment, Work};
+pub use qp::{Post, QueuePair, QueuePairAttr, Receives, Remote, Segment, Work};
 pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};
 pub use srq::SharedReceiveQueue;
 pub use ud::{GRH, UdAttr, UdPeer, UdQueuePair};

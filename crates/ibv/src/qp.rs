@@ -38,6 +38,27 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// How a request is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Post {
+    /// It begins when all reads before it have ended.
+    pub fence: bool,
+    /// Its bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and is the caller's again
+    /// when the call returns.
+    pub inline: bool,
+    /// Its success is not reported. It has ended when a later request of the queue pair has; a failure is reported all the same.
+    pub quiet: bool,
+}
+
+impl Post {
+    fn flags(self) -> u32 {
+        let set = |on: bool, flag| if on { flag } else { 0 };
+        set(!self.quiet, IBV_SEND_SIGNALED)
+            | set(self.fence, IBV_SEND_FENCE)
+            | set(self.inline, IBV_SEND_INLINE)
+    }
+}
+
 /// What a request does, with immediate data where there is some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -71,6 +92,8 @@ pub struct QueuePairAttr {
     pub size: u32,
     /// Pieces of one request.
     pub pieces: u32,
+    /// Bytes that a request carries itself, if the device can.
+    pub inline: u32,
 }
 
 impl QueuePairAttr {
@@ -89,7 +112,7 @@ impl QueuePairAttr {
                 max_recv_wr,
                 max_send_sge: self.pieces,
                 max_recv_sge: if srq.is_null() { self.pieces } else { 1 },
-                max_inline_data: 0,
+                max_inline_data: self.inline,
             },
             qp_type: IBV_QPT_RC,
             sq_sig_all: 0,
@@ -117,6 +140,8 @@ fn gather(call: &'static str, room: &mut [ibv_sge; MAX_PIECES], pieces: &[Segmen
 pub struct QueuePair {
     pub(crate) qp: *mut ibv_qp,
     pub(crate) attr: QueuePairAttr,
+    /// Bytes that a request carries itself.
+    pub(crate) inline: u32,
 }
 
 // SAFETY: functions of libibverbs may be called from any thread.
@@ -131,16 +156,22 @@ impl QueuePair {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Posts a send. With `fence` it begins when all reads before it have ended.
+    /// Bytes that a request may carry itself ([`Post::inline`]): as many as were asked for, or 0.
+    pub fn inline_size(&self) -> usize {
+        self.inline as usize
+    }
+
+    /// Posts a send.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone.
-    pub unsafe fn send(&self, id: u64, from: &[Segment], fence: bool) -> Result<()> {
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; what goes inline may be read during the
+    /// call.
+    pub unsafe fn send(&self, id: u64, from: &[Segment], how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (fence, None)) }
+        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (how, None)) }
     }
 
     /// Posts what `work` says.
@@ -150,7 +181,7 @@ impl QueuePair {
     ///
     /// # Safety
     /// As [`QueuePair::send`]; the memory of a read is written.
-    pub unsafe fn work(&self, id: u64, local: &[Segment], work: Work) -> Result<()> {
+    pub unsafe fn work(&self, id: u64, local: &[Segment], work: Work, how: Post) -> Result<()> {
         let (opcode, remote, data) = match work {
             Work::Send(None) => (IBV_WR_SEND, NOWHERE, None),
             Work::Send(data) => (IBV_WR_SEND_WITH_IMM, NOWHERE, data),
@@ -159,7 +190,7 @@ impl QueuePair {
             Work::Read(from) => (IBV_WR_RDMA_READ, from, None),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, opcode, local, remote, (false, data)) }
+        unsafe { self.post(id, opcode, local, remote, (how, data)) }
     }
 
     /// Posts a read of the peer's memory.
@@ -171,19 +202,19 @@ impl QueuePair {
     /// As [`QueuePair::send`]; the memory is written.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, (false, None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, (Post::default(), None)) }
     }
 
-    /// Posts a write to the peer's memory. `fence` as in [`QueuePair::send`].
+    /// Posts a write to the peer's memory.
     ///
     /// # Errors
     /// As [`QueuePair::send`].
     ///
     /// # Safety
     /// As [`QueuePair::send`].
-    pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, fence: bool) -> Result<()> {
+    pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (fence, None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (how, None)) }
     }
 
     /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that were
@@ -223,14 +254,13 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request, whose end is reported.
     unsafe fn post(
         &self,
         id: u64,
         opcode: u32,
         local: &[Segment],
         remote: Remote,
-        (fence, data): (bool, Option<u32>),
+        (how, data): (Post, Option<u32>),
     ) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
@@ -243,7 +273,7 @@ impl QueuePair {
             sg_list: pieces.as_mut_ptr(),
             num_sge,
             opcode,
-            send_flags: if fence { IBV_SEND_SIGNALED | IBV_SEND_FENCE } else { IBV_SEND_SIGNALED },
+            send_flags: how.flags(),
             imm_data: data.unwrap_or(0).to_be(),
             remote_addr: remote.addr,
             rkey: remote.rkey,

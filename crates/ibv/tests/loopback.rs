@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ibv::{
     Access, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, EventChannel,
-    MemoryRegion, Opcode, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue,
-    Status, WorkCompletion,
+    MemoryRegion, Opcode, Post, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment,
+    SharedReceiveQueue, Status, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -50,7 +50,14 @@ impl Setup {
         let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
         let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, Access::RemoteWrite) }.unwrap();
-        let attr = QueuePairAttr { pd, cq, receives: Receives::Shared(Arc::clone(&srq)), size: 8, pieces: 2 };
+        let attr = QueuePairAttr {
+            pd,
+            cq,
+            receives: Receives::Shared(Arc::clone(&srq)),
+            size: 8,
+            pieces: 2,
+            inline: 64,
+        };
         Some(Self {
             attr,
             srq,
@@ -134,7 +141,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
     unsafe { setup.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
     setup.fill(0, 0xA5);
     // SAFETY: slot 0 stays as it is until the send has ended.
-    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], false) }.unwrap();
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], Post::default()) }.unwrap();
     let mut both = [setup.completion(), setup.completion()];
     both.sort_by_key(|entry| entry.id);
     assert_eq!(both.map(|entry| (entry.id, entry.status)), [(7, Status::SUCCESS), (8, Status::SUCCESS)]);
@@ -150,7 +157,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
             9,
             &[setup.slot(1, 500)],
             Remote { addr: from.addr + 2 * SLOT as u64, ..from },
-            true,
+            Post { fence: true, ..Post::default() },
         )
     }
     .unwrap();
@@ -160,6 +167,31 @@ fn messages_and_remote_memory_go_over_a_connection() {
     );
     client.disconnect().unwrap();
     setup.event(CmEventKind::Disconnected);
+}
+
+/// Bytes that a request carries need no registration and may change at once; a quiet request reports nothing but has ended when a later one
+/// has.
+#[test]
+fn requests_carry_short_messages_and_may_be_quiet() {
+    let Some(setup) = Setup::new() else { return };
+    let (_listener, client, _server) = setup.connect();
+    let qp = client.qp().unwrap();
+    assert_eq!(qp.inline_size(), 64);
+    for slot in [1, 2] {
+        // SAFETY: the slot is used by nothing else until the receive has ended.
+        unsafe { setup.srq.post(slot as u64, setup.slot(slot, SLOT)) }.unwrap();
+    }
+    for (id, quiet) in [(8, true), (9, false)] {
+        let mut bytes = [id as u8; 64];
+        let segment = Segment { addr: bytes.as_mut_ptr(), len: 64, lkey: 0 };
+        // SAFETY: what goes inline is read during the call.
+        unsafe { qp.send(id, &[segment], Post { inline: true, quiet, fence: false }) }.unwrap();
+        bytes.fill(0);
+    }
+    let mut all = [setup.completion(), setup.completion(), setup.completion()];
+    all.sort_by_key(|entry| entry.id);
+    assert_eq!(all.map(|entry| (entry.id, entry.status)), [1, 2, 9].map(|id| (id, Status::SUCCESS)));
+    assert_eq!((setup.byte(1, 0), setup.byte(1, 63), setup.byte(2, 0), setup.byte(2, 63)), (8, 8, 9, 9));
 }
 
 /// Soft-RoCE lets a region without remote reads be read by nobody, and says so to who tried.
@@ -185,7 +217,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     cq.quiet(); // nothing is there, and this does not wait
     setup.attr.cq.arm().unwrap();
     // SAFETY: slot 0 stays as it is until the send has ended.
-    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)], false) }.unwrap();
+    unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)], Post::default()) }.unwrap();
     let both = [setup.completion(), setup.completion()];
     assert!(both.iter().all(|entry| entry.status == Status::SUCCESS));
     setup.attr.cq.quiet();

@@ -23,6 +23,8 @@ const SEND_SLOTS: usize = 256;
 pub const READS: usize = 64;
 /// Requests of one lane that may be under way.
 pub const REQUESTS: usize = 96;
+/// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
+const INLINE: u32 = 128;
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
 
@@ -81,17 +83,29 @@ pub enum Posted {
     /// A record.
     Send {
         peer: Peer,
-        slot: u32,
+        /// That it lies in, unless the request carries it.
+        slot: Option<u32>,
+        /// Among the requests of its lane.
+        number: u64,
+        /// Its success is not reported.
+        quiet: bool,
         /// The operation that ends with it.
         mark: Option<u64>,
         /// Those that end with it besides, of a pack.
         marks: Vec<u64>,
     },
     /// A part of a transfer.
-    Step { peer: Peer, transfer: SlotId, reads: bool, is_access: bool },
+    Step { peer: Peer, transfer: SlotId, number: u64, reads: bool, is_access: bool },
 }
 
 impl Posted {
+    /// Its number among the requests of its lane.
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Send { number, .. } | Self::Step { number, .. } => *number,
+        }
+    }
+
     /// Whose lane it is on.
     pub fn peer(&self) -> Peer {
         match self {
@@ -125,6 +139,8 @@ pub struct Adapter {
     /// A word that peers read behind their writes, which then are in memory.
     witness: Witness,
     free: Vec<u32>,
+    /// Slots of quiet requests.
+    quiet: usize,
     sending: Slab,
     receiving: Slab,
 }
@@ -151,7 +167,8 @@ impl Adapter {
         let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1, SLOT)?, Slab::new(pd, receives, SLOT)?);
         let size = REQUESTS.min(limits.max_queue) as u32;
         let shared = Receives::Shared(Arc::clone(&srq));
-        let attr = QueuePairAttr { pd: Arc::clone(pd), cq, receives: shared, size, pieces: 1 };
+        let attr =
+            QueuePairAttr { pd: Arc::clone(pd), cq, receives: shared, size, pieces: 1, inline: INLINE };
         let free = (0..SEND_SLOTS as u32).collect();
         let adapter = Self {
             channel,
@@ -164,6 +181,7 @@ impl Adapter {
             waiter,
             witness: Witness::new(pd)?,
             free,
+            quiet: 0,
             sending,
             receiving,
         };
@@ -185,6 +203,23 @@ impl Adapter {
     /// A slot for a record on its way out.
     pub fn take_slot(&mut self) -> Option<u32> {
         self.free.pop()
+    }
+
+    /// A record is about to be posted.
+    pub fn begin_send(&mut self, posted: Posted) -> SlotId {
+        self.quiet += usize::from(matches!(posted, Posted::Send { slot: Some(_), quiet: true, .. }));
+        self.posted.insert(posted)
+    }
+
+    /// It has ended, or was not posted.
+    pub fn end_send(&mut self, slot: Option<u32>, quiet: bool) {
+        self.quiet -= usize::from(quiet && slot.is_some());
+        self.free.extend(slot);
+    }
+
+    /// Whether one more record in a slot may be quiet. Lanes that rest keep their slots.
+    pub fn may_be_quiet(&self) -> bool {
+        self.quiet < SEND_SLOTS / 4
     }
 
     /// Nothing uses it any more.

@@ -31,9 +31,11 @@ pub struct Own {
 /// What is missing on this host.
 pub fn addresses() -> Result<Vec<Own>> {
     let mut all = Vec::new();
-    let name = settings::DEVICE_NAME.get();
+    let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
+    // An empty list takes all, also those of other network namespaces, which have no name here.
+    let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
     for &context in ibv::contexts().map_err(|error| failed(&error))? {
-        if !settings::takes_device(&name, &context.name()) {
+        if !settings::takes(&name, &context.name()) {
             continue;
         }
         let ports = context.query().map_err(|error| failed(&error))?.ports;
@@ -42,7 +44,7 @@ pub fn addresses() -> Result<Vec<Own>> {
             for gid in context.gids(port).unwrap_or_default() {
                 let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
                 // A link-local address says nothing without its interface.
-                if !local {
+                if !local && takes_interface(context.interface(port, gid)) {
                     all.push((!active, Own { ip: gid.ip(), context, port, gid }));
                 }
             }
@@ -54,8 +56,10 @@ pub fn addresses() -> Result<Vec<Own>> {
             Errno::ENODEV,
             "RDMA devices",
             "one whose interface has an IP address",
-            format!("none, of names that FI_VERBS_DEVICE_NAME={name:?} takes (empty: all)"),
-            "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME",
+            format!(
+                "none, of names that FI_VERBS_DEVICE_NAME={name:?} and FI_VERBS_IFACE={iface:?} take (empty: all)"
+            ),
+            "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE",
         ));
     }
     Ok(all.into_iter().map(|(_, own)| own).collect())

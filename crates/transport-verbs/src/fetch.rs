@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use ibv::Post;
 use ibv::transfer::{LONGEST, Step, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
@@ -12,6 +13,7 @@ use crate::Verbs;
 use crate::adapter::{Posted, READS, REQUESTS};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, Token};
+use crate::refused::Refused;
 use crate::region::Local;
 
 /// What ends with a transfer.
@@ -20,8 +22,8 @@ pub enum End {
     Receive { into: SlotId, token: Token },
     /// An access to the peer's memory.
     Access(SlotId),
-    /// Nothing: the peer says when the access ends, as it has been told something besides.
-    Told,
+    /// Nothing: the peer says when this access ends, as it has been told something besides.
+    Told(SlotId),
 }
 
 /// A transfer on its way.
@@ -96,12 +98,16 @@ impl Lane {
                     return common.hold(&mut self.is_dirty, peer);
                 }
                 let reads = !step.write;
-                let wr = common.adapter.posted.insert(Posted::Step { peer, transfer: id, reads, is_access });
+                let number = self.quiet.number();
+                let step_of = Posted::Step { peer, transfer: id, number, reads, is_access };
+                let wr = common.adapter.posted.insert(step_of);
                 // A write must not change what an earlier read of this end still answers with.
                 let fence = step.write && self.reads_out > 0;
+                let inline = step.write && step.local.len as usize <= qp.inline_size();
+                let how = Post { fence, inline, quiet: false };
                 let posted = if step.write {
                     // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else uses.
-                    unsafe { qp.write(wr.to_wire(), &[step.local], step.remote, fence) }
+                    unsafe { qp.write(wr.to_wire(), &[step.local], step.remote, how) }
                 } else {
                     // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.
                     unsafe { qp.read(wr.to_wire(), &[step.local], step.remote) }
@@ -148,6 +154,12 @@ impl Lane {
         // Its registrations go before the application has its memory back.
         let Some(Transfer { end, failed, slot, regions, .. }) = self.transfers.remove(id) else { return };
         drop(regions);
+        if failed.is_some()
+            && let Some(refused) = &mut self.refused
+            && let Some(one) = Refused::of(&end, slot)
+        {
+            return refused.push(one);
+        }
         let result = failed.map_or(Ok(()), Err);
         match end {
             End::Receive { into, token } => {
@@ -156,16 +168,16 @@ impl Lane {
             }
             End::Access(op) => {
                 if let (Ok(()), Some(slot)) = (result, slot)
-                    && let Some(Op::Native { read }) = host.op(peer, op)
+                    && let Some(Op::Native(native)) = host.op(peer, op)
+                    && let Some((pieces, len)) = native.read_into()
                 {
-                    let len = read.iter().map(|piece| piece.len).sum();
                     let from = common.adapter.outgoing(slot);
                     // SAFETY: the device has read as many bytes into the slot; the pieces are lent until the read ends.
-                    unsafe { copy::scatter(from, len, read, 0) };
+                    unsafe { copy::scatter(from, len, pieces, 0) };
                 }
                 self.finish(host, peer, op, result);
             }
-            End::Told => {}
+            End::Told(_) => {}
         }
         if let Some(slot) = slot {
             common.adapter.give_slot(slot);

@@ -5,7 +5,7 @@
 //!   by the peer whatever else it cannot take, so two ends that wait for each other's answers get them.
 //! - The last of the other credits are for what has waited, which then goes out in packs: a burst to a peer that does not look is not cut
 //!   off at the number of its credits.
-//! - A record's slot belongs to the device from the post to the end of the request.
+//! - A record's slot belongs to the device from the post to the end of the request, unless the request carries the record itself.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,13 +20,16 @@ use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::Verbs;
-use crate::adapter::{Adapter, Posted, REQUESTS};
+use crate::adapter::{Adapter, Posted};
 use crate::fetch::{End, Transfer};
 use crate::meeting::Link;
 use crate::message::{Exposed, Op, QUEUE_LIMIT};
 use crate::native::Key;
+use crate::quiet::Quiet;
+use crate::refused::{Refused, is_lost};
 use crate::rma::{ServedRead, ServedWrite};
-use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
+use crate::sending::{Frame, Item};
+use crate::wire::kind;
 
 /// What all lanes of an endpoint have in common.
 pub struct Common {
@@ -46,6 +49,8 @@ pub struct Common {
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
+    /// The endpoint closes: the end of every request is reported from here on.
+    pub closing: bool,
     /// Tells this endpoint from an earlier one of the same address.
     pub incarnation: u64,
     /// Connections asked for so far.
@@ -62,8 +67,11 @@ pub struct Counts {
     pub reads: u64,
     pub native_reads: u64,
     pub native_writes: u64,
+    pub asked_again: u64,
     pub given: u64,
     pub sent: u64,
+    pub inline: u64,
+    pub quiet: u64,
     pub packs: u64,
     pub received: u64,
     pub stalls: u64,
@@ -103,12 +111,6 @@ pub enum Flow {
     Stop,
 }
 
-/// A record that waits for credits or room.
-pub struct Frame {
-    bytes: Box<[u8]>,
-    mark: Option<u64>,
-}
-
 /// A record of the peer that could not be taken yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
@@ -120,28 +122,6 @@ pub struct Part {
     pub len: usize,
     /// It is the last in the slot, which is posted again when it has been taken.
     pub last: bool,
-}
-
-/// Which credits a record may use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    /// All of them.
-    Answer,
-    /// All but the answers'.
-    Waited,
-    /// All but those and the last, which are for what has waited.
-    Direct,
-}
-
-/// What waits among the commands.
-pub enum Item {
-    Frame(Frame),
-    /// The parts of a long write.
-    Parts {
-        id: SlotId,
-        done: usize,
-        len: usize,
-    },
 }
 
 /// See the module.
@@ -160,12 +140,14 @@ pub struct Lane {
     pub held: usize,
     /// Credits to be given back.
     pub owed: usize,
-    commands: VecDeque<Item>,
-    answers: VecDeque<Frame>,
+    pub commands: VecDeque<Item>,
+    pub answers: VecDeque<Frame>,
     /// Bytes in both.
-    waiting: usize,
+    pub waiting: usize,
     /// Requests under way.
     pub requests: usize,
+    /// Of them, those whose ends are not reported.
+    pub quiet: Quiet,
     /// Records that could not be taken yet.
     pub stalled: VecDeque<Part>,
     /// Reads of the peer, being served. Its later commands wait.
@@ -185,6 +167,10 @@ pub struct Lane {
     pub outstanding: usize,
     /// Of them, accesses that the peer executes.
     pub executed: usize,
+    /// Accesses given to this end's device so far.
+    pub natives: u64,
+    /// The peer's device has refused an access, which has ended the connection: those that go to its owner.
+    pub refused: Option<Vec<Refused>>,
     /// The peer's registrations that this end's device may access.
     pub keys: FxHashMap<u64, Key>,
     /// Keys that the peer was given, and what the device calls them.
@@ -217,6 +203,7 @@ impl Lane {
             answers: VecDeque::new(),
             waiting: 0,
             requests: 0,
+            quiet: Quiet::default(),
             stalled: VecDeque::new(),
             reads: VecDeque::new(),
             write: None,
@@ -227,6 +214,8 @@ impl Lane {
             reads_out: 0,
             outstanding: 0,
             executed: 0,
+            natives: 0,
+            refused: None,
             keys: FxHashMap::default(),
             given: FxHashMap::default(),
             detached: 0,
@@ -317,238 +306,18 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// Sends a record, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
-    #[expect(clippy::too_many_arguments, reason = "a record has these parts")]
-    pub fn record(
-        &mut self,
-        common: &mut Common,
-        peer: Peer,
-        (what, flags): (u8, u8),
-        fields: &[u8],
-        len: usize,
-        mark: Option<u64>,
-        fill: impl FnOnce(*mut u8),
-    ) {
-        let answers = what >= kind::ANSWERS;
-        let head = header(what, flags);
-        let total = HEAD + fields.len() + len;
-        let (empty, of) = match answers {
-            true => (self.answers.is_empty(), Use::Answer),
-            false => (self.commands.is_empty(), Use::Direct),
-        };
-        if empty
-            && self.has_credit(of)
-            && let Some(slot) = common.adapter.take_slot()
-        {
-            let to = common.adapter.outgoing(slot);
-            put(to, &head, fields);
-            fill(to.wrapping_add(HEAD + fields.len()));
-            return self.post(common, peer, slot, total, mark, Vec::new());
-        }
-        let mut bytes = vec![0u8; total].into_boxed_slice();
-        put(bytes.as_mut_ptr(), &head, fields);
-        fill(bytes.as_mut_ptr().wrapping_add(HEAD + fields.len()));
-        self.waiting += total;
-        let frame = Frame { bytes, mark };
-        if answers {
-            self.answers.push_back(frame)
-        } else {
-            self.commands.push_back(Item::Frame(frame))
-        }
-        common.hold(&mut self.is_dirty, peer);
-    }
-
-    /// Whether a record may go out now.
-    fn has_credit(&self, of: Use) -> bool {
-        let kept = match of {
-            Use::Answer => 0,
-            Use::Waited => self.reserve,
-            Use::Direct => self.reserve + self.held,
-        };
-        // Commands follow the accesses before them; answers are nobody's order.
-        let is_turn = of == Use::Answer || self.accesses_waiting == 0;
-        self.is_open() && is_turn && self.credits > kept && self.requests < REQUESTS
-    }
-
-    /// Posts the record in a slot; `marks` are those of a pack's other records.
-    fn post(
-        &mut self,
-        common: &mut Common,
-        peer: Peer,
-        slot: u32,
-        len: usize,
-        mark: Option<u64>,
-        marks: Vec<u64>,
-    ) {
-        let given = u16::try_from(self.owed).unwrap_or(u16::MAX);
-        let to = common.adapter.outgoing(slot).wrapping_add(2).cast::<[u8; 2]>();
-        // SAFETY: bytes 2 and 3 of the slot's header, which is not posted yet.
-        unsafe { to.write(given.to_be_bytes()) };
-        let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return common.adapter.give_slot(slot) };
-        let wr = common.adapter.posted.insert(Posted::Send { peer, slot, mark, marks });
-        let segment = common.adapter.segment(slot, len);
-        // What the peer does on account of this must not change what a read of this end still answers with.
-        let fence = self.reads_out > 0;
-        // SAFETY: the slot is the device's until the request has ended.
-        if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment], fence) } {
-            // The connection cannot be used any more: what waits for this record ends with the lane.
-            tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
-            common.adapter.posted.remove(wr);
-            common.adapter.give_slot(slot);
-            self.ending.get_or_insert(Errno::EIO);
-            return common.hold(&mut self.is_dirty, peer);
-        }
-        self.owed -= usize::from(given);
-        self.requests += 1;
-        self.credits = self.credits.saturating_sub(1);
-        common.counts.sent += 1;
-    }
-
-    /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed for.
-    pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
-        if !self.is_open() {
-            return true;
-        }
-        self.fetch(common, peer);
-        loop {
-            if !self.answers.is_empty() && self.has_credit(Use::Answer) {
-                if !self.post_answer(common, peer) {
-                    return false;
-                }
+    /// A request of this lane is reported as done: the quiet ones before it have ended. What waits for one is that it was reported as sent
+    /// before it arrived.
+    pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
+        while let Some(id) = self.quiet.pop_before(number) {
+            let Some(Posted::Send { slot, mark, marks, quiet, .. }) = common.adapter.posted.remove(id) else {
                 continue;
-            }
-            if self.is_read() && self.has_credit(Use::Answer) {
-                self.serve_reads(common, host, peer);
-                continue;
-            }
-            if !self.has_credit(Use::Waited) {
-                break;
-            }
-            match self.commands.front() {
-                None => break,
-                Some(Item::Frame(_)) => {
-                    if !self.post_pack(common, peer) {
-                        return false;
-                    }
-                }
-                Some(Item::Parts { .. }) if !self.has_credit(Use::Direct) => break,
-                Some(&Item::Parts { id, done, len }) => {
-                    self.commands.pop_front();
-                    let Some(slot) = common.adapter.take_slot() else {
-                        self.commands.push_front(Item::Parts { id, done, len });
-                        return false;
-                    };
-                    let part = PAYLOAD.min(len - done);
-                    let Some(Op::Write(payload)) = host.op(peer, id) else {
-                        // The application has ended the write in the middle: the peer cannot make sense of what comes next.
-                        common.adapter.give_slot(slot);
-                        self.ending.get_or_insert(Errno::ECANCELED);
-                        return false;
-                    };
-                    let mut fields = Fields::new();
-                    fields.word(id.to_wire());
-                    let to = common.adapter.outgoing(slot);
-                    put(to, &header(kind::WRITE_PART, 0), fields.bytes());
-                    let at = HEAD + fields.bytes().len();
-                    // SAFETY: the slot has room for a payload behind header and fields.
-                    unsafe { payload.gather(done, to.wrapping_add(at), part) };
-                    if done + part < len {
-                        self.commands.push_front(Item::Parts { id, done: done + part, len });
-                    }
-                    self.post(common, peer, slot, at + part, None, Vec::new());
-                }
-            }
+            };
+            self.requests -= 1;
+            common.adapter.end_send(slot, quiet);
+            let arrived = mark.iter().count() + marks.len();
+            self.detached = self.detached.saturating_sub(arrived);
         }
-        if self.owed > 0 && self.owed >= common.grant / 4 && self.requests < REQUESTS {
-            let Some(slot) = common.adapter.take_slot() else { return false };
-            put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
-            self.credits += 1; // it needs none
-            self.post(common, peer, slot, HEAD, None, Vec::new());
-        }
-        true
-    }
-
-    /// Posts the first of the answers that wait. `false`: there is no slot.
-    fn post_answer(&mut self, common: &mut Common, peer: Peer) -> bool {
-        let Some(slot) = common.adapter.take_slot() else { return false };
-        match self.answers.pop_front() {
-            Some(frame) => {
-                let len = self.lay(common.adapter.outgoing(slot), &frame);
-                self.post(common, peer, slot, len, frame.mark, Vec::new());
-            }
-            None => common.adapter.give_slot(slot),
-        }
-        true
-    }
-
-    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there is no slot.
-    fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
-        let Some(slot) = common.adapter.take_slot() else { return false };
-        let to = common.adapter.outgoing(slot);
-        let (mut count, mut total) = (0, HEAD);
-        for item in &self.commands {
-            let Item::Frame(frame) = item else { break };
-            total += PREFIX + frame.bytes.len();
-            if total > SLOT && count > 0 {
-                break;
-            }
-            count += 1;
-        }
-        if count < 2 {
-            if let Some(Item::Frame(frame)) = self.commands.pop_front() {
-                let len = self.lay(to, &frame);
-                self.post(common, peer, slot, len, frame.mark, Vec::new());
-            } else {
-                common.adapter.give_slot(slot);
-            }
-            return true;
-        }
-        put(to, &header(kind::PACK, 0), &[]);
-        let (mut at, mut marks) = (HEAD, Vec::new());
-        for item in self.commands.drain(..count).collect::<Vec<_>>() {
-            let Item::Frame(frame) = item else { break };
-            let prefix = (frame.bytes.len() as u16).to_be_bytes();
-            // SAFETY: `total` counted this prefix, and is no more than a slot.
-            unsafe { ofi_core::copy::bytes(prefix.as_ptr(), to.wrapping_add(at), PREFIX) };
-            at += PREFIX;
-            at += self.lay(to.wrapping_add(at), &frame);
-            marks.extend(frame.mark);
-        }
-        common.counts.packs += 1;
-        self.post(common, peer, slot, at, None, marks);
-        true
-    }
-
-    /// Copies a frame that has waited to a slot, where it fits: its length.
-    fn lay(&mut self, to: *mut u8, frame: &Frame) -> usize {
-        let len = frame.bytes.len();
-        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is as long.
-        unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), to, len) };
-        self.waiting -= len;
-        len
-    }
-
-    /// Posts waiting frames alone: this end is closing.
-    pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
-        while !self.answers.is_empty() && self.has_credit(Use::Answer) && self.post_answer(common, peer) {}
-        while self.has_credit(Use::Waited) {
-            match self.commands.front() {
-                None => return,
-                // What is not whole when its owner goes is nobody's.
-                Some(Item::Parts { .. }) => drop(self.commands.pop_front()),
-                Some(Item::Frame(_)) => {
-                    if !self.post_pack(common, peer) {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Appends the parts of a long write behind its announcement.
-    pub fn push_parts(&mut self, common: &mut Common, peer: Peer, id: SlotId, len: usize) {
-        self.commands.push_back(Item::Parts { id, done: 0, len });
-        common.hold(&mut self.is_dirty, peer);
     }
 
     /// A record has arrived at the peer, or never will.
@@ -570,7 +339,7 @@ impl Lane {
         drop(old.mirror);
         for wr in common.adapter.posted.ids(|posted| posted.peer() == peer) {
             match common.adapter.posted.remove(wr) {
-                Some(Posted::Send { slot, .. }) => common.adapter.give_slot(slot),
+                Some(Posted::Send { slot, quiet, .. }) => common.adapter.end_send(slot, quiet),
                 Some(Posted::Step { reads, .. }) => common.adapter.reads -= usize::from(reads),
                 None => {}
             }
@@ -584,10 +353,15 @@ impl Lane {
         common.wishing.retain(|&other| other != peer);
         common.stalled.retain(|&other| other != peer);
         let mut receives = Vec::new();
-        let mut transfers = old.transfers;
-        for id in transfers.ids(|_| true) {
+        let mut slots = old.transfers;
+        let ids = slots.ids(|_| true);
+        let mut transfers: Vec<Transfer> = ids.into_iter().filter_map(|id| slots.remove(id)).collect();
+        let spared = match old.refused {
+            Some(refused) => Self::spare(host, peer, refused, &mut transfers),
+            None => Vec::new(),
+        };
+        for Transfer { end, slot, .. } in transfers {
             // And with it the registrations.
-            let Some(Transfer { end, slot, .. }) = transfers.remove(id) else { continue };
             if let Some(slot) = slot {
                 common.adapter.give_slot(slot);
             }
@@ -598,14 +372,7 @@ impl Lane {
         for into in receives {
             host.received(into, Err(errno));
         }
-        host.fail_peer(peer, errno);
+        host.fail_lane(peer, errno, is_lost, |_| true);
+        self.ask_again(common, host, peer, spared);
     }
-}
-
-/// Writes header and fields of a record.
-fn put(to: *mut u8, head: &[u8; HEAD], fields: &[u8]) {
-    // SAFETY: every record has room for its header.
-    unsafe { ofi_core::copy::bytes(head.as_ptr(), to, HEAD) };
-    // SAFETY: and for its fields behind it.
-    unsafe { ofi_core::copy::bytes(fields.as_ptr(), to.wrapping_add(HEAD), fields.len()) };
 }

@@ -73,6 +73,7 @@ impl VerbsLanes {
             dirty: Vec::new(),
             stalled: Vec::new(),
             grant: settings::PEER_CREDITS.get(),
+            closing: false,
             incarnation,
             attempts: 0,
             counts: Counts::default(),
@@ -182,9 +183,12 @@ impl VerbsLanes {
                 let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
                 lane.requests -= 1;
                 let result = outcome(status);
+                if result.is_ok() {
+                    lane.end_quiet(common, posted.number());
+                }
                 match posted {
-                    Request::Send { slot, mark, marks, .. } => {
-                        common.adapter.give_slot(slot);
+                    Request::Send { slot, mark, marks, quiet, .. } => {
+                        common.adapter.end_send(slot, quiet);
                         if result.is_ok() {
                             for mark in mark.into_iter().chain(marks) {
                                 lane.sent(host, peer, mark);
@@ -194,6 +198,10 @@ impl VerbsLanes {
                     Request::Step { transfer, reads, is_access, .. } => {
                         common.adapter.reads -= usize::from(reads);
                         lane.reads_out -= usize::from(reads && is_access);
+                        // The first of the connection's failures: what is posted behind it was not executed.
+                        if is_access && result == Err(Errno::EKEYREJECTED) && lane.ending.is_none() {
+                            lane.refused = Some(Vec::new());
+                        }
                         lane.fetched(common, host, peer, transfer, result);
                     }
                 }
@@ -327,6 +335,9 @@ impl VerbsLanes {
             self.unlink(peer);
             let lane = &mut self.lanes[peer as usize];
             lane.lose(&mut self.common, host, peer, errno);
+            if lane.has_commands() {
+                self.connect(peer); // for accesses that were refused
+            }
         } else {
             let lane = &mut self.lanes[peer as usize];
             self.common.hold(&mut lane.is_dirty, peer);
@@ -379,11 +390,17 @@ impl VerbsLanes {
     /// credits are sent as these come.
     fn close(&mut self) {
         let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        self.common.closing = true;
         for peer in 0..self.lanes.len() {
             self.lanes[peer].flush_frames(&mut self.common, peer as Peer);
+            self.lanes[peer].await_quiet(&mut self.common, peer as Peer);
         }
         while self.lanes.iter().any(Lane::is_awaited) && Instant::now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
+                // There may have been no slot for it before.
+                for peer in 0..self.lanes.len() {
+                    self.lanes[peer].await_quiet(&mut self.common, peer as Peer);
+                }
                 std::thread::sleep(Duration::from_micros(50));
             }
             while let Some(entry) = self.ready.pop_front() {
@@ -423,8 +440,11 @@ impl VerbsLanes {
                 let peer = posted.peer();
                 let lane = &mut self.lanes[peer as usize];
                 lane.requests -= 1;
-                if let Request::Send { slot, mark, marks, .. } = posted {
-                    self.common.adapter.give_slot(slot);
+                if status == Status::SUCCESS {
+                    lane.end_quiet(&mut self.common, posted.number());
+                }
+                if let Request::Send { slot, mark, marks, quiet, .. } = posted {
+                    self.common.adapter.end_send(slot, quiet);
                     let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == crate::lane::DETACHED);
                     lane.detached = lane.detached.saturating_sub(arrived.count());
                 }

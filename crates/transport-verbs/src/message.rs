@@ -8,9 +8,10 @@ use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, RMA_IOV_LIMIT, Words, flag};
-use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
 
 use crate::lane::{Common, DETACHED, Flow, Lane};
+use crate::refused::Native;
 use crate::wire::{PAYLOAD, kind};
 use crate::{Verbs, failed};
 
@@ -24,8 +25,8 @@ pub enum Op {
     Confirm,
     /// A short write or an atomic, executed by the peer, which sends word of it.
     Access,
-    /// A read or write that the device does. What is read through a slot goes here.
-    Native { read: Box<[Piece]> },
+    /// A read or write that the device does.
+    Native(Native),
     /// A request of a connected endpoint, which knows the rest of it.
     Request,
     /// An announced message, which the peer may read.
@@ -43,51 +44,6 @@ pub enum Op {
     },
 }
 
-/// Bytes to be sent later.
-pub enum Payload {
-    /// In the application's memory, lent until the operation ends.
-    Lent(Box<[Piece]>),
-    /// A copy: the operation was injected.
-    Owned(Box<[u8]>),
-}
-
-impl Payload {
-    /// Borrows or copies, as `flags` allow.
-    pub fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
-        if flags.contains(OpFlags::INJECT) {
-            Self::Owned(copied(pieces, len))
-        } else {
-            Self::Lent(pieces.into())
-        }
-    }
-
-    /// Copies bytes from byte `skip` on to `to`.
-    ///
-    /// # Safety
-    /// `to` may be written for `len` bytes.
-    pub unsafe fn gather(&self, skip: usize, to: *mut u8, len: usize) {
-        match self {
-            // SAFETY: the pieces are lent until the operation ends, and it has not; `to` is the caller's promise.
-            Self::Lent(pieces) => unsafe {
-                copy::gather(pieces, skip, to, len);
-            },
-            Self::Owned(bytes) => {
-                let part = bytes.get(skip..).unwrap_or_default();
-                // SAFETY: both are as long.
-                unsafe { copy::bytes(part.as_ptr(), to, len.min(part.len())) };
-            }
-        }
-    }
-}
-
-/// A copy of lent memory.
-pub fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
-    let mut bytes = vec![0u8; len];
-    // SAFETY: the pieces are lent during the call that posts the operation, and the vector has `len` bytes.
-    unsafe { copy::gather(pieces, 0, bytes.as_mut_ptr(), len) };
-    bytes.into()
-}
-
 /// Memory that the peer may read: registrations first, as they go before what they are of.
 pub struct Exposed {
     regions: Vec<MemoryRegion>,
@@ -98,7 +54,8 @@ pub struct Exposed {
 impl Exposed {
     /// Registers lent memory, or a copy of it.
     fn new(common: &Common, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
-        let kept: Option<Arc<[u8]>> = copy.then(|| copied(pieces, len).into());
+        // SAFETY: the core lends the pieces of what it posts.
+        let kept: Option<Arc<[u8]>> = copy.then(|| unsafe { copy::copied(pieces, len) }.into());
         let whole = kept.as_ref().map(|kept| [Piece::new(kept.as_ptr().cast_mut(), kept.len())]);
         let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
         let (mut regions, mut sources) = (Vec::new(), Vec::new());

@@ -6,8 +6,8 @@
 //! end checks bounds and rights, and its device reads and writes; what does not fit goes to the owner, who says why.
 //!
 //! When a registration is closed, the device forgets it, and its owner tells whoever got its key. An access that was under way, or comes before
-//! that is known, is refused by the device, which costs the connection: the access ends with `FI_EKEYREJECTED`, what else is outstanding
-//! with `FI_ECONNRESET`, and the next operation connects anew.
+//! that is known, is refused by the device, which costs the connection: the owner is asked for the access over the next one
+//! (`refused.rs`), and what else is outstanding ends with `FI_ECONNRESET`.
 //!
 //! Order: a queue pair executes in order, and what the owner executes is confirmed. So the device is used while nothing waits to be sent
 //! and no access is with the owner; and never where accesses are to follow messages (`FI_ORDER_WAS`, `FI_ORDER_RAS`). What follows a read
@@ -27,6 +27,7 @@ use crate::Verbs;
 use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
+use crate::refused::Native;
 use crate::rma::accessor;
 use crate::wire::{PAYLOAD, kind};
 
@@ -131,10 +132,10 @@ impl Lane {
         if out.write && data.is_none() && out.flags.contains(OpFlags::DELIVERY_COMPLETE) {
             push_witness(&mut todo, common, witness);
         }
-        let read = if out.write || !short { Box::default() } else { out.pieces.into() };
         self.outstanding += 1;
-        let id = host.open(out.peer, out.ticket, Op::Native { read });
-        let end = if data.is_some() { End::Told } else { End::Access(id) };
+        self.natives += 1;
+        let id = host.open(out.peer, out.ticket, Op::Native(Native::new(out, self.natives)));
+        let end = if data.is_some() { End::Told(id) } else { End::Access(id) };
         self.transfer(common, out.peer, Transfer { end, todo, posted: 0, failed: None, slot, regions });
         if data.is_some() {
             let mut fields = Fields::new();

@@ -6,11 +6,11 @@ use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutRma, Peer, Posted, RemoteData};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
 
 use crate::Verbs;
 use crate::lane::{Common, Flow, Lane};
-use crate::message::{Op, Payload};
+use crate::message::Op;
 use crate::wire::{PAYLOAD, kind};
 
 /// A long write of the peer, being executed here.
@@ -31,6 +31,21 @@ pub struct ServedRead {
     len: usize,
 }
 
+/// An access that the owner of the memory is asked for.
+pub struct Asked<'a> {
+    pub write: bool,
+    pub remote: &'a [RemotePiece],
+    pub data: Option<RemoteData>,
+    pub len: usize,
+}
+
+impl Asked<'_> {
+    /// A write whose bytes travel in its record.
+    pub fn is_short(&self) -> bool {
+        self.write && self.len <= PAYLOAD
+    }
+}
+
 impl Lane {
     /// Reads or writes the peer's memory.
     pub fn rma<H: Host<Verbs>>(
@@ -43,33 +58,44 @@ impl Lane {
         if let Some(posted) = self.native(common, host, out)? {
             return Ok(posted);
         }
-        let data = out.remote_data();
-        let short = out.write && out.len <= PAYLOAD;
-        let op = match (out.write, short) {
+        let asked = Asked { write: out.write, remote: out.remote, data: out.remote_data(), len: out.len };
+        let op = match (out.write, asked.is_short()) {
             (true, true) => Op::Access,
-            (true, false) => Op::Write(Payload::new(out.pieces, out.len, out.flags)),
+            // SAFETY: the core lends the pieces of what it posts.
+            (true, false) => Op::Write(unsafe { Payload::new(out.pieces, out.len, out.flags) }),
             (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
         };
-        self.outstanding += 1;
-        self.executed += 1;
         let id = host.open(out.peer, out.ticket, op);
-        let mut fields = Fields::new();
-        fields.word(id.to_wire()).pieces(out.remote);
-        let flags = fields.remote_data(data);
-        let what = match (out.write, short) {
-            (true, true) => kind::WRITE,
-            (true, false) => kind::WRITE_LONG,
-            (false, _) => kind::READ,
-        };
-        let len = if short { out.len } else { 0 };
-        self.record(common, out.peer, (what, flags), fields.bytes(), len, None, |body| {
+        self.ask(common, out.peer, id, &asked, |body, len| {
             // SAFETY: the pieces are lent, and `body` has `len` bytes.
             unsafe { copy::gather(out.pieces, 0, body, len) };
         });
-        if what == kind::WRITE_LONG {
-            self.push_parts(common, out.peer, id, out.len);
-        }
         Ok(Posted::Pending)
+    }
+
+    /// Asks the owner for the access of operation `id`; `fill` writes the bytes of a short write.
+    pub fn ask(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        id: SlotId,
+        asked: &Asked<'_>,
+        fill: impl FnOnce(*mut u8, usize),
+    ) {
+        self.outstanding += 1;
+        self.executed += 1;
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).pieces(asked.remote);
+        let flags = fields.remote_data(asked.data);
+        let (what, len) = match (asked.write, asked.is_short()) {
+            (true, true) => (kind::WRITE, asked.len),
+            (true, false) => (kind::WRITE_LONG, 0),
+            (false, _) => (kind::READ, 0),
+        };
+        self.record(common, peer, (what, flags), fields.bytes(), len, None, |body| fill(body, len));
+        if what == kind::WRITE_LONG {
+            self.push_parts(common, peer, id, asked.len);
+        }
     }
 
     /// The length of an access, if all of it is allowed.

@@ -10,9 +10,26 @@ pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "Use only devices whose names begin so, such as mlx5_0, or mlx5_0,mlx5_1 (`rdma link` lists them); all if empty",
 );
 
-/// Whether `list`, the value of [`DEVICE_NAME`], takes the device `name`: by a prefix of it, in either case, as C libfabric
+/// Which interfaces to use.
+pub static IFACE: Setting<&'static str> = Setting::new(
+    "verbs",
+    "iface",
+    "",
+    "Use only addresses of network interfaces whose names begin so, such as ens1f0, or ens1f0,ens1f1; all if empty",
+);
+
+/// How long a peer waits that finds no receive.
+pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
+    "verbs",
+    "min_rnr_timer",
+    12,
+    "How long a peer waits that finds no receive of a connected endpoint, before it sends again: a code of ibv_modify_qp(3), 12 for 640 microseconds, 1 for 10, 0 for 655 milliseconds",
+)
+.range(0, 31);
+
+/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of it, in either case, as C libfabric
 /// compares. Prefixes are separated by commas; blanks around them and empty ones do not count, and a list of none takes all.
-pub fn takes_device(list: &str, name: &str) -> bool {
+pub fn takes(list: &str, name: &str) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
     let begins =
         |prefix: &str| name.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
@@ -65,9 +82,11 @@ pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Bytes of those registrations together")
         .range(0, isize::MAX as usize);
 
-/// Everything here.
+/// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &DEVICE_NAME,
+    &IFACE,
+    &MIN_RNR_TIMER,
     &RX_SLOTS,
     &PEER_CREDITS,
     &CONNECT_TIMEOUT_MS,
@@ -78,7 +97,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::takes_device;
+    use super::takes;
 
     #[test]
     fn devices_are_taken_by_any_prefix_of_the_list() {
@@ -94,7 +113,7 @@ mod tests {
             ("RXE0", "rxe0", true),
             ("rx", "r\u{e9}", false),
         ] {
-            assert_eq!(takes_device(list, name), taken, "{list:?} {name}");
+            assert_eq!(takes(list, name), taken, "{list:?} {name}");
         }
     }
 }

@@ -151,7 +151,7 @@ impl Lanes<Verbs> for State {
                 is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
                     Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
                     Some(&End::Access(op)) => host.op(peer as Peer, op).is_none(),
-                    Some(End::Told) | None => false,
+                    Some(End::Told(_)) | None => false,
                 };
             }
             if !is_gone {
@@ -244,6 +244,11 @@ impl Lanes<Verbs> for State {
             "requests that write a peer's memory without its help",
         );
         add("verbs_native_reads", counts.native_reads, "requests that read a peer's memory without its help");
+        add(
+            "verbs_asked_again",
+            counts.asked_again,
+            "accesses that a peer's device refused and its owner was asked for",
+        );
         add("verbs_keys_given", counts.given, "registrations whose device keys a peer was given");
         let cache = lanes.common.domain.transport.cache.counts();
         add("verbs_mr_cache_hits", cache.hits, "uses of a registration of local memory that was kept");
@@ -253,6 +258,8 @@ impl Lanes<Verbs> for State {
         add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
+        add("verbs_inline", counts.inline, "of those, carried by their requests");
+        add("verbs_quiet", counts.quiet, "of those, with no report of their end");
         add("verbs_packs", counts.packs, "of them, those that carry several that had waited");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "records that had to wait for room here");

@@ -16,10 +16,8 @@ use ofi_core::transport::{Held, Host, Reaction};
 use super::port::Asked;
 use super::{Connected, PEER, private};
 use crate::meeting::limit;
-use crate::{Verbs, address, failed};
+use crate::{Verbs, address, failed, settings};
 
-/// How long a sender waits that found no receive, as C's provider sets it: 640 microseconds (ibv_modify_qp(3)).
-const RNR_TIMER: u8 = 12;
 /// Sent again so often, and without end where the peer has no receive, as in C's provider.
 const RETRIES: u8 = 7;
 /// As many remote reads at a time as the device has.
@@ -267,7 +265,8 @@ impl Connected {
     }
 
     fn open(&mut self, id: CmId) {
-        if let Some(Err(error)) = id.qp().map(|qp| qp.set_rnr_timer(RNR_TIMER)) {
+        let timer = settings::MIN_RNR_TIMER.get() as u8; // its range is a code's
+        if let Some(Err(error)) = id.qp().map(|qp| qp.set_rnr_timer(timer)) {
             tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "peers that find no receive wait longer");
         }
         self.counts.connections += 1;

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{
-    CmId, CompletionChannel, CompletionQueue, EventChannel, Opcode, QueuePairAttr, Receives, Remote, Segment,
-    Status, Work, WorkCompletion,
+    CmId, CompletionChannel, CompletionQueue, EventChannel, Opcode, Post, QueuePairAttr, Receives, Remote,
+    Segment, Status, Work, WorkCompletion,
 };
 use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, Statistic};
 use ofi_core::copy;
@@ -50,6 +50,8 @@ pub const SIZE: usize = 1024;
 pub const LONGEST: usize = 1 << 30;
 /// Short payloads that may be on their way.
 const SLOTS: usize = 128;
+/// Bytes that a request carries itself, where the device can.
+const INLINE: u32 = 128;
 /// The one peer.
 const PEER: Peer = 0;
 /// Marks receives; the rest of a request's number is a [`SlotId`].
@@ -149,6 +151,7 @@ impl Connected {
             receives: Receives::Own(receives as u32),
             size: sends as u32,
             pieces: IOV_LIMIT.min(limits.max_pieces) as u32,
+            inline: INLINE,
         };
         let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
         let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));
@@ -239,14 +242,17 @@ impl Connected {
     ) -> Result<()> {
         let Some(qp) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
         let injected = flags.contains(OpFlags::INJECT);
-        let slot = if len > 0 && len <= INJECT { self.free.pop() } else { None };
-        if self.posted.len() >= self.attr.size as usize || (injected && len > 0 && slot.is_none()) {
+        let reads = matches!(work, Work::Read(_));
+        let inline = !reads && len <= qp.inline_size();
+        let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
+        if self.posted.len() >= self.attr.size as usize || (injected && !inline && len > 0 && slot.is_none())
+        {
             self.free.extend(slot);
             self.counts.full += 1;
             return Err(Error::AGAIN);
         }
-        let reads = matches!(work, Work::Read(_));
         let (segments, regions) = match slot {
+            None if inline => (unregistered(pieces, len), Vec::new()),
             Some(slot) => {
                 if !reads {
                     // SAFETY: the pieces are lent during the call, and a slot has room for as much.
@@ -259,9 +265,10 @@ impl Connected {
         let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
         let op = host.open(PEER, ticket, Op::Request);
         let id = self.posted.insert(Request { op, slot, injected, read, _regions: regions });
+        let how = Post { inline, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has ended, or the
-        // queue pair is gone.
-        let posted = unsafe { qp.work(id.to_wire(), &segments, work) };
+        // queue pair is gone; or it is lent during the call, and goes inline.
+        let posted = unsafe { qp.work(id.to_wire(), &segments, work, how) };
         posted.map_err(|error| {
             host.abandon(op);
             self.posted.remove(id);
@@ -469,6 +476,11 @@ fn message(entry: &WorkCompletion) -> Arrived {
         data: entry.data.unwrap_or(0).into(),
         len: entry.len,
     }
+}
+
+/// Memory of a request that carries its bytes itself.
+fn unregistered(pieces: &[Piece], len: usize) -> Vec<Segment> {
+    copy::runs(pieces, 0, len).map(|(addr, len)| Segment { addr, len: len as u32, lkey: 0 }).collect()
 }
 
 /// Memory of a request that is not copied, registered as long as what is answered is there.

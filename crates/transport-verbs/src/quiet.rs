@@ -1,0 +1,94 @@
+//! Requests whose success the device does not report: nobody waits for what ends with them, and a report costs the device a write and
+//! this end a look.
+//!
+//! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is reported itself,
+//! and ends the connection.
+
+use std::collections::VecDeque;
+
+use ofi_core::slots::SlotId;
+
+use crate::adapter::REQUESTS;
+
+/// Quiet requests of a lane at most: the others of its queue are reported, so that there is always one to come.
+const MOST: usize = REQUESTS / 4;
+
+/// The quiet requests of a lane, oldest first, by their numbers among all requests of the lane.
+#[derive(Default)]
+pub struct Quiet {
+    posted: VecDeque<(u64, SlotId)>,
+    next: u64,
+}
+
+impl Quiet {
+    /// The number of the next request, quiet or not.
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether one more request may be quiet.
+    pub fn has_room(&self) -> bool {
+        self.posted.len() < MOST
+    }
+
+    /// Whether there are some, and all `requests` that are under way are quiet: no report is to come.
+    pub fn is_all(&self, requests: usize) -> bool {
+        !self.posted.is_empty() && self.posted.len() == requests
+    }
+
+    /// A quiet request is posted.
+    pub fn push(&mut self, number: u64, id: SlotId) {
+        self.posted.push_back((number, id));
+    }
+
+    /// The oldest one, if it has ended: request `number` was reported as done.
+    pub fn pop_before(&mut self, number: u64) -> Option<SlotId> {
+        let (_, id) = self.posted.pop_front_if(|&mut (own, _)| own < number)?;
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_core::slots::Slots;
+
+    use super::*;
+
+    #[test]
+    fn quiet_requests_have_ended_when_a_later_one_has() {
+        let (mut slots, mut quiet) = (Slots::default(), Quiet::default());
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let (number, id) = (quiet.number(), slots.insert(()));
+            quiet.push(number, id);
+            ids.push(id);
+        }
+        let reported = quiet.number();
+        let (number, later) = (quiet.number(), slots.insert(()));
+        quiet.push(number, later);
+        let mut ended = Vec::new();
+        while let Some(id) = quiet.pop_before(reported) {
+            ended.push(id);
+        }
+        assert_eq!(
+            ended.iter().map(|id| id.to_wire()).collect::<Vec<_>>(),
+            ids.iter().map(|id| id.to_wire()).collect::<Vec<_>>()
+        );
+        assert!(quiet.is_all(1) && !quiet.is_all(2), "one was posted after the report");
+        let last = quiet.number();
+        assert!(quiet.pop_before(last).is_some() && !quiet.is_all(0));
+    }
+
+    #[test]
+    fn most_of_a_queue_is_reported() {
+        let (mut slots, mut quiet) = (Slots::default(), Quiet::default());
+        let mut posted = 0;
+        while quiet.has_room() {
+            let number = quiet.number();
+            quiet.push(number, slots.insert(()));
+            posted += 1;
+        }
+        assert_eq!(posted, REQUESTS / 4);
+    }
+}

@@ -1,0 +1,313 @@
+//! Records on their way out: posted at once where credits, slots and the queue pair have room, else kept in queues and packed.
+
+use ibv::Post;
+use ofi_api::Errno;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::record::Fields;
+use ofi_core::transport::{Host, Peer};
+
+use crate::Verbs;
+use crate::adapter::{Posted, REQUESTS};
+use crate::lane::{Common, DETACHED, Lane};
+use crate::message::Op;
+use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
+
+/// A record that waits for credits or room.
+pub struct Frame {
+    bytes: Box<[u8]>,
+    mark: Option<u64>,
+}
+
+/// Which credits a record may use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// All of them.
+    Answer,
+    /// All but the answers'.
+    Waited,
+    /// All but those and the last, which are for what has waited.
+    Direct,
+}
+
+/// What waits among the commands.
+pub enum Item {
+    Frame(Frame),
+    /// The parts of a long write.
+    Parts {
+        id: SlotId,
+        done: usize,
+        len: usize,
+    },
+}
+
+impl Lane {
+    /// Sends a record, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
+    #[expect(clippy::too_many_arguments, reason = "a record has these parts")]
+    pub fn record(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        (what, flags): (u8, u8),
+        fields: &[u8],
+        len: usize,
+        mark: Option<u64>,
+        fill: impl FnOnce(*mut u8),
+    ) {
+        let answers = what >= kind::ANSWERS;
+        let head = header(what, flags);
+        let total = HEAD + fields.len() + len;
+        let (empty, of) = match answers {
+            true => (self.answers.is_empty(), Use::Answer),
+            false => (self.commands.is_empty(), Use::Direct),
+        };
+        if empty
+            && self.has_credit(of)
+            && let Some(slot) = common.adapter.take_slot()
+        {
+            let to = common.adapter.outgoing(slot);
+            put(to, &head, fields);
+            fill(to.wrapping_add(HEAD + fields.len()));
+            return self.post(common, peer, slot, total, mark, Vec::new());
+        }
+        let mut bytes = vec![0u8; total].into_boxed_slice();
+        put(bytes.as_mut_ptr(), &head, fields);
+        fill(bytes.as_mut_ptr().wrapping_add(HEAD + fields.len()));
+        self.waiting += total;
+        let frame = Frame { bytes, mark };
+        if answers {
+            self.answers.push_back(frame)
+        } else {
+            self.commands.push_back(Item::Frame(frame))
+        }
+        common.hold(&mut self.is_dirty, peer);
+    }
+
+    /// Whether a record may go out now.
+    fn has_credit(&self, of: Use) -> bool {
+        let kept = match of {
+            Use::Answer => 0,
+            Use::Waited => self.reserve,
+            Use::Direct => self.reserve + self.held,
+        };
+        // Commands follow the accesses before them; answers are nobody's order.
+        let is_turn = of == Use::Answer || self.accesses_waiting == 0;
+        self.is_open() && is_turn && self.credits > kept && self.requests < REQUESTS
+    }
+
+    /// Posts the record in a slot; `marks` are those of a pack's other records.
+    fn post(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        slot: u32,
+        len: usize,
+        mark: Option<u64>,
+        marks: Vec<u64>,
+    ) {
+        let given = u16::try_from(self.owed).unwrap_or(u16::MAX);
+        let to = common.adapter.outgoing(slot).wrapping_add(2).cast::<[u8; 2]>();
+        // SAFETY: bytes 2 and 3 of the slot's header, which is not posted yet.
+        unsafe { to.write(given.to_be_bytes()) };
+        let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return common.adapter.give_slot(slot) };
+        let inline = len <= qp.inline_size();
+        let awaited = common.closing || mark.iter().chain(&marks).any(|&mark| mark != DETACHED);
+        let quiet = !awaited && self.quiet.has_room() && (inline || common.adapter.may_be_quiet());
+        let number = self.quiet.number();
+        let kept = (!inline).then_some(slot);
+        let wr = common.adapter.begin_send(Posted::Send { peer, slot: kept, mark, marks, number, quiet });
+        let segment = common.adapter.segment(slot, len);
+        // What the peer does on account of this must not change what a read of this end still answers with.
+        let how = Post { fence: self.reads_out > 0, inline, quiet };
+        // SAFETY: the slot is the device's until the request has ended, or until the call returns.
+        if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment], how) } {
+            // The connection cannot be used any more: what waits for this record ends with the lane.
+            tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
+            common.adapter.posted.remove(wr);
+            common.adapter.end_send(kept, quiet);
+            if inline {
+                common.adapter.give_slot(slot);
+            }
+            self.ending.get_or_insert(Errno::EIO);
+            return common.hold(&mut self.is_dirty, peer);
+        }
+        if inline {
+            common.adapter.give_slot(slot);
+            common.counts.inline += 1;
+        }
+        if quiet {
+            self.quiet.push(number, wr);
+            common.counts.quiet += 1;
+        }
+        self.owed -= usize::from(given);
+        self.requests += 1;
+        self.credits = self.credits.saturating_sub(1);
+        common.counts.sent += 1;
+    }
+
+    /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed for.
+    pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
+        if !self.is_open() {
+            return true;
+        }
+        self.fetch(common, peer);
+        loop {
+            if !self.answers.is_empty() && self.has_credit(Use::Answer) {
+                if !self.post_answer(common, peer) {
+                    return false;
+                }
+                continue;
+            }
+            if self.is_read() && self.has_credit(Use::Answer) {
+                self.serve_reads(common, host, peer);
+                continue;
+            }
+            if !self.has_credit(Use::Waited) {
+                break;
+            }
+            match self.commands.front() {
+                None => break,
+                Some(Item::Frame(_)) => {
+                    if !self.post_pack(common, peer) {
+                        return false;
+                    }
+                }
+                Some(Item::Parts { .. }) if !self.has_credit(Use::Direct) => break,
+                Some(&Item::Parts { id, done, len }) => {
+                    self.commands.pop_front();
+                    let Some(slot) = common.adapter.take_slot() else {
+                        self.commands.push_front(Item::Parts { id, done, len });
+                        return false;
+                    };
+                    let part = PAYLOAD.min(len - done);
+                    let Some(Op::Write(payload)) = host.op(peer, id) else {
+                        // The application has ended the write in the middle: the peer cannot make sense of what comes next.
+                        common.adapter.give_slot(slot);
+                        self.ending.get_or_insert(Errno::ECANCELED);
+                        return false;
+                    };
+                    let mut fields = Fields::new();
+                    fields.word(id.to_wire());
+                    let to = common.adapter.outgoing(slot);
+                    put(to, &header(kind::WRITE_PART, 0), fields.bytes());
+                    let at = HEAD + fields.bytes().len();
+                    // SAFETY: the slot has room for a payload behind header and fields.
+                    unsafe { payload.gather_raw(done, to.wrapping_add(at), part) };
+                    if done + part < len {
+                        self.commands.push_front(Item::Parts { id, done: done + part, len });
+                    }
+                    self.post(common, peer, slot, at + part, None, Vec::new());
+                }
+            }
+        }
+        if self.owed > 0 && self.owed >= common.grant / 4 && self.requests < REQUESTS {
+            let Some(slot) = common.adapter.take_slot() else { return false };
+            put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
+            self.credits += 1; // it needs none
+            self.post(common, peer, slot, HEAD, None, Vec::new());
+        }
+        true
+    }
+
+    /// Posts the first of the answers that wait. `false`: there is no slot.
+    fn post_answer(&mut self, common: &mut Common, peer: Peer) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        match self.answers.pop_front() {
+            Some(frame) => {
+                let len = self.lay(common.adapter.outgoing(slot), &frame);
+                self.post(common, peer, slot, len, frame.mark, Vec::new());
+            }
+            None => common.adapter.give_slot(slot),
+        }
+        true
+    }
+
+    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there is no slot.
+    fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        let to = common.adapter.outgoing(slot);
+        let (mut count, mut total) = (0, HEAD);
+        for item in &self.commands {
+            let Item::Frame(frame) = item else { break };
+            total += PREFIX + frame.bytes.len();
+            if total > SLOT && count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        if count < 2 {
+            if let Some(Item::Frame(frame)) = self.commands.pop_front() {
+                let len = self.lay(to, &frame);
+                self.post(common, peer, slot, len, frame.mark, Vec::new());
+            } else {
+                common.adapter.give_slot(slot);
+            }
+            return true;
+        }
+        put(to, &header(kind::PACK, 0), &[]);
+        let (mut at, mut marks) = (HEAD, Vec::new());
+        for item in self.commands.drain(..count).collect::<Vec<_>>() {
+            let Item::Frame(frame) = item else { break };
+            let prefix = (frame.bytes.len() as u16).to_be_bytes();
+            // SAFETY: `total` counted this prefix, and is no more than a slot.
+            unsafe { ofi_core::copy::bytes(prefix.as_ptr(), to.wrapping_add(at), PREFIX) };
+            at += PREFIX;
+            at += self.lay(to.wrapping_add(at), &frame);
+            marks.extend(frame.mark);
+        }
+        common.counts.packs += 1;
+        self.post(common, peer, slot, at, None, marks);
+        true
+    }
+
+    /// Copies a frame that has waited to a slot, where it fits: its length.
+    fn lay(&mut self, to: *mut u8, frame: &Frame) -> usize {
+        let len = frame.bytes.len();
+        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is as long.
+        unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), to, len) };
+        self.waiting -= len;
+        len
+    }
+
+    /// Posts waiting frames alone: this end is closing.
+    pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
+        while !self.answers.is_empty() && self.has_credit(Use::Answer) && self.post_answer(common, peer) {}
+        while self.has_credit(Use::Waited) {
+            match self.commands.front() {
+                None => return,
+                // What is not whole when its owner goes is nobody's.
+                Some(Item::Parts { .. }) => drop(self.commands.pop_front()),
+                Some(Item::Frame(_)) => {
+                    if !self.post_pack(common, peer) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the end of quiet requests reported, if nothing else will tell of it: by a record that says nothing.
+    pub fn await_quiet(&mut self, common: &mut Common, peer: Peer) {
+        if self.is_open()
+            && self.quiet.is_all(self.requests)
+            && let Some(slot) = common.adapter.take_slot()
+        {
+            put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
+            self.credits += 1; // it needs none
+            self.post(common, peer, slot, HEAD, None, Vec::new());
+        }
+    }
+
+    /// Appends the parts of a long write behind its announcement.
+    pub fn push_parts(&mut self, common: &mut Common, peer: Peer, id: SlotId, len: usize) {
+        self.commands.push_back(Item::Parts { id, done: 0, len });
+        common.hold(&mut self.is_dirty, peer);
+    }
+}
+
+/// Writes header and fields of a record.
+fn put(to: *mut u8, head: &[u8; HEAD], fields: &[u8]) {
+    // SAFETY: every record has room for its header.
+    unsafe { ofi_core::copy::bytes(head.as_ptr(), to, HEAD) };
+    // SAFETY: and for its fields behind it.
+    unsafe { ofi_core::copy::bytes(fields.as_ptr(), to.wrapping_add(HEAD), fields.len()) };
+}
