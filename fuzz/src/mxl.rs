@@ -1,5 +1,5 @@
 //! What a media flow's reader takes from a domain that anybody may write (definitions, and the files of a flow), and what a target
-//! or an initiator takes from anybody (messages, target infos). The first byte says which.
+//! or an initiator takes from anybody (messages, with payloads and without, target infos). The first byte says which.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,6 +37,10 @@ pub fn mxl(input: &[u8]) -> bool {
         // What parses encodes back to the same.
         b'M' => mxl_fabrics::message::Message::parse(bytes).is_some_and(|message| {
             assert_eq!(message.encode(), bytes);
+            true
+        }),
+        b'P' => mxl_fabrics::message::Piece::parse(bytes).is_some_and(|(piece, payload)| {
+            assert_eq!([&piece.encode(), payload].concat(), bytes);
             true
         }),
         b'T' => mxl_fabrics::TargetInfo::parse(&String::from_utf8_lossy(bytes)).is_ok_and(|info| {

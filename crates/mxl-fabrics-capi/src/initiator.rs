@@ -11,7 +11,7 @@ use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::{Info, info};
 use crate::status::{INTERRUPTED, INVALID_STATE, NOT_READY, failed};
-use crate::types::{Config, given};
+use crate::types::{Config, Setup, given};
 
 /// What `mxlFabricsInitiator` points to.
 #[derive(Default)]
@@ -46,13 +46,14 @@ pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
     status(|| {
         let initiator: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
         let config = given(config)?;
-        let (provider, node, service) = config.check()?;
+        let Setup { provider, place, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::READER).ok_or(Status::InvalidReader)?;
         let domain = Domain::open(domain)?;
         let mut ready = initiator.ready.lock().unwrap_or_else(PoisonError::into_inner);
         // The old one goes first: it may have the same address.
         *ready = None;
-        let made = mxl_fabrics::Initiator::open(&domain, flow, provider, (node, service)).map_err(failed)?;
+        let made =
+            mxl_fabrics::Initiator::open_with(&domain, flow, provider, place, &options).map_err(failed)?;
         *ready = Some(Ready { initiator: made, provider });
         Ok(())
     })

@@ -11,7 +11,7 @@ use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::Info;
 use crate::status::{INVALID_STATE, NOT_READY, failed, refused};
-use crate::types::{Config, given, optional};
+use crate::types::{Config, Setup, given, optional};
 
 /// What `mxlFabricsTarget` points to.
 #[derive(Default)]
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
     status(|| {
         let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
         check_options(optional(options)?)?;
-        let (provider, node, service) = config.check()?;
+        let Setup { provider, place: at, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
         let domain = Domain::open(domain)?;
         let definition = domain.definition(flow)?;
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
         let mut ready = target.ready.lock().unwrap_or_else(PoisonError::into_inner);
         // The old one goes first: it may have the same address.
         *ready = None;
-        let made = mxl_fabrics::Target::open(&domain, &definition, provider, (node, service), None)
+        let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, None, &options)
             .map_err(failed)?;
         place.set(Info::give(made.info().clone()));
         *ready = Some(Ready { target: made, is_discrete });

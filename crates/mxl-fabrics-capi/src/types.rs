@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_int};
 use std::mem::{offset_of, size_of};
 
 use mxl::Status;
-use mxl_fabrics::Provider;
+use mxl_fabrics::{Options, Provider};
 use mxl_ffi::border::{Outcome, text};
 
-use crate::status::{NO_FABRIC, refused};
+use crate::status::refused;
 
 /// `MXL_FABRICS_API_VERSION`.
 const VERSION: c_int = 0;
@@ -114,31 +114,39 @@ pub(crate) fn optional<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
     }
 }
 
+/// What an interface says of the endpoint that is to be opened.
+pub(crate) struct Setup<'a> {
+    pub provider: Provider,
+    /// Node and service.
+    pub place: (Option<&'a str>, Option<&'a str>),
+    pub options: Options,
+}
+
 impl Interface {
-    /// The provider, and where the endpoint is to be; a service of 0 is any.
-    pub fn check(&self) -> Outcome<(Provider, Option<&str>, Option<&str>)> {
+    /// The provider, where the endpoint is to be (a service of 0 is any), and how payloads go: remote writes unless messages alone are
+    /// asked for, cut to the largest message unless that is 0.
+    pub fn check(&self) -> Outcome<Setup<'_>> {
         for version in [self.version, self.caps.version] {
             if version != VERSION {
                 return Err(refused(format!("structures of version {version}; this is {VERSION}")));
             }
         }
         let provider = provider(self.provider)?.ok_or_else(|| refused("no provider was chosen"))?;
-        match self.caps.flags & (REMOTE_WRITE | SEND_RECEIVE) {
-            0 => return Err(refused("neither remote writes nor messages are asked for: set caps.flags")),
-            SEND_RECEIVE => {
-                let why = "transfers by messages alone are not there: ask for remote writes";
-                return Err(mxl_ffi::border::Failure::new(NO_FABRIC, why));
-            }
-            _ => {}
+        let ways = self.caps.flags & (REMOTE_WRITE | SEND_RECEIVE);
+        if ways == 0 {
+            return Err(refused("neither remote writes nor messages are asked for: set caps.flags"));
         }
+        let mut options = Options::default();
+        options.messages_only = ways == SEND_RECEIVE;
+        options.max_message = usize::try_from(self.caps.max_message).ok().filter(|most| *most > 0);
         let service = optional(self.address.service)?.filter(|service| *service != "0");
-        Ok((provider, optional(self.address.node)?, service))
+        Ok(Setup { provider, place: (optional(self.address.node)?, service), options })
     }
 }
 
 impl Config {
     /// As [`Interface::check`].
-    pub fn check(&self) -> Outcome<(Provider, Option<&str>, Option<&str>)> {
+    pub fn check(&self) -> Outcome<Setup<'_>> {
         if self.version != VERSION {
             return Err(refused(format!("a structure of version {}; this is {VERSION}", self.version)));
         }

@@ -42,6 +42,18 @@ struct Options {
     /// Where what is counted goes every two seconds, for Prometheus: a file that appears as a whole, for a collector of text files.
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
+    /// Payloads go in messages, which the target copies into its ring: for providers without remote writes, which do so by themselves.
+    #[arg(long)]
+    messages_only: bool,
+    /// Bytes of the longest write or message, 512 at least: longer transfers are cut.
+    #[arg(long, value_name = "BYTES")]
+    max_message: Option<usize>,
+    /// Spreads a grain's writes over this share of its period, such as 0.5, instead of sending it at once.
+    #[arg(long, value_name = "SHARE", requires = "initiator")]
+    pace: Option<f64>,
+    /// With --pace: where in the period it begins, 0 to below 1. Chosen by the process unless given.
+    #[arg(long, value_name = "SHARE", requires = "pace")]
+    phase: Option<f64>,
     /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
@@ -71,6 +83,11 @@ fn place(options: &Options) -> (Option<&str>, Option<&str>) {
     (options.node.as_deref(), options.service.as_deref())
 }
 
+fn ways(options: &Options) -> crate::Options {
+    let pacing = options.pace.map(|spread| crate::Pacing { spread, phase: options.phase });
+    crate::Options { messages_only: options.messages_only, max_message: options.max_message, pacing }
+}
+
 fn file(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| Error::Argument(format!("{}: {error}", path.display())))
 }
@@ -78,7 +95,14 @@ fn file(path: &Path) -> Result<String> {
 fn receive(options: &Options) -> Result<()> {
     let domain = Domain::open(&options.domain)?;
     let definition = FlowDefinition::parse(&file(Path::new(&options.flow))?)?;
-    let mut target = Target::open(&domain, &definition, options.provider, place(options), options.target_id)?;
+    let mut target = Target::open_with(
+        &domain,
+        &definition,
+        options.provider,
+        place(options),
+        options.target_id,
+        &ways(options),
+    )?;
     let json = target.info().to_json();
     // For an initiator's command line.
     println!("target-info {}", STANDARD.encode(&json));
@@ -134,7 +158,7 @@ fn send(options: &Options) -> Result<()> {
     let id: Uuid =
         options.flow.parse().map_err(|error| Error::Argument(format!("{}: {error}", options.flow)))?;
     let geometry = domain.definition(id)?.geometry();
-    let mut initiator = Initiator::open(&domain, id, options.provider, place(options))?;
+    let mut initiator = Initiator::open_with(&domain, id, options.provider, place(options), &ways(options))?;
     let targets = targets(options)?;
     if targets.is_empty() {
         return Err(Error::Argument("no target: give --target-info".into()));

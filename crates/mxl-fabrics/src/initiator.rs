@@ -1,5 +1,6 @@
 //! The end that sends: a queue for each target, emptied as credits and room allow.
 
+mod pace;
 mod peer;
 mod post;
 
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 
-use crate::link::{Happened, Link, OpId};
+use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
-use crate::{Error, Histogram, Provider, Result, TargetInfo, shape};
-use peer::{Job, Payload, Peer, Sent, What};
+use crate::{Error, Histogram, Options, Provider, Result, TargetInfo, shape};
+use pace::Pace;
+use peer::{GIVEN_UP, Job, Payload, Peer, Sent, Way, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
 /// How often a target that does not answer is greeted.
@@ -20,6 +22,8 @@ const GREET_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Transfers that wait for one target, at most; older ones are given up.
 const QUEUED: usize = 1024;
+/// Samples of a target's ring, at most: hours of them.
+const LONGEST_RING: u64 = 1 << 32;
 /// What a caller who does not look may miss.
 const EVENTS: usize = 4096;
 /// How long a wait sleeps between two looks.
@@ -40,6 +44,7 @@ pub struct Initiator {
     peers: Vec<Peer>,
     events: VecDeque<Transfer>,
     nonce: u64,
+    pace: Option<Pace>,
 }
 
 impl Initiator {
@@ -51,17 +56,44 @@ impl Initiator {
         domain: &Domain,
         flow: Uuid,
         provider: Provider,
-        (node, service): (Option<&str>, Option<&str>),
+        place: (Option<&str>, Option<&str>),
+    ) -> Result<Self> {
+        Self::open_with(domain, flow, provider, place, &Options::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    /// As there, and [`Error::Argument`] for options that the provider cannot fulfil.
+    pub fn open_with(
+        domain: &Domain,
+        flow: Uuid,
+        provider: Provider,
+        place: (Option<&str>, Option<&str>),
+        options: &Options,
     ) -> Result<Self> {
         let geometry = domain.definition(flow)?.geometry();
         let source = match geometry {
             Geometry::Grains { .. } => Source::Grains(domain.read_grains(flow)?),
             Geometry::Samples { .. } => Source::Samples(domain.read_samples(flow)?),
         };
-        let link = Link::open(provider, node, service)?;
+        let link = Link::open(provider, place, End::Initiator, options)?;
+        if let Geometry::Grains { payload, .. } = geometry {
+            let limits = link.write_limits();
+            let parts = shape::most_parts(4, payload.into(), limits);
+            if link.writes && parts > shape::GRAIN_PARTS {
+                let (bytes, most) = (limits.bytes, shape::GRAIN_PARTS);
+                return Err(Error::Argument(format!(
+                    "a grain of {payload} bytes takes up to {parts} writes of {bytes} bytes, where {most} can be counted: raise \
+                     max_message"
+                )));
+            }
+        }
         let nonce =
             getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))?;
-        Ok(Self { link, source, geometry, provider, peers: Vec::new(), events: VecDeque::new(), nonce })
+        let pace = options.pacing.as_ref().map(Pace::new).transpose()?;
+        let (peers, events) = (Vec::new(), VecDeque::new());
+        Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
     /// Adds a target. It is greeted by [`poll`](Self::poll), until it answers, and again whenever it is lost.
@@ -223,9 +255,17 @@ impl Initiator {
             return Err(Error::Argument(format!("{count} samples; a batch has 1 to {most}")));
         }
         // In the worst case a channel's window is three pieces.
-        if !shape::fits(reader.channels() as usize * 3) {
-            let channels = reader.channels();
-            return Err(Error::Argument(format!("{channels} channels are more than a batch carries")));
+        let channels = reader.channels();
+        let (spans, bytes) = (channels as usize * 3, u64::from(channels) * count * reader.word());
+        let limits = self.link.write_limits();
+        let parts = shape::most_parts(spans, bytes, limits);
+        if self.link.writes && parts > shape::PARTS {
+            return Err(Error::Argument(format!(
+                "{count} samples of {channels} channels take up to {parts} writes of {} bytes, where {} can be counted: send fewer at \
+                 once",
+                limits.bytes,
+                shape::PARTS
+            )));
         }
         Ok(reader)
     }
@@ -265,6 +305,7 @@ impl Initiator {
                 Happened::Ended(op, result) => self.ended(op, result.is_ok()),
                 Happened::Message(message) => self.said(message),
                 // Nobody writes to an initiator.
+                Happened::Piece(receive) => self.link.release(receive),
                 Happened::Arrived(_) | Happened::Nonsense => {}
             }
         }
@@ -345,6 +386,7 @@ impl Initiator {
         self.nonce = self.nonce.wrapping_add(1);
         let (nonce, geometry) = (self.nonce, shape::numbers(&self.geometry));
         let (format, address) = self.link.name.clone();
+        let messages = u8::from(!self.link.writes);
         let Self { link, peers, .. } = self;
         let peer = &mut peers[at];
         peer.greet = now + GREET_EVERY;
@@ -352,8 +394,15 @@ impl Initiator {
             peer.addr = link.insert(peer.info.format, &peer.info.address).ok();
         }
         let Some(addr) = peer.addr else { return };
-        let hello =
-            Message::Hello { version: VERSION, target: peer.info.id, nonce, geometry, format, address };
+        let hello = Message::Hello {
+            version: VERSION,
+            target: peer.info.id,
+            nonce,
+            geometry,
+            messages,
+            format,
+            address,
+        };
         match link.send(addr, &hello) {
             Ok(Some(op)) => {
                 peer.nonce = nonce;
@@ -374,6 +423,7 @@ impl Initiator {
         let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
         peer.flights.clear();
         peer.grants.clear();
+        peer.parts.clear();
         peer.verdicts.clear();
         (peer.asked, peer.position, peer.number, peer.until) = (None, None, 0, 0);
         peer.state = PeerState::Connecting;
@@ -412,16 +462,18 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, bytes, is_judged, is_flagged, since, .. } = sent;
+        let Sent { index, count, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
+            _ if is_given_up => false,
             _ if !is_judged => true,
             Source::Grains(reader) => reader.holds(index),
             Source::Samples(reader) => reader.holds(index.saturating_sub(count)),
         };
         if is_judged {
-            peer.verdicts.push_back((number, is_whole && !is_flagged));
+            let worth = if is_given_up { GIVEN_UP } else { u64::from(is_whole && !is_flagged) };
+            peer.verdicts.push_back((number, worth));
         }
         if is_whole {
             peer.stats.done += 1;
@@ -436,10 +488,24 @@ impl Initiator {
     fn said(&mut self, message: Message) {
         let by_token = |of: u64| move |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
         match message {
-            Message::Welcome { nonce, token, rings, length } => {
+            Message::Welcome { nonce, token, rings, length, receive } => {
                 let greeted = |peer: &Peer| peer.nonce == nonce && peer.state != PeerState::Connected;
                 let Some(at) = self.peers.iter().position(greeted) else { return };
+                let (way, limits) = if receive == 0 {
+                    (Way::Writes, Some(self.link.write_limits()).filter(|_| self.link.writes))
+                } else {
+                    (Way::Messages, self.link.piece_limits(receive))
+                };
+                let limits = limits.filter(|_| length <= LONGEST_RING);
                 let peer = &mut self.peers[at];
+                let Some(limits) = limits else {
+                    let target = peer.info.id;
+                    tracing::warn!(
+                        target: "mxl::fabrics", target, receive, length, "a target that takes payloads in no way that is possible here"
+                    );
+                    return;
+                };
+                (peer.way, peer.limits) = (way, limits);
                 (peer.token, peer.rings, peer.state) = (token, (rings, length), PeerState::Connected);
                 peer.stats.connected += 1;
                 let target = peer.info.id;

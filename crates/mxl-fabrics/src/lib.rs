@@ -11,7 +11,8 @@
 //! # What goes over the wire
 //!
 //! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else are
-//! short messages ([`message::Message`]). Headers of grains are never written by a peer: what it says of a grain is checked
+//! short messages ([`message::Message`]). Where either end has no remote writes, payloads go in messages ([`message::Piece`]), which the
+//! target copies into its ring. Writes and messages are cut to what the provider takes at once. Headers of grains are never written by a peer: what it says of a grain is checked
 //! and then published by the target itself.
 //!
 //! # Invariants
@@ -40,6 +41,7 @@ mod link;
 mod merge;
 pub mod message;
 mod metrics;
+mod options;
 mod provider;
 mod shape;
 mod target;
@@ -49,5 +51,6 @@ pub use histogram::Histogram;
 pub use info::{RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use merge::{Merge, MergePath, MergeStats};
+pub use options::{Options, Pacing};
 pub use provider::Provider;
 pub use target::{Received, Target, TargetStats};

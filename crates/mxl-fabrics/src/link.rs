@@ -8,18 +8,20 @@ use std::sync::Arc;
 
 use ofi::raw::{
     AddressVector, AvAttr, BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr,
-    CqBuffer, CqFormat, CqTaggedEntry, Domain, Endpoint, EpType, Fabric, GetinfoFlags, Lent, MemoryRegion,
-    MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization,
-    Threading, Version, WaitObj,
+    CqBuffer, CqFormat, CqTaggedEntry, Desc, Domain, Endpoint, EpType, Fabric, GetinfoFlags, Info, Lent,
+    MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp,
+    Serialization, Threading, Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 
-use crate::message::{LONGEST, LONGEST_ADDRESS, Message, Remote};
-use crate::shape::Span;
-use crate::{Error, Provider, Result};
+use crate::message::{LONGEST, LONGEST_ADDRESS, Message, Piece as Part, Remote, is_piece};
+use crate::shape::{Limits, PIECES, Span};
+use crate::{Error, Options, Provider, Result};
 
 /// Receives that wait for messages.
 const RECEIVES: usize = 32;
+/// Bytes of the longest message with a payload.
+const LONGEST_PIECE: usize = 64 << 10;
 /// Entries of one queue read.
 const BATCH: usize = 16;
 
@@ -38,8 +40,26 @@ pub(crate) enum Happened {
     Message(Message),
     /// A peer's write is complete.
     Arrived(u64),
+    /// A message with a payload lies in this receive, until it is [released](Link::release).
+    Piece(Receive),
     /// Bytes that are no message.
     Nonsense,
+}
+
+/// A receive that holds a message, and how long that is.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    index: usize,
+    len: usize,
+}
+
+/// Which end a link is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It takes payloads.
+    Target,
+    /// It sends them.
+    Initiator,
 }
 
 /// Memory that the endpoint may touch: a part of a flow's ring.
@@ -72,6 +92,47 @@ impl Drop for Window {
     }
 }
 
+/// Parts of memory that is sent from.
+fn pieces_of(source: Memory, spans: &[Span]) -> Result<Vec<Piece>, ofi::Error> {
+    let inside = |span: &Span| span.from.checked_add(span.len).is_some_and(|end| end <= source.len as u64);
+    if !spans.iter().all(inside) {
+        return Err(ofi::Error::new(Errno::EFAULT));
+    }
+    let piece = |span: &Span| Piece::new(source.addr.wrapping_add(span.from as usize), span.len as usize);
+    Ok(spans.iter().map(piece).collect())
+}
+
+/// The first endpoint that the provider offers, and whether it has remote writes.
+fn offer(
+    provider: Provider,
+    node: Option<&str>,
+    service: Option<&str>,
+    options: &Options,
+) -> Result<(Info, bool)> {
+    let mut hints = Hints::default();
+    let wanted = &mut hints.info;
+    wanted.fabric_attr.prov_name = provider.of_stack().into();
+    wanted.ep_attr.ep_type = EpType::Rdm;
+    wanted.domain_attr.threading = Threading::Safe;
+    wanted.domain_attr.mr_mode = MR_MODE;
+    let is_bound = node.is_some() || service.is_some();
+    let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
+    let mut ask = |caps| {
+        hints.info.caps = caps;
+        ofi::getinfo(Version::API, node, service, flags, Some(&hints)).map(|infos| infos.into_iter().next())
+    };
+    let answer = if options.messages_only { Ok(None) } else { ask(Caps::MSG | Caps::RMA) };
+    if let Ok(Some(info)) = answer {
+        return Ok((info, true));
+    }
+    match (ask(Caps::MSG), answer) {
+        (Ok(Some(info)), _) => Ok((info, false)),
+        // Why there are no remote writes either says more.
+        (_, Err(error)) | (Err(error), _) => Err(Error::stack("getinfo")(error)),
+        (Ok(None), _) => Err(Error::Argument(format!("provider {provider} offers nothing here"))),
+    }
+}
+
 /// An endpoint and what belongs to it.
 pub(crate) struct Link {
     endpoint: Option<Arc<dyn Endpoint>>,
@@ -82,7 +143,15 @@ pub(crate) struct Link {
     /// The format of its address, and the address.
     pub name: (u32, Vec<u8>),
     needs_desc: bool,
-    receives: Vec<Option<RawBuffer>>,
+    /// Whether remote writes are to be had; messages carry payloads unless.
+    pub writes: bool,
+    /// What one write, or one message, may have.
+    longest: usize,
+    pieces: usize,
+    /// All receives, side by side.
+    receives: Option<RawBuffer>,
+    /// Bytes of each.
+    pub receive: usize,
     unposted: VecDeque<usize>,
     sends: HashMap<OpId, RawBuffer>,
     /// Registrations of memory that is written from, where the provider needs them.
@@ -92,20 +161,25 @@ pub(crate) struct Link {
 
 impl Link {
     /// Opens the first endpoint that the provider offers for a node and a service of this host, which may be left open.
-    pub fn open(provider: Provider, node: Option<&str>, service: Option<&str>) -> Result<Self> {
-        let mut hints = Hints::default();
-        let wanted = &mut hints.info;
-        wanted.fabric_attr.prov_name = provider.of_stack().into();
-        wanted.ep_attr.ep_type = EpType::Rdm;
-        wanted.caps = Caps::MSG | Caps::RMA;
-        wanted.domain_attr.threading = Threading::Safe;
-        wanted.domain_attr.mr_mode = MR_MODE;
-        let is_bound = node.is_some() || service.is_some();
-        let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
-        let infos = ofi::getinfo(Version::API, node, service, flags, Some(&hints))
-            .map_err(Error::stack("getinfo"))?;
-        let info = infos.into_iter().next();
-        let info = info.ok_or_else(|| Error::Argument(format!("provider {provider} offers nothing here")))?;
+    pub fn open(
+        provider: Provider,
+        (node, service): (Option<&str>, Option<&str>),
+        end: End,
+        options: &Options,
+    ) -> Result<Self> {
+        let (mut info, writes) = offer(provider, node, service, options)?;
+        let longest = info.ep_attr.max_msg_size.min(options.max_message.unwrap_or(usize::MAX));
+        if longest < LONGEST {
+            let what =
+                format!("messages of {longest} bytes at most, where {LONGEST} are needed: raise max_message");
+            return Err(Error::Argument(what));
+        }
+        // The stack then holds us to it.
+        info.ep_attr.max_msg_size = longest;
+        info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
+        let tx = &info.tx_attr;
+        let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
+        let receive = if end == End::Target { longest.min(LONGEST_PIECE) } else { LONGEST };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
         let domain =
             fabric.open_domain(&info, Serialization::LIBRARY).map_err(Error::stack("open the domain"))?;
@@ -130,7 +204,12 @@ impl Link {
             av,
             domain,
             _fabric: fabric,
-            receives: (0..RECEIVES).map(|_| Some(vec![0_u8; LONGEST].into_raw())).collect(),
+            writes,
+            longest,
+            pieces: pieces.clamp(1, PIECES),
+            // Pages that no message reaches are never touched.
+            receives: Some(vec![0_u8; RECEIVES * receive].into_raw()),
+            receive,
             unposted: (0..RECEIVES).collect(),
             sends: HashMap::new(),
             local: HashMap::new(),
@@ -152,9 +231,9 @@ impl Link {
 
     fn post_receives(&mut self) -> Result<()> {
         while let Some(&index) = self.unposted.front() {
-            let Some(raw) = &self.receives[index] else { break };
-            let pieces = [Piece::new(raw.addr(), raw.len())];
-            // SAFETY: the buffer is this table's until the receive has ended, or the endpoint is closed.
+            let Some(raw) = &self.receives else { break };
+            let pieces = [Piece::new(raw.addr().wrapping_add(index * self.receive), self.receive)];
+            // SAFETY: this part of the buffer is the receive's until the receive has ended, or the endpoint is closed.
             let lent = unsafe { Lent::new(&pieces, &[]) };
             let op = ReceiveOp {
                 flags: OpFlags::COMPLETION,
@@ -184,14 +263,59 @@ impl Link {
         }
     }
 
+    /// What one remote write has room for.
+    pub fn write_limits(&self) -> Limits {
+        Limits { pieces: self.pieces, bytes: self.longest as u64 }
+    }
+
+    /// What one message has room for, to a target whose receives have `receive` bytes. None for a target that takes no payload in them.
+    pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
+        let most = receive.min(self.longest as u64);
+        // One piece is what stands before the payload.
+        let pieces = self.pieces.min(PIECES - 1);
+        let bytes = most.checked_sub(Part::bytes_before(pieces) as u64).filter(|bytes| *bytes > 0)?;
+        Some(Limits { pieces, bytes })
+    }
+
     /// Says something to a peer. `None` if there is no room now.
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
+        // SAFETY: nothing but the message is sent.
+        unsafe { self.send_bytes(peer, message.encode(), &[], &[]) }
+    }
+
+    /// Sends a part of `source` in a message. `None` if there is no room now.
+    ///
+    /// # Safety
+    /// The source stays mapped until the send has ended or the link is closed. Others may change it meanwhile.
+    pub unsafe fn send_piece(
+        &mut self,
+        peer: FiAddr,
+        source: Memory,
+        piece: &Part,
+    ) -> Result<Option<OpId>, ofi::Error> {
+        let rest = pieces_of(source, &piece.spans)?;
+        let descs =
+            if self.needs_desc { vec![self.register(source)?.desc(); rest.len()] } else { Vec::new() };
+        // SAFETY: the caller's promise.
+        unsafe { self.send_bytes(peer, piece.encode(), &rest, &descs) }
+    }
+
+    /// # Safety
+    /// `rest` stays mapped until the send has ended or the link is closed.
+    unsafe fn send_bytes(
+        &mut self,
+        peer: FiAddr,
+        bytes: Vec<u8>,
+        rest: &[Piece],
+        descs: &[Desc],
+    ) -> Result<Option<OpId>, ofi::Error> {
         let endpoint = self.endpoint()?;
-        let raw = message.encode().into_raw();
-        let pieces = [Piece::new(raw.addr(), raw.len())];
+        let raw = bytes.into_raw();
+        let pieces = [&[Piece::new(raw.addr(), raw.len())], rest].concat();
         let id = self.id();
-        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed; on an error it was not lent.
-        let lent = unsafe { Lent::new(&pieces, &[]) };
+        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed; on an error it was not lent. The
+        // rest is the caller's promise.
+        let lent = unsafe { Lent::new(&pieces, descs) };
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
         match endpoint.send(&op) {
@@ -231,14 +355,8 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
-        let inside =
-            |span: &Span| span.from.checked_add(span.len).is_some_and(|end| end <= source.len as u64);
-        if !spans.iter().all(inside) {
-            return Err(ofi::Error::new(Errno::EFAULT));
-        }
+        let pieces = pieces_of(source, spans)?;
         let endpoint = self.endpoint()?;
-        let piece = |span: &Span| Piece::new(source.addr.wrapping_add(span.from as usize), span.len as usize);
-        let pieces: Vec<Piece> = spans.iter().map(piece).collect();
         let remote = |span: &Span| RemotePiece {
             addr: to.addr.wrapping_add(span.to),
             len: span.len as usize,
@@ -294,6 +412,20 @@ impl Link {
         Ok(happened.len() > before)
     }
 
+    /// What was received.
+    pub fn bytes(&self, receive: &Receive) -> &[u8] {
+        let Some(raw) = self.receives.as_ref().filter(|_| receive.index < RECEIVES) else { return &[] };
+        let start = raw.addr().wrapping_add(receive.index * self.receive);
+        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is ours alone;
+        // it is initialised, being of a vector.
+        unsafe { std::slice::from_raw_parts(start, receive.len) }
+    }
+
+    /// The receive may be used again.
+    pub fn release(&mut self, receive: Receive) {
+        self.unposted.push_back(receive.index);
+    }
+
     fn take(
         &mut self,
         context: Context,
@@ -311,15 +443,15 @@ impl Link {
         }
         if flags.contains(CompletionFlags::RECV) {
             let index = context.0 - 1;
-            let Some(Some(raw)) = self.receives.get(index) else { return };
             // One that failed, or was longer than the buffer, was not ours.
-            let message = result.ok().and_then(|(len, _)| {
-                // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a vector.
-                let bytes = unsafe { std::slice::from_raw_parts(raw.addr(), len.min(raw.len())) };
-                Message::parse(bytes)
-            });
+            let receive = Receive { index, len: result.map_or(0, |(len, _)| len.min(self.receive)) };
+            let bytes = self.bytes(&receive);
+            if is_piece(bytes) {
+                return happened.push(Happened::Piece(receive));
+            }
+            let message = Message::parse(bytes);
+            self.release(receive);
             happened.push(message.map_or(Happened::Nonsense, Happened::Message));
-            self.unposted.push_back(index);
             return;
         }
         let id = context.0 as OpId;
@@ -336,7 +468,7 @@ impl Drop for Link {
         // Closing it ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
         let sends = self.sends.drain().map(|(_, raw)| raw);
-        for raw in self.receives.iter_mut().filter_map(Option::take).chain(sends) {
+        for raw in self.receives.take().into_iter().chain(sends) {
             // SAFETY: of a vector, taken apart when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
         }

@@ -1,11 +1,19 @@
 //! What is said beside payloads: short messages, and the CQ data of remote writes. Little-endian.
 //!
+//! Where remote writes are not to be had, payloads go in messages as well ([`Piece`]).
+//!
 //! Everything here may come from anybody. A message that is none is `None`, and is counted.
 
-/// Bytes of the longest message.
+mod piece;
+
+pub use piece::{Piece, is_piece};
+
+pub use crate::shape::{Span, numbers as geometry};
+
+/// Bytes of the longest message without a payload.
 pub const LONGEST: usize = 512;
 /// The protocol of this library. Another is refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of the longest address of an endpoint.
 pub const LONGEST_ADDRESS: usize = 256;
 
@@ -22,6 +30,8 @@ pub enum Message {
         nonce: u64,
         /// What its flow is.
         geometry: [u64; 8],
+        /// 1 if it has no remote writes and sends payloads in messages; 0.
+        messages: u8,
         /// The format of its endpoint's address, and the address.
         format: u32,
         /// See `format`.
@@ -37,6 +47,8 @@ pub enum Message {
         rings: Remote,
         /// Samples only: samples of a channel's ring.
         length: u64,
+        /// Bytes of the longest message with a payload; 0 if payloads are written remotely.
+        receive: u64,
     },
     /// The target does not take it, or not any more.
     Refused {
@@ -60,7 +72,7 @@ pub enum Message {
         token: u64,
         /// Which.
         index: u64,
-        /// Where its payload goes.
+        /// Where its payload goes; nothing if it goes in messages.
         payload: Remote,
     },
     /// Samples up to an index may be written.
@@ -79,13 +91,14 @@ pub enum Message {
         /// Which grain.
         index: u64,
     },
-    /// All writes of a commit are complete, and this is what they are worth: until then nothing is published.
+    /// All writes or messages of a commit are complete, and this is what they are worth: until then nothing is published.
     Verdict {
         /// Of the `Welcome`.
         token: u64,
         /// Of the commit.
         number: u64,
-        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid.
+        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if it did so before all was
+        /// sent, and no more comes.
         whole: u64,
     },
     /// The initiator goes.
@@ -164,15 +177,16 @@ impl Message {
             numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         };
         match self {
-            Self::Hello { version, target, nonce, geometry, format, address } => {
+            Self::Hello { version, target, nonce, geometry, messages, format, address } => {
                 put(1, &[*target, *nonce]);
                 bytes.extend(version.to_le_bytes());
                 geometry.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+                bytes.push(*messages);
                 bytes.extend(format.to_le_bytes());
                 bytes.extend(address);
             }
-            Self::Welcome { nonce, token, rings, length } => {
-                put(2, &[*nonce, *token, rings.addr, rings.key, *length])
+            Self::Welcome { nonce, token, rings, length, receive } => {
+                put(2, &[*nonce, *token, rings.addr, rings.key, *length, *receive])
             }
             Self::Refused { nonce, why } => {
                 put(3, &[*nonce]);
@@ -200,18 +214,20 @@ impl Message {
                 for number in &mut geometry {
                     *number = rest.u64()?;
                 }
+                let [messages @ (0 | 1)] = rest.take()? else { return None };
                 let format = u32::from_le_bytes(rest.take()?);
                 let address = std::mem::take(&mut rest.0).to_vec();
                 if address.is_empty() || address.len() > LONGEST_ADDRESS {
                     return None;
                 }
-                Self::Hello { version, target, nonce, geometry, format, address }
+                Self::Hello { version, target, nonce, geometry, messages, format, address }
             }
             2 => Self::Welcome {
                 nonce: rest.u64()?,
                 token: rest.u64()?,
                 rings: rest.remote()?,
                 length: rest.u64()?,
+                receive: rest.u64()?,
             },
             3 => {
                 let (nonce, [why]) = (rest.u64()?, rest.take()?);
@@ -240,6 +256,8 @@ pub enum Commit {
         index: u16,
         /// How many slices are valid now.
         end: u16,
+        /// Writes of these slices, less one.
+        parts: u16,
     },
     /// A part of a batch of samples is there.
     Samples {
@@ -258,8 +276,8 @@ impl Commit {
     /// As it stands in the CQ data; each end knows which of the two its flow has.
     pub fn encode(self) -> u64 {
         match self {
-            Self::Grain { number, index, end } => {
-                u64::from(index) | u64::from(end) << 16 | u64::from(number) << 32
+            Self::Grain { number, index, end, parts } => {
+                u64::from(index) | u64::from(end) << 16 | u64::from(number) << 32 | u64::from(parts) << 40
             }
             Self::Samples { number, parts, index, count } => {
                 u64::from(index) | u64::from(count) << 32 | u64::from(parts) << 48 | u64::from(number) << 56
@@ -269,8 +287,9 @@ impl Commit {
 
     /// Of a flow of grains. `None` for bits that mean nothing.
     pub fn of_grain(data: u64) -> Option<Self> {
-        let [a, b, c, d, number, 0, 0, 0] = data.to_le_bytes() else { return None };
-        Some(Self::Grain { number, index: u16::from_le_bytes([a, b]), end: u16::from_le_bytes([c, d]) })
+        let [a, b, c, d, number, e, f, 0] = data.to_le_bytes() else { return None };
+        let (index, end) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        Some(Self::Grain { number, index, end, parts: u16::from_le_bytes([e, f]) })
     }
 
     /// Of a flow of samples.
@@ -301,10 +320,11 @@ mod tests {
                 target: 2,
                 nonce: 3,
                 geometry: [4; 8],
+                messages: 1,
                 format: 2,
                 address: vec![5; 16],
             },
-            Message::Welcome { nonce: 1, token: 2, rings: remote, length: 19_456 },
+            Message::Welcome { nonce: 1, token: 2, rings: remote, length: 19_456, receive: 65_536 },
             Message::Open { token: 1, index: 2, floor: 3 },
             Message::Grant { token: 1, index: 2, payload: remote },
             Message::Room { token: 1, until: 2 },
@@ -328,7 +348,7 @@ mod tests {
                 assert_eq!(Message::parse(&bytes[..len]), None, "{message:?} cut to {len}");
             }
         }
-        assert_eq!(Message::parse(&[10; 40]), None);
+        assert_eq!(Message::parse(&[11; 40]), None);
     }
 
     proptest! {
@@ -340,10 +360,10 @@ mod tests {
         }
 
         #[test]
-        fn commits_survive(number: u8, parts: u8, index: u32, count: u16) {
-            let samples = Commit::Samples { number, parts, index, count };
+        fn commits_survive(number: u8, parts: u16, index: u32, count: u16) {
+            let samples = Commit::Samples { number, parts: parts as u8, index, count };
             prop_assert_eq!(Commit::of_samples(samples.encode()), samples);
-            let grain = Commit::Grain { number, index: index as u16, end: count };
+            let grain = Commit::Grain { number, index: index as u16, end: count, parts };
             prop_assert_eq!(Commit::of_grain(grain.encode()), Some(grain));
         }
 

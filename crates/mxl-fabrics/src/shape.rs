@@ -5,7 +5,9 @@ use mxl::{Geometry, Rational};
 /// Pieces of one remote write, at either end.
 pub const PIECES: usize = 8;
 /// Writes of one batch of samples, at most: what the CQ data has room for.
-pub const PARTS: usize = 256;
+pub const PARTS: usize = 1 << 8;
+/// Writes of one commit of slices, at most: what the CQ data has room for.
+pub const GRAIN_PARTS: usize = 1 << 16;
 
 /// A part of a transfer: where it lies in the source, and in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +77,56 @@ pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rin
     spans
 }
 
-/// Bytes of samples that a batch may have, so that its parts can be counted.
-pub fn fits(spans: usize) -> bool {
-    spans.div_ceil(PIECES) <= PARTS
+/// What one write or one message may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pieces: at least one.
+    pub pieces: usize,
+    /// Bytes of all of them: at least one.
+    pub bytes: u64,
+}
+
+/// Cuts a transfer into parts that fit, in order.
+pub fn parts(spans: &[Span], limits: Limits) -> Vec<Vec<Span>> {
+    let (pieces, most) = (limits.pieces.max(1), limits.bytes.max(1));
+    let mut parts: Vec<Vec<Span>> = Vec::new();
+    let mut room = 0;
+    for &span in spans {
+        let mut rest = span;
+        while rest.len > 0 {
+            if room == 0 || parts.last().is_none_or(|last| last.len() == pieces) {
+                parts.push(Vec::new());
+                room = most;
+            }
+            let len = rest.len.min(room);
+            if let Some(last) = parts.last_mut() {
+                last.push(Span { len, ..rest });
+            }
+            rest = Span { from: rest.from + len, to: rest.to + len, len: rest.len - len };
+            room -= len;
+        }
+    }
+    parts
+}
+
+/// How many parts as many spans of as many bytes in all may become.
+pub fn most_parts(spans: usize, bytes: u64, limits: Limits) -> usize {
+    // Each part but the last is full of pieces or of bytes.
+    let full = spans / limits.pieces.max(1) + 1;
+    usize::try_from(bytes / limits.bytes.max(1)).map_or(usize::MAX, |by_bytes| full.saturating_add(by_bytes))
+}
+
+/// Whether a span of the target's rings lies in the window of the `count` samples before `index`, of one channel.
+pub fn is_in_window(channels: u32, index: u64, count: u64, rings: Rings, to: u64, len: u64) -> bool {
+    let stride = rings.length.saturating_mul(rings.word);
+    let (Some(window), true) = (mxl::ring::window(index, count, rings.length), stride > 0) else {
+        return false;
+    };
+    let (channel, at) = (to / stride, to % stride);
+    let Some(end) = at.checked_add(len) else { return false };
+    let (start, first, second) =
+        (window.start * rings.word, window.first * rings.word, window.second * rings.word);
+    channel < channels.into() && ((at >= start && end <= start + first) || end <= second)
 }
 
 /// A geometry as numbers, for messages: equal if and only if the flows fit each other.
@@ -128,6 +177,48 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn parts_are_the_whole_in_order(
+            lens in proptest::collection::vec(1_u64..40, 0..12), pieces in 1_usize..9, bytes in 1_u64..50,
+        ) {
+            let mut at = 0;
+            let spans: Vec<Span> = lens.iter().map(|&len| {
+                at += len + 3;
+                Span { from: at, to: at * 2, len }
+            }).collect();
+            let bytes_of = |spans: &[Span]| -> Vec<(u64, u64)> {
+                spans.iter().flat_map(|span| (0..span.len).map(|at| (span.from + at, span.to + at))).collect()
+            };
+            let limits = Limits { pieces, bytes };
+            let parts = parts(&spans, limits);
+            prop_assert!(parts.len() <= most_parts(spans.len(), lens.iter().sum(), limits));
+            for part in &parts {
+                prop_assert!(!part.is_empty() && part.len() <= pieces);
+                prop_assert!(part.iter().map(|span| span.len).sum::<u64>() <= bytes);
+            }
+            prop_assert_eq!(bytes_of(&parts.concat()), bytes_of(&spans));
+        }
+
+        #[test]
+        fn only_the_batchs_own_samples_are_in_its_window(
+            index in 0_u64..300, count in 0_u64..60, length in 1_u64..50, to in 0_u64..700, len in 1_u64..100,
+        ) {
+            let (channels, word) = (3, 4);
+            // Samples of one channel that the batch has, without wrapping in the middle of the span.
+            let naive = (to..to + len).all(|byte| {
+                let (channel, slot) = (byte / (length * word), byte % (length * word) / word);
+                channel == to / (length * word)
+                    && channel < channels
+                    && count <= length
+                    && (0..count).any(|back| (index as i64 - 1 - back as i64).rem_euclid(length as i64) as u64 == slot)
+            });
+            let rings = Rings { length, word };
+            let is_in = is_in_window(channels as u32, index, count, rings, to, len);
+            // A span over the seam of a full ring is two in the window's order: the strict answer may refuse it.
+            prop_assert!(!is_in || naive);
+            prop_assert!(is_in || !naive || count == length);
+        }
+
         #[test]
         fn samples_go_where_both_rings_have_them(
             channels in 1_u32..4, index in 0_u64..500, count in 0_u64..40, source in 40_u64..100, target in 40_u64..100,

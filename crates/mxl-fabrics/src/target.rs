@@ -2,6 +2,7 @@
 
 mod events;
 mod peer;
+mod pieces;
 mod publish;
 mod slots;
 
@@ -14,9 +15,9 @@ use ofi::FiAddr;
 pub use events::{Received, TargetStats};
 use peer::Peer;
 
-use crate::link::{Happened, Link, OpId};
+use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
-use crate::{Error, Provider, RegionInfo, Result, TargetInfo, shape};
+use crate::{Error, Options, Provider, RegionInfo, Result, TargetInfo, shape};
 
 /// What a caller who does not look may miss.
 pub(crate) const EVENTS: usize = 4096;
@@ -60,8 +61,23 @@ impl Target {
         domain: &Domain,
         definition: &FlowDefinition,
         provider: Provider,
-        (node, service): (Option<&str>, Option<&str>),
+        place: (Option<&str>, Option<&str>),
         id: Option<u64>,
+    ) -> Result<Self> {
+        Self::open_with(domain, definition, provider, place, id, &Options::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    /// As there, and [`Error::Argument`] for options that the provider cannot fulfil.
+    pub fn open_with(
+        domain: &Domain,
+        definition: &FlowDefinition,
+        provider: Provider,
+        place: (Option<&str>, Option<&str>),
+        id: Option<u64>,
+        options: &Options,
     ) -> Result<Self> {
         let geometry = definition.geometry();
         let hints = BatchHints::default();
@@ -71,7 +87,7 @@ impl Target {
                 Ring::Samples(Box::new(domain.create_samples(definition, &hints)?.writer))
             }
         };
-        let link = Link::open(provider, node, service)?;
+        let link = Link::open(provider, place, End::Target, options)?;
         let (format, address) = link.name.clone();
         let id = id.map_or_else(random, Ok)?;
         // Memory is granted to an initiator that was taken: the list is of those who need no grants.
@@ -150,6 +166,7 @@ impl Target {
         match happened {
             Happened::Nonsense => self.stats.nonsense += 1,
             Happened::Arrived(data) => self.arrived(data)?,
+            Happened::Piece(receive) => self.piece(receive)?,
             Happened::Message(message) => self.said(message)?,
             Happened::Ended(op, result) => {
                 if let Some(at) = self.dismissed.iter().position(|(other, _)| *other == op) {
@@ -167,7 +184,7 @@ impl Target {
     fn said(&mut self, message: Message) -> Result<()> {
         let token = self.peer.as_ref().map(|peer| peer.token);
         match message {
-            Message::Hello { version, target, nonce, geometry, format, address } => {
+            Message::Hello { version, target, nonce, geometry, messages, format, address } => {
                 let why = if version != VERSION {
                     Some(Why::Version)
                 } else if target != self.info.id {
@@ -175,16 +192,21 @@ impl Target {
                 } else {
                     (geometry != shape::numbers(&self.geometry)).then_some(Why::Geometry)
                 };
-                self.hello(nonce, (format, &address), why)
+                self.hello(nonce, (format, &address), messages == 1, why)
             }
             Message::Open { token: of, index, floor } if token == Some(of) => self.open_for(index, floor),
             Message::Invalid { token: of, number, index } if token == Some(of) => self.invalid(number, index),
             Message::Verdict { token: of, number, whole } if token == Some(of) => {
                 let peer = self.peer.as_mut();
-                let Some(pending) = peer.and_then(|peer| peer.pending.get_mut(&number)) else {
+                let pending = peer.and_then(|peer| peer.pending.get_mut(&number));
+                let Some(pending) = pending.filter(|_| whole <= 2) else {
                     self.stats.nonsense += 1;
                     return Ok(());
                 };
+                if whole == 2 {
+                    // No more comes, and what was sent has arrived.
+                    (pending.parts, pending.invalid) = (pending.arrived, true);
+                }
                 (pending.is_judged, pending.invalid) = (true, pending.invalid || whole == 0);
                 self.publish()
             }

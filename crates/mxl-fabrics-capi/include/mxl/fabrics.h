@@ -45,16 +45,16 @@ typedef struct mxlFabricsEndpointAddress_t {
 
 typedef enum mxlFabricsInterfaceCapFlags_t {
 	MXL_FABRICS_IFACE_CAP_BLOCKING_OPERATIONS = MXL_FABRICS_FLAG(0),
-	/* Targets and initiators are set up with this. */
+	/* Payloads are written into the target's ring. */
 	MXL_FABRICS_IFACE_CAP_REMOTE_WRITE = MXL_FABRICS_FLAG(1),
-	/* Alone it is refused: MXL_ERR_NO_FABRIC. */
+	/* Alone: payloads go in messages, which the target copies into its ring. Either end may ask for it. */
 	MXL_FABRICS_IFACE_CAP_SEND_RECEIVE = MXL_FABRICS_FLAG(2),
 } mxlFabricsInterfaceCapFlags;
 
 typedef struct mxlFabricsInterfaceCaps_t {
 	int version;
 	uint64_t flags;
-	/* Bytes; said by mxlFabricsGetInterfaces, not looked at elsewhere. */
+	/* Bytes, 512 at least; longer transfers are cut. 0: what the provider takes. */
 	uint64_t maxMessageSize;
 } mxlFabricsInterfaceCaps;
 

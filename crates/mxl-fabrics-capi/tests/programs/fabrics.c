@@ -53,12 +53,16 @@ struct ends {
 	mxlFabricsTargetInfo info;
 };
 
+/* How payloads go: one of the two flags. */
+static uint64_t way;
+
 static mxlFabricsInterfaceConfig interface_of(mxlFabricsProvider provider, const char *name)
 {
 	mxlFabricsInterfaceConfig made = {0};
 
 	made.provider = provider;
-	made.caps.flags = MXL_FABRICS_IFACE_CAP_REMOTE_WRITE | MXL_FABRICS_IFACE_CAP_BLOCKING_OPERATIONS;
+	made.caps.flags = way | MXL_FABRICS_IFACE_CAP_BLOCKING_OPERATIONS;
+	made.caps.maxMessageSize = 2000;
 	if (provider == MXL_FABRICS_PROVIDER_SHM) {
 		made.address.node = name;
 		made.address.service = "mxl-fabrics-test";
@@ -117,11 +121,12 @@ static void set_up(struct ends *ends, mxlFabricsProvider provider, const char *d
 	target.writer = (mxlFlowWriter)ends->reader;
 	CHECK(mxlFabricsTargetSetup(ends->target, &target, NULL, &info) == MXL_ERR_INVALID_FLOW_WRITER);
 	target.writer = ends->sink;
-	target.interface.caps.flags = MXL_FABRICS_IFACE_CAP_SEND_RECEIVE;
-	CHECK(mxlFabricsTargetSetup(ends->target, &target, NULL, &info) == MXL_ERR_NO_FABRIC);
 	target.interface.caps.flags = 0;
 	CHECK(mxlFabricsTargetSetup(ends->target, &target, NULL, &info) == MXL_ERR_INVALID_ARG);
-	target.interface.caps.flags = MXL_FABRICS_IFACE_CAP_REMOTE_WRITE;
+	target.interface.caps.flags = way;
+	target.interface.caps.maxMessageSize = 511;
+	CHECK(mxlFabricsTargetSetup(ends->target, &target, NULL, &info) == MXL_ERR_INVALID_ARG);
+	target.interface.caps.maxMessageSize = 2000;
 	CHECK(mxlFabricsTargetSetup(ends->target, &target, "{\"cqDepth\": 0}", &info) == MXL_ERR_INVALID_ARG);
 	target.version = 1;
 	CHECK(mxlFabricsTargetSetup(ends->target, &target, NULL, &info) == MXL_ERR_INVALID_ARG);
@@ -371,9 +376,10 @@ int main(int argc, char **argv)
 	ends.to = mxlCreateInstance(argv[2], NULL);
 	CHECK(ends.from && ends.to);
 	names(ends.from);
-	for (size_t which = 0; which < 3; which++) {
-		pictures(&ends, providers[which]);
-		sound(&ends, providers[which]);
+	for (size_t which = 0; which < 6; which++) {
+		way = which < 3 ? MXL_FABRICS_IFACE_CAP_REMOTE_WRITE : MXL_FABRICS_IFACE_CAP_SEND_RECEIVE;
+		pictures(&ends, providers[which % 3]);
+		sound(&ends, providers[which % 3]);
 	}
 	OK(mxlDestroyInstance(ends.from));
 	OK(mxlDestroyInstance(ends.to));

@@ -7,6 +7,7 @@ use ofi::FiAddr;
 
 use crate::link::OpId;
 use crate::message::{Remote, Why};
+use crate::shape::{Limits, Span};
 use crate::{Histogram, TargetInfo};
 
 /// What became of a transfer, or of a target.
@@ -92,12 +93,22 @@ pub(super) enum What {
     Samples { count: u64, published: bool },
 }
 
+/// How payloads go to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Writes,
+    Messages,
+}
+
+/// The verdict of a commit of which no more comes.
+pub(super) const GIVEN_UP: u64 = 2;
+
 /// A transfer that waits, or of which a part was posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub index: u64,
     pub what: What,
-    /// Writes that were posted.
+    /// Writes or messages that were posted.
     pub posted: usize,
     /// Its number, once something was posted.
     pub number: Option<u64>,
@@ -120,8 +131,27 @@ pub(super) struct Sent {
     pub is_judged: bool,
     /// The target is to flag it invalid, torn or not.
     pub is_flagged: bool,
+    /// The source was overwritten before all of it was posted.
+    pub is_given_up: bool,
     /// When it was handed over.
     pub since: Instant,
+}
+
+impl Sent {
+    /// A commit of which nothing was posted yet.
+    pub fn new(index: u64, count: u64, since: Instant) -> Self {
+        Self {
+            index,
+            count,
+            bytes: 0,
+            left: 0,
+            is_posted: false,
+            is_judged: false,
+            is_flagged: false,
+            is_given_up: false,
+            since,
+        }
+    }
 }
 
 pub(super) struct Peer {
@@ -130,6 +160,9 @@ pub(super) struct Peer {
     pub state: PeerState,
     pub nonce: u64,
     pub token: u64,
+    pub way: Way,
+    /// What goes at once.
+    pub limits: Limits,
     pub greet: Instant,
     pub grants: HashMap<u64, Remote>,
     pub rings: (Remote, u64),
@@ -139,8 +172,10 @@ pub(super) struct Peer {
     /// Since when an answer is waited for, and when the question was last put.
     pub asked: Option<(Instant, Instant)>,
     pub jobs: VecDeque<Job>,
-    /// Commits whose writes are complete, and whether they are whole.
-    pub verdicts: VecDeque<(u64, bool)>,
+    /// What is left to post of the first of them, once it was begun.
+    pub parts: VecDeque<Vec<Span>>,
+    /// Commits whose writes are complete, and what they are worth.
+    pub verdicts: VecDeque<(u64, u64)>,
     /// Operations under way, and the commits that they are writes of; messages are of none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
@@ -158,6 +193,8 @@ impl Peer {
             state: PeerState::Connecting,
             nonce: 0,
             token: 0,
+            way: Way::Writes,
+            limits: Limits { pieces: 1, bytes: 1 },
             greet: Instant::now(),
             grants: HashMap::new(),
             rings: (Remote::default(), 0),
@@ -165,6 +202,7 @@ impl Peer {
             position: None,
             asked: None,
             jobs: VecDeque::new(),
+            parts: VecDeque::new(),
             verdicts: VecDeque::new(),
             flights: HashMap::new(),
             sent: BTreeMap::new(),

@@ -4,16 +4,41 @@
 use std::time::{Duration, Instant};
 
 use mxl::{Geometry, Wait};
-use ofi::FiAddr;
+use ofi::{Errno, FiAddr};
 
-use super::peer::{Job, Payload, Sent, What};
+use super::pace::{self, Pace};
+use super::peer::{Job, Payload, Sent, Way, What};
 use super::{Initiator, PATIENCE, PeerState, Source};
 use crate::link::Memory;
-use crate::message::{Commit, Message};
-use crate::shape::{self, PIECES, Rings, Span};
+use crate::message::{Commit, Message, Piece, Remote};
+use crate::shape::{self, GRAIN_PARTS, PARTS, Rings, Span};
 
 /// How often a slot is asked for again.
 const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a commit commits.
+#[derive(Clone, Copy)]
+struct Amount {
+    is_grain: bool,
+    /// Grain, or the sample after the last.
+    index: u64,
+    /// How many slices are valid then, or samples of the batch.
+    amount: u32,
+    /// How many slices or samples are sent.
+    time: u64,
+}
+
+impl Amount {
+    /// As the CQ data of each of its writes has it.
+    fn commit(self, number: u64, parts: usize) -> Commit {
+        let (number, parts, index) = (number as u8, parts - 1, self.index);
+        if self.is_grain {
+            Commit::Grain { number, index: index as u16, end: self.amount as u16, parts: parts as u16 }
+        } else {
+            Commit::Samples { number, parts: parts as u8, index: index as u32, count: self.amount as u16 }
+        }
+    }
+}
 
 impl Initiator {
     /// Posts what waits for a target, as far as there is room.
@@ -35,8 +60,8 @@ impl Initiator {
     fn step(&mut self, at: usize) -> Result<bool, ofi::Error> {
         let peer = &mut self.peers[at];
         let Some(addr) = peer.addr else { return Ok(false) };
-        if let Some(&(number, is_whole)) = peer.verdicts.front() {
-            let message = Message::Verdict { token: peer.token, number, whole: is_whole.into() };
+        if let Some(&(number, whole)) = peer.verdicts.front() {
+            let message = Message::Verdict { token: peer.token, number, whole };
             let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
             peer.verdicts.pop_front();
             peer.flights.insert(op, None);
@@ -60,9 +85,7 @@ impl Initiator {
         let Source::Grains(reader) = &self.source else { return Ok(false) };
         let Ok(grain) = reader.read_slices(index, 0, Wait::Not) else {
             // The source's writer was faster.
-            self.peers[at].jobs.pop_front();
-            self.lose(at, index);
-            return Ok(true);
+            return Ok(self.drop_job(at, job));
         };
         let source = Memory { addr: grain.as_ptr().cast_mut(), len: grain.len() };
         let peer = &mut self.peers[at];
@@ -71,37 +94,30 @@ impl Initiator {
             let floor = peer.sent.values().map(|sent| sent.index).min();
             return self.ask(at, addr, index, floor.unwrap_or(index).min(index));
         };
-        let spans = shape::slices(&self.geometry, start, end);
-        let bytes: u64 = spans.iter().map(|span| span.len).sum();
-        let number = peer.number;
         let is_judged = payload != Payload::Left;
-        let posted = if !is_judged {
-            self.link.send(addr, &Message::Invalid { token: peer.token, number, index })?
-        } else {
-            let commit = Commit::Grain { number: number as u8, index: index as u16, end };
-            // SAFETY: the slot is mapped as long as the reader, which outlives the link; its writer may change it, which `holds` tells.
-            unsafe { self.link.write(addr, source, remote, &spans, commit.encode())? }
-        };
-        let Some(op) = posted else { return Ok(false) };
-        peer.number += 1;
-        peer.jobs.pop_front();
-        peer.flights.insert(op, Some(number));
         let is_flagged = payload == Payload::Flagged;
-        let sent = Sent {
-            index,
-            count: 0,
-            bytes,
-            left: 1,
-            is_posted: true,
-            is_judged,
-            is_flagged,
-            since: job.since,
+        let begun = Sent { is_judged, is_flagged, ..Sent::new(index, 0, job.since) };
+        let is_last = if is_judged {
+            let spans = shape::slices(&self.geometry, start, end);
+            let amount =
+                Amount { is_grain: true, index, amount: end.into(), time: end.saturating_sub(start).into() };
+            let posted = self.post_part(at, (addr, remote, source), (job, begun, amount), &spans)?;
+            let Some(is_last) = posted else { return Ok(false) };
+            is_last
+        } else {
+            let number = peer.number;
+            let message = Message::Invalid { token: peer.token, number, index };
+            let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
+            peer.number += 1;
+            peer.jobs.pop_front();
+            peer.flights.insert(op, Some(number));
+            peer.sent.insert(number, Sent { left: 1, is_posted: true, ..begun });
+            true
         };
-        peer.sent.insert(number, sent);
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
-        if end >= slices || !is_judged {
+        if is_last && (end >= slices || !is_judged) {
             // The target closes the slot when it is complete. Lower ones are given up.
-            peer.grants.retain(|granted, _| *granted > index);
+            self.peers[at].grants.retain(|granted, _| *granted > index);
         }
         Ok(true)
     }
@@ -116,14 +132,7 @@ impl Initiator {
         let Source::Samples(reader) = &self.source else { return Ok(false) };
         let index = job.index;
         if published && reader.read(index, count, Wait::Not).is_err() {
-            // A batch of which a part was posted must be ended: with what is there, and told as torn.
-            if job.posted == 0 {
-                self.peers[at].jobs.pop_front();
-                self.lose(at, index);
-                return Ok(true);
-            }
-            self.part(at);
-            return Ok(false);
+            return Ok(self.drop_job(at, job));
         }
         let stride = reader.stride();
         let base = reader.base();
@@ -133,11 +142,9 @@ impl Initiator {
         let peer = &mut self.peers[at];
         let (remote, length) = peer.rings;
         if length / 2 < count {
-            self.peers[at].jobs.pop_front();
-            self.lose(at, index);
-            return Ok(true);
+            return Ok(self.drop_job(at, job));
         }
-        if peer.position != Some(start) || index > peer.until {
+        if job.posted == 0 && (peer.position != Some(start) || index > peer.until) {
             if !peer.sent.is_empty() {
                 return Ok(false); // room comes with what is under way, and a new position is taken after it
             }
@@ -147,44 +154,97 @@ impl Initiator {
             return self.ask(at, addr, start, start);
         }
         let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
-        let parts: Vec<&[Span]> = spans.chunks(PIECES).collect();
-        let Some(part) = parts.get(job.posted) else { return Ok(false) };
+        let begun = Sent { is_judged: true, ..Sent::new(index, count, job.since) };
+        let amount = Amount { is_grain: false, index, amount: count as u32, time: count };
+        match self.post_part(at, (addr, remote, source), (job, begun, amount), &spans)? {
+            Some(true) => self.peers[at].position = Some(index),
+            Some(false) => {}
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The source does not have what was to be sent, or not any more. What was sent of it is given up.
+    fn drop_job(&mut self, at: usize, job: Job) -> bool {
+        let peer = &mut self.peers[at];
+        peer.jobs.pop_front();
+        peer.parts.clear();
+        let sent = job.number.and_then(|number| Some((number, peer.sent.get_mut(&number)?)));
+        let Some((number, sent)) = sent else {
+            self.lose(at, job.index);
+            return true;
+        };
+        (sent.is_posted, sent.is_given_up) = (true, true);
+        if sent.count > 0 {
+            // The target closes the batch as silence, and goes on after it.
+            peer.position = Some(job.index);
+        } else {
+            peer.grants.retain(|granted, _| *granted > job.index);
+        }
+        self.judge(at, number);
+        true
+    }
+
+    /// Posts the next part of a job, whose payload is `spans`. Whether it was the last; `None` if there was no room, or it is not its time.
+    fn post_part(
+        &mut self,
+        at: usize,
+        (addr, remote, source): (FiAddr, Remote, Memory),
+        (job, begun, amount): (Job, Sent, Amount),
+        spans: &[Span],
+    ) -> Result<Option<bool>, ofi::Error> {
+        let peer = &mut self.peers[at];
+        if peer.parts.is_empty() {
+            let limits = if self.pace.is_some() && amount.is_grain {
+                Pace::limits(spans.iter().map(|span| span.len).sum(), peer.limits)
+            } else {
+                peer.limits
+            };
+            peer.parts = shape::parts(spans, limits).into();
+        }
+        let count = job.posted + peer.parts.len();
+        if let Some(pace) = self.pace {
+            let time = pace::period(&self.geometry, amount.time);
+            if Instant::now() < pace.due(job.since, time, job.posted, count) {
+                return Ok(None);
+            }
+        }
+        let most = if amount.is_grain { GRAIN_PARTS } else { PARTS };
+        let Some(part) = peer.parts.front().filter(|_| peer.way == Way::Messages || count <= most) else {
+            return Err(ofi::Error::new(Errno::EMSGSIZE)); // such transfers are refused when they are handed in
+        };
         let number = job.number.unwrap_or(peer.number);
-        let commit = Commit::Samples {
-            number: number as u8,
-            parts: (parts.len() - 1) as u8,
-            index: index as u32,
-            count: count as u16,
+        let bytes: u64 = part.iter().map(|span| span.len).sum();
+        let posted = match peer.way {
+            Way::Writes => {
+                let commit = amount.commit(number, count);
+                // SAFETY: the slot or the rings are mapped as long as the reader, which outlives the link; their writer may change them,
+                // which `holds` tells.
+                unsafe { self.link.write(addr, source, remote, part, commit.encode())? }
+            }
+            Way::Messages => {
+                let (index, amount) = (amount.index, amount.amount);
+                let parts = u32::try_from(count).map_err(|_| ofi::Error::new(Errno::EMSGSIZE))?;
+                let piece = Piece { token: peer.token, number, index, amount, parts, spans: part.clone() };
+                // SAFETY: as above.
+                unsafe { self.link.send_piece(addr, source, &piece)? }
+            }
         };
-        // SAFETY: the rings are mapped as long as the reader, which outlives the link; their writer may change them, which `holds` tells.
-        let Some(op) = (unsafe { self.link.write(addr, source, remote, part, commit.encode())? }) else {
-            return Ok(false);
-        };
-        let is_last = job.posted + 1 == parts.len();
-        let sent = Sent {
-            index,
-            count,
-            bytes: 0,
-            left: 0,
-            is_posted: false,
-            is_judged: true,
-            is_flagged: false,
-            since: job.since,
-        };
-        let sent = peer.sent.entry(number).or_insert(sent);
-        sent.bytes += part.iter().map(|span| span.len).sum::<u64>();
-        (sent.left, sent.is_posted) = (sent.left + 1, is_last);
+        let Some(op) = posted else { return Ok(None) };
+        peer.parts.pop_front();
+        let is_last = peer.parts.is_empty();
+        let sent = peer.sent.entry(number).or_insert(begun);
+        (sent.bytes, sent.left, sent.is_posted) = (sent.bytes + bytes, sent.left + 1, is_last);
         peer.flights.insert(op, Some(number));
         if job.posted == 0 {
             peer.number += 1;
         }
         if is_last {
             peer.jobs.pop_front();
-            peer.position = Some(index);
         } else if let Some(job) = peer.jobs.front_mut() {
             (job.posted, job.number) = (job.posted + 1, Some(number));
         }
-        Ok(true)
+        Ok(Some(is_last))
     }
 
     /// Asks a target for room. A target that does not answer is lost.

@@ -13,6 +13,8 @@ use crate::message::{Message, Remote, Why};
 
 /// Queue reads that fetch what an old initiator's writes completed, at most: nobody keeps a target busy by talking.
 const DRAINED: usize = 64;
+/// Messages that an initiator may leave unread beyond those that its provider holds: one that writes is told a few for each grain.
+const UNHEARD: usize = 1024;
 /// Refusals under way.
 const DISMISSED: usize = 16;
 
@@ -31,6 +33,8 @@ pub(super) struct Peer {
     pub(super) outbox: VecDeque<Message>,
     /// Samples up to here may be written.
     pub(super) until: u64,
+    /// Its payloads come in messages: it gets no memory to write.
+    pub(super) by_messages: bool,
 }
 
 impl Target {
@@ -55,6 +59,7 @@ impl Target {
         &mut self,
         nonce: u64,
         (format, address): (u32, &[u8]),
+        messages: bool,
         why: Option<Why>,
     ) -> Result<()> {
         if self.peer.as_ref().is_some_and(|peer| peer.nonce == nonce) {
@@ -101,18 +106,23 @@ impl Target {
             pending: BTreeMap::new(),
             outbox: VecDeque::new(),
             until: 0,
+            by_messages: messages || !self.link.writes,
         };
         let (mut rings, mut length) = (Remote::default(), 0);
         if let Ring::Samples(writer) = &self.ring {
             let (_, base) = writer.begin(0, 0)?;
             let (word, stride) = writer.strides();
-            let memory = Memory { addr: base, len: stride * writer.channels() as usize };
-            // SAFETY: the ring is mapped as long as the writer, which outlives the windows; there are no references to it.
-            let window = unsafe { self.link.open_window(memory) }?;
-            (rings, length) = (window.remote(), (stride / word) as u64);
-            peer.windows.insert(0, window);
+            length = (stride / word) as u64;
+            if !peer.by_messages {
+                let memory = Memory { addr: base, len: stride * writer.channels() as usize };
+                // SAFETY: the ring is mapped as long as the writer, which outlives the windows; there are no references to it.
+                let window = unsafe { self.link.open_window(memory) }?;
+                rings = window.remote();
+                peer.windows.insert(0, window);
+            }
         }
-        peer.outbox.push_back(Message::Welcome { nonce, token, rings, length });
+        let receive = if peer.by_messages { self.link.receive as u64 } else { 0 };
+        peer.outbox.push_back(Message::Welcome { nonce, token, rings, length, receive });
         self.peer = Some(peer);
         self.stats.taken += 1;
         self.tell(Received::Connected);
@@ -128,6 +138,10 @@ impl Target {
     /// Says what is to be said, as far as there is room.
     pub(super) fn flush(&mut self) {
         let Some(peer) = &mut self.peer else { return };
+        if peer.outbox.len() > UNHEARD {
+            tracing::debug!(target: "mxl::fabrics", "an initiator asks and does not listen");
+            return self.part();
+        }
         while let Some(message) = peer.outbox.front() {
             match self.link.send(peer.addr, message) {
                 Ok(Some(_)) => drop(peer.outbox.pop_front()),

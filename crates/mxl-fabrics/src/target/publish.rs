@@ -2,6 +2,7 @@
 
 use mxl::{Geometry, GrainInfo};
 
+use super::peer::Peer;
 use super::slots::{grant, silence};
 use super::{Received, Ring, Target};
 use crate::Result;
@@ -22,58 +23,55 @@ pub(super) struct Pending {
     pub(super) is_judged: bool,
 }
 
+impl Pending {
+    pub(super) fn new(index: u64, amount: u64, parts: u32) -> Self {
+        Self { index, amount, invalid: false, parts, arrived: 0, is_judged: false }
+    }
+}
+
+impl Peer {
+    /// The commit that a part belongs to, if it may: the commit is near, and all of its parts say the same and are no more than they say.
+    pub(super) fn admit(&mut self, number: u64, part: Pending) -> Option<&mut Pending> {
+        if number.checked_sub(self.next)? > EARLY {
+            return None;
+        }
+        let (index, amount, parts) = (part.index, part.amount, part.parts);
+        let there = self.pending.entry(number).or_insert(part);
+        let is_one = (there.index, there.amount, there.parts) == (index, amount, parts);
+        (is_one && there.arrived < parts).then_some(there)
+    }
+}
+
 impl Target {
+    /// A write of a peer's is complete.
     pub(super) fn arrived(&mut self, data: u64) -> Result<()> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
-        let pending = match &self.ring {
-            Ring::Grains(_) => match Commit::of_grain(data) {
-                Some(Commit::Grain { number, index, end }) => {
+        let told = match &self.ring {
+            Ring::Grains(_) => Commit::of_grain(data).and_then(|commit| match commit {
+                Commit::Grain { number, index, end, parts } => {
                     let granted = peer.granted.iter().copied().find(|granted| *granted as u16 == index);
-                    granted.map(|index| {
-                        (
-                            number,
-                            Pending {
-                                index,
-                                amount: end.into(),
-                                invalid: false,
-                                parts: 1,
-                                arrived: 0,
-                                is_judged: false,
-                            },
-                        )
-                    })
+                    Some((number, Pending::new(granted?, end.into(), u32::from(parts) + 1)))
                 }
-                _ => None,
-            },
+                Commit::Samples { .. } => None,
+            }),
             Ring::Samples(writer) => match Commit::of_samples(data) {
                 Commit::Samples { number, parts, index, count } => {
                     let index = widen(self.expected.unwrap_or(0), index.into(), 32);
                     let is_inside =
                         index <= peer.until && u64::from(count) <= writer.max_write() && count > 0;
-                    let parts = u32::from(parts) + 1;
-                    let pending = Pending {
-                        index,
-                        amount: count.into(),
-                        invalid: false,
-                        parts,
-                        arrived: 0,
-                        is_judged: false,
-                    };
-                    is_inside.then_some((number, pending))
+                    is_inside.then(|| (number, Pending::new(index, count.into(), u32::from(parts) + 1)))
                 }
                 Commit::Grain { .. } => None,
             },
         };
-        let Some((number, pending)) = pending else {
+        let there = told.and_then(|(number, pending)| {
+            let number = widen(peer.next, number.into(), 8);
+            peer.admit(number, pending)
+        });
+        let Some(there) = there else {
             self.stats.nonsense += 1;
             return Ok(());
         };
-        let number = widen(peer.next, number.into(), 8);
-        if number < peer.next || number - peer.next > EARLY {
-            self.stats.nonsense += 1;
-            return Ok(());
-        }
-        let there = peer.pending.entry(number).or_insert(pending);
         there.arrived += 1;
         self.publish()
     }

@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::{Ring, Target};
 use crate::Result;
 use crate::link::{Link, Memory};
-use crate::message::Message;
+use crate::message::{Message, Remote};
 
 /// Slots that are open beyond the one that is written: the next grain need not wait for its slot. Readers of the target's
 /// flow have as much less history.
@@ -66,6 +66,7 @@ pub(super) fn grant(
     }
     let (_, addr) = writer.begin(index);
     let payload = match peer.windows.entry(slot) {
+        _ if peer.by_messages => Remote::default(),
         Entry::Occupied(there) => there.get().remote(),
         Entry::Vacant(place) => {
             // SAFETY: the slot is mapped as long as the writer, which outlives the windows; there are no references to it.

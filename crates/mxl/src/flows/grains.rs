@@ -340,6 +340,20 @@ impl GrainWriter {
         (GrainInfo::new(index, grain, slot), slot.payload().as_ptr())
     }
 
+    /// Writes bytes of a grain's payload: the raw layer, as [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if they do not fit inside the payload.
+    pub fn write_slot(&self, index: u64, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let slot = slot(&self.slots, index);
+        let size = slot.payload as usize;
+        let inside = offset.checked_add(from.len()).is_some_and(|end| end <= size);
+        if inside && slot.payload().write(offset, from) {
+            return Ok(());
+        }
+        Err(outside(offset, from.len(), size))
+    }
+
     /// Publishes what is in the slot of a grain, which becomes the head: the raw layer, as [`begin`](Self::begin).
     pub fn publish(&self, info: GrainInfo) {
         self.commit(info, Head::Set);

@@ -267,6 +267,17 @@ impl SampleWriter {
         Ok((window, self.ring.bytes().as_ptr()))
     }
 
+    /// Writes bytes of the channels' rings, which lie one after the other: the raw layer, as [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if they do not fit inside the rings.
+    pub fn write_rings(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        if self.ring.bytes().write(offset, from) {
+            return Ok(());
+        }
+        Err(Error::argument(format!("{} bytes at {offset} are not inside the rings", from.len())))
+    }
+
     /// Bytes of a sample, and from a channel's ring to the next one's.
     pub fn strides(&self) -> (usize, usize) {
         (self.ring.word as usize, (self.ring.length * self.ring.word) as usize)
