@@ -18,6 +18,7 @@ mod failure;
 pub mod info;
 mod output;
 pub mod pingpong;
+mod progress;
 pub mod stats;
 pub mod top;
 pub mod topo;

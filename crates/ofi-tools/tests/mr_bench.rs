@@ -46,6 +46,56 @@ fn the_table_has_a_line_for_each_measurement() {
 }
 
 #[test]
+fn blocks_of_4_kib_to_64_mib_are_measured_and_plotted_and_no_bar_is_drawn_in_a_pipe() {
+    let file = std::env::temp_dir().join(format!("mr-bench-{}.svg", std::process::id()));
+    let sizes = ["--sizes", "4K,1M,64M", "--batches", "1", "--iterations", "2", "--svg"];
+    let output = mr_bench(&[&sizes[..], &[file.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for way in ["write", "read"] {
+        let of_way = text.lines().filter(|line| line.starts_with(way));
+        let sizes: Vec<_> = of_way.map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+        assert_eq!(sizes, ["4096", "1048576", "67108864"], "{text}");
+    }
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    let svg = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    // Three points of two lines in two panels.
+    assert_eq!(svg.matches("<circle").count(), 12, "{svg}");
+}
+
+#[test]
+fn a_bar_is_drawn_on_a_terminal() {
+    use std::io::Read;
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
+    command.args(["--sizes", "4K", "--batches", "1", "--iterations", "3"]).env("TERM", "xterm");
+    let output = command.stderr(terminal).output().unwrap();
+    drop(command); // with it goes the last descriptor of the terminal, so reading ends
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
+    let mut drawn = Vec::new();
+    // Linux ends such a read with EIO.
+    let _ = std::fs::File::from(master).read_to_end(&mut drawn);
+    let drawn = String::from_utf8_lossy(&drawn);
+    assert!(drawn.contains("0/2 Write, 1 x 4096 bytes") && drawn.contains("1/2 Read"), "{drawn:?}");
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_is_an_error_before_anything_is_measured() {
+    let output = mr_bench(&["--svg", "/nonexistent/plot.svg"]);
+    assert!(!output.status.success());
+    assert_eq!(output.stdout, b"");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(why.contains("writing the plot to /nonexistent/plot.svg"), "{why}");
+}
+
+#[test]
 fn wrong_options_and_missing_targets_are_errors_with_a_reason() {
     assert_eq!(mr_bench(&["--sizes", "0"]).status.code(), Some(1));
     assert_eq!(mr_bench(&["--sizes", "1024M", "--batches", "99"]).status.code(), Some(1));

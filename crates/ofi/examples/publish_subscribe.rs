@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ofi::{Address, CompletionKind, Connection, Hints, Hub, HubConnection, HubEvent};
+use ofi::{Address, CompletionKind, Connection, Hints, Hub, HubConnection, HubEvent, OpFlags};
 use support::{LIMIT, Outcome};
 
 const MESSAGES: u64 = 1000;
@@ -29,7 +29,9 @@ fn main() -> ExitCode {
 }
 
 fn publish() -> Outcome {
-    let hub = Hub::open_at(&Hints::new().provider("udp"), "127.0.0.1", "0")?;
+    // A message counts as behind until its subscriber has it: that it has left says nothing of one that does not look.
+    let hints = Hints::new().provider("udp").tx_op_flags(OpFlags::DELIVERY_COMPLETE);
+    let hub = Hub::open_at(&hints, "127.0.0.1", "0")?;
     let name = hub.name()?.to_string();
     let start = |kind: &str| support::process(&[kind.into(), name.clone()]);
     let (readers, sleeper) = ([start("reader")?, start("reader")?], start("sleeper")?);

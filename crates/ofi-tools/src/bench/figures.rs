@@ -77,6 +77,26 @@ impl Times {
 
 impl Row {
     pub(super) const HEADING: &'static str = "way        block  batch  transfers      GB/s  prepare us (p99)     post us (p99)  transfer us (p50, p99)\n";
+
+    /// What a line of the plot is called.
+    pub(super) fn series(&self) -> String {
+        format!("{}, {} {}", self.way, self.batch, if self.batch == 1 { "block" } else { "blocks" })
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block(&self) -> u64 {
+        self.size
+    }
+
+    /// 10^9 bytes per second.
+    pub(super) fn bandwidth(&self) -> f64 {
+        self.gigabytes_per_second
+    }
+
+    /// Of the times of transfers, in microseconds.
+    pub(super) fn median(&self) -> f64 {
+        self.transfer_us.p50
+    }
 }
 
 impl fmt::Display for Row {

@@ -6,8 +6,10 @@
 
 mod figures;
 mod meeting;
+mod plot;
 mod target;
 
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,7 @@ use serde_json::json;
 use crate::failure::{self, Failure, Result};
 use crate::output;
 use crate::pingpong::sizes;
+use crate::progress::Progress;
 use figures::{Figures, Row};
 use meeting::{Meeting, Request};
 
@@ -65,6 +68,9 @@ pub(crate) struct Options {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write a plot (SVG) of bandwidth and median time by block size to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -89,6 +95,9 @@ pub fn main() -> ExitCode {
 fn run(options: &Options) -> Result<()> {
     if let Some(address) = &options.listen {
         return target::run(address);
+    }
+    if let Some(file) = &options.svg {
+        plot::reserve(file)?;
     }
     match &options.address {
         Some(address) => initiate(options, address),
@@ -218,12 +227,14 @@ fn initiate(options: &Options, address: &str) -> Result<()> {
         .ok_or_else(|| Failure::Peer("the target has no region".to_string()))?;
     meeting.say_bytes(&agent.metadata().map_err(stack("metadata"))?)?;
 
+    let progress = Progress::new(options.ways.len() * options.sizes.len() * options.batches.len());
     let mut rows = Vec::new();
     let mut seed = 0;
     for &way in &options.ways {
         for &size in &options.sizes {
             for &batch in &options.batches {
                 seed += 1;
+                progress.begin(format!("{way:?}, {batch} x {size} bytes"));
                 let used = size * batch * options.threads;
                 if options.check {
                     match way {
@@ -246,12 +257,17 @@ fn initiate(options: &Options, address: &str) -> Result<()> {
                 }
                 if !options.json {
                     let heading = if rows.len() == 1 { Row::HEADING } else { "" };
-                    output::print(&format!("{heading}{}", rows[rows.len() - 1]))?;
+                    progress.aside(|| output::print(&format!("{heading}{}", rows[rows.len() - 1])))?;
                 }
+                progress.done();
             }
         }
     }
+    drop(progress);
     meeting.say(&Request::End)?;
+    if let Some(file) = &options.svg {
+        plot::write(file, &rows)?;
+    }
     if options.json {
         let paths = agent.paths(&target).map_err(stack("paths"))?;
         let paths: Vec<_> = paths

@@ -16,11 +16,11 @@ use super::measure::{AccessRow, Bench, Budget, Row, WINDOW, access_window};
 use super::message::{Message, Setup};
 use super::node;
 use super::options::{Level, Memory, Options};
-use super::progress::Progress;
 use super::sides::{self, telling};
 use super::{setup, sizes, table};
 use crate::failure::{Failure, Result};
 use crate::output;
+use crate::progress::Progress;
 
 /// Measures every transport of this host, or those that the options leave.
 ///

@@ -20,7 +20,6 @@ mod measure;
 mod message;
 mod node;
 mod options;
-mod progress;
 mod pump;
 mod remote;
 mod sides;
