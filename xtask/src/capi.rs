@@ -14,7 +14,7 @@ pub const SONAME: &str = "libfabric.so.1";
 /// The interface that `fi_version` answers; pkg-config tells it as the library's version.
 pub const INTERFACE: &str = "2.6.0";
 pub const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
-const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
+pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 /// How long a program may run. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -273,12 +273,16 @@ fn datagrams(folder: &Path, stock: &Stock) -> StepResult {
     pingpong(&args, &ours, &theirs).map_err(|error| format!("we serve, C asks: {error}"))
 }
 
-fn has_open_mpi() -> bool {
+/// Whether there is an Open MPI, with its compiler.
+pub fn has_open_mpi() -> bool {
     answers("mpicc", &["--version"]) && answers("mpirun", &["--version"])
 }
 
 /// Compiles the program of the ranks.
-fn stress(folder: &Path) -> Result<PathBuf, String> {
+///
+/// # Errors
+/// What the compiler says.
+pub fn stress(folder: &Path) -> Result<PathBuf, String> {
     let program = folder.join("mpi");
     let mut cc = command("mpicc");
     run(cc.args(["-O1", "-o"]).arg(&program).arg(root().join("tests/capi/mpi/stress.c")))?;
@@ -312,15 +316,32 @@ fn open_mpi(folder: &Path) -> StepResult {
     }
     let program = stress(folder)?;
     for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "8")] {
-        let mut mpirun = command("mpirun");
-        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", ranks, "-x", "LD_LIBRARY_PATH"]);
-        mpirun.args(["-x", "FI_SHM_REMOTE_COMM=1", "--mca", "pml", "cm", "--mca", "mtl", "ofi"]);
-        mpirun.args(["--mca", "mtl_ofi_provider_include", provider]).arg(&program);
-        // It says a lot about networks that it would have liked better.
-        run_on(folder, mpirun.stderr(Stdio::null()))
+        let mut mpirun = mpirun(ranks, provider);
+        run_on(folder, mpirun.env("FI_SHM_REMOTE_COMM", "1").arg(&program))
             .map_err(|why| format!("{provider}, {ranks} ranks: {why}"))?;
     }
     Ok(Outcome::Passed)
+}
+
+/// Starts so many ranks of what is added, over one provider. All are on this host, and have this environment.
+pub fn mpirun(ranks: &str, provider: &str) -> Command {
+    let mut mpirun = command("mpirun");
+    mpirun.args([
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        ranks,
+        "--mca",
+        "pml",
+        "cm",
+        "--mca",
+        "mtl",
+        "ofi",
+    ]);
+    mpirun.args(["--mca", "mtl_ofi_provider_include", provider]);
+    // It says a lot about networks that it would have liked better.
+    mpirun.stderr(Stdio::null());
+    mpirun
 }
 
 /// A command that finds this library in place of the system's.

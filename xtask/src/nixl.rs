@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::capi;
 use crate::nixl_plugin as plugin;
-use crate::step::{Outcome, Report, answers, command, not_run, output, run, target_dir};
+use crate::step::{Outcome, Report, answers, command, not_run, output, root, run, target_dir};
 
 /// The wheels, and nothing that they depend on: `nixl-cu12` asks for all of PyTorch and does without.
 const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
@@ -25,25 +25,13 @@ const RUNS: usize = 3;
 /// Installs what is needed below `target/`, once, and runs the exchange with shared memory and through sockets, then on our own
 /// backend. With `runs` the first of these, with more sizes of blocks, and so often.
 pub fn test(report: &mut Report, runs: Option<usize>) {
-    let missing = [
-        (!cfg!(all(target_os = "linux", target_arch = "x86_64")), "the wheel is for Linux on x86-64"),
-        (!answers("cc", &["--version"]), "no C compiler (apt-get install gcc libc6-dev)"),
-        (
-            !answers("python3", &["-c", "import venv, ensurepip"]),
-            "no python3 with venv (apt-get install python3-venv)",
-        ),
-        (!has_hwloc(), "no libhwloc.so.15 (apt-get install libhwloc15)"),
-    ];
-    if let Some((_, why)) = missing.into_iter().find(|(missing, _)| *missing) {
-        return report.add("NIXL", || not_run("NIXL on libfabric.so.1", why));
-    }
-    let python = match venv() {
+    let python = match python() {
         Ok(python) => python,
         Err(why) => return report.add("NIXL", || not_run("NIXL on libfabric.so.1", &why)),
     };
     let mut prepared = None;
     report.add("libfabric.so.1 and what NIXL needs beside it", || {
-        prepared = Some(libraries(&python)?);
+        prepared = Some(libraries(&python, &capi::link(true)?)?);
         Ok(Outcome::Passed)
     });
     let Some(libraries) = prepared else { return };
@@ -137,6 +125,15 @@ fn stock(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3])
     program
 }
 
+/// The exchange on NIXL's own plug-in for libfabric, over whatever that finds in the `libfabric.so.1` of this folder. It takes one device of
+/// provider `efa` before everything else, without being told.
+pub fn exchange(python: &Path, libfabric: &Path, sizes: [usize; 3]) -> Result<Command, String> {
+    let mut program = Command::new(python);
+    program.arg("tests/nixl/exchange.py").args(sizes.map(|size| size.to_string())).current_dir(root());
+    program.env("LD_LIBRARY_PATH", libraries(python, libfabric)?).env("NIXL_LOG_LEVEL", "ERROR");
+    Ok(program)
+}
+
 /// What one of the wheel's libraries is linked to and does not bring along.
 fn has_hwloc() -> bool {
     let listed =
@@ -144,7 +141,27 @@ fn has_hwloc() -> bool {
     listed.is_ok_and(|text| text.contains("libhwloc.so.15"))
 }
 
-/// The interpreter of an environment that has the wheels; made whole or not at all.
+/// The interpreter that has the wheels.
+///
+/// # Errors
+/// What is missing.
+pub fn python() -> Result<PathBuf, String> {
+    let missing = [
+        (!cfg!(all(target_os = "linux", target_arch = "x86_64")), "the wheel is for Linux on x86-64"),
+        (!answers("cc", &["--version"]), "no C compiler (apt-get install gcc libc6-dev)"),
+        (
+            !answers("python3", &["-c", "import venv, ensurepip"]),
+            "no python3 with venv (apt-get install python3-venv)",
+        ),
+        (!has_hwloc(), "no libhwloc.so.15 (apt-get install libhwloc15)"),
+    ];
+    match missing.into_iter().find(|(missing, _)| *missing) {
+        Some((_, why)) => Err(why.into()),
+        None => venv(),
+    }
+}
+
+/// That of an environment of its own; made whole or not at all.
 ///
 /// # Errors
 /// Why there is none.
@@ -164,9 +181,8 @@ fn venv() -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Builds our library and a stub of libcuda; where the loader finds them, and the wheels' own.
-fn libraries(python: &Path) -> Result<String, String> {
-    let ours = capi::link(true)?;
+/// Builds a stub of libcuda; where the loader finds it, our library, and the wheels' own.
+fn libraries(python: &Path, ours: &Path) -> Result<String, String> {
     let stub = target_dir("nixl").join("cuda");
     std::fs::create_dir_all(&stub).map_err(|error| format!("{}: {error}", stub.display()))?;
     let mut cc = command("cc");

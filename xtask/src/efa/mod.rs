@@ -2,6 +2,8 @@
 //!
 //! Emulated devices say nothing about speed: no measurement belongs in here.
 
+mod programs;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -83,6 +85,7 @@ fn test(report: &mut Report) {
     });
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
+    programs::test(report, &emulator, &dir);
     let newer = trixie::stock();
     report.add("two processes, with the libraries of Debian trixie", || match &newer {
         Ok(stock) => with_newer(stock),
