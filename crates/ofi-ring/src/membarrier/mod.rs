@@ -12,6 +12,9 @@
 //! promises too. Loom models the two as read-modify-writes of one word, which promises it as well, but only
 //! between the two, and not between `light` and some fence.
 
+#[cfg(all(target_os = "linux", not(loom)))]
+mod early;
+
 /// Whether [`light`] and [`heavy`] work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
@@ -121,7 +124,7 @@ mod imp {
         compiler_fence(Ordering::SeqCst);
     }
 
-    fn membarrier(command: libc::c_int) -> Result<libc::c_int, Failed> {
+    pub(super) fn membarrier(command: libc::c_int) -> Result<libc::c_int, Failed> {
         // SAFETY: the call takes two integers after the command and touches no memory of the caller.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         if result >= 0 {

@@ -1,0 +1,50 @@
+//! Registration before `main`.
+//!
+//! Linux answers a registration at once while the process has one thread. Later it waits until every processor has gone
+//! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds were
+//! measured where processes that yield in a loop starve the kernel's RCU thread (6.18, two cores; docs/hot-path.md,
+//! "Barriers"). An endpoint would open that much later, and a peer would take its process for dead.
+//!
+//! A library that is loaded by a process with several threads is not held up: it registers with its first endpoint.
+
+/// Run by the loader, in programs and libraries that this crate is part of.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REGISTER: extern "C" fn() = {
+    extern "C" fn register() {
+        if is_single_threaded() {
+            super::register();
+            super::register_private();
+        }
+    }
+    register
+};
+
+/// Whether this process has one thread. No, if `/proc` does not tell.
+fn is_single_threaded() -> bool {
+    // SAFETY: `stat` is plain data, for which zeroes are a value.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the path ends with a zero byte, and `status` is writable.
+    let known = unsafe { libc::stat(c"/proc/self/task".as_ptr(), &mut status) } == 0;
+    // A directory of /proc counts two links, and one more for each of the directories in it: a thread each.
+    known && status.st_nlink == 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Failed, Support, register};
+
+    /// Linux 6.3.
+    const GET_REGISTRATIONS: libc::c_int = 1 << 9;
+
+    #[test]
+    fn this_process_is_registered_before_it_asks() {
+        let wanted =
+            libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+        match super::super::imp::membarrier(GET_REGISTRATIONS) {
+            Ok(registered) => assert_eq!(registered & wanted, wanted, "of {wanted:#x}: {registered:#x}"),
+            Err(Failed { errno: libc::EINVAL }) => eprintln!("NOT RUN: early registration: Linux before 6.3 tells none"),
+            Err(failed) => assert_eq!(register(), Support::Missing, "{failed}"),
+        }
+    }
+}
