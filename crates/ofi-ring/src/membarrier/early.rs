@@ -10,7 +10,7 @@
 /// Run by the loader, in programs and libraries that this crate is part of.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static REGISTER: extern "C" fn() = {
+pub(super) static REGISTER: extern "C" fn() = {
     extern "C" fn register() {
         if is_single_threaded() {
             super::register();
@@ -43,7 +43,9 @@ mod tests {
             libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
         match super::super::imp::membarrier(GET_REGISTRATIONS) {
             Ok(registered) => assert_eq!(registered & wanted, wanted, "of {wanted:#x}: {registered:#x}"),
-            Err(Failed { errno: libc::EINVAL }) => eprintln!("NOT RUN: early registration: Linux before 6.3 tells none"),
+            Err(Failed { errno: libc::EINVAL }) => {
+                eprintln!("NOT RUN: early registration: Linux before 6.3 tells none")
+            }
             Err(failed) => assert_eq!(register(), Support::Missing, "{failed}"),
         }
     }

@@ -125,6 +125,8 @@ mod imp {
     }
 
     pub(super) fn membarrier(command: libc::c_int) -> Result<libc::c_int, Failed> {
+        // Who links a static library by hand gets the constructor only if something names it.
+        core::hint::black_box(&super::early::REGISTER);
         // SAFETY: the call takes two integers after the command and touches no memory of the caller.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         if result >= 0 {
