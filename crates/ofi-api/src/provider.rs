@@ -52,4 +52,10 @@ pub unsafe trait Provider: Send + Sync {
     /// # Errors
     /// `FI_EINVAL` if it did not.
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>>;
+
+    /// Whether devices access registrations by themselves, under keys of their own: faster, and only in domains that choose the keys
+    /// (`FI_MR_PROV_KEY`).
+    fn has_device_keys(&self) -> bool {
+        false
+    }
 }

@@ -209,7 +209,8 @@ pub fn getinfo(
 /// [`getinfo`] for C programs: where the hints leave the choice, a provider is asked for offers without `FI_MR_PROV_KEY`
 /// and `FI_MR_VIRT_ADDR` first. In an info these bits mean "needed" (fi_mr(3)), which here they are not, and C's own
 /// software providers leave them out, so there are programs that take no notice of them. The price is that a program's
-/// keys can be guessed.
+/// keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked as they are: C's need
+/// both bits there, and without them no device would access anything.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -239,7 +240,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
         hints.info.domain_attr.mr_mode -= needless;
     }
     found(collect(request, only, &|provider, request| {
-        let least = fewer.as_ref().map(|fewer| {
+        let least = fewer.as_ref().filter(|_| !provider.has_device_keys()).map(|fewer| {
             // The name is this request's: it may be translated.
             let mut hints = fewer.clone();
             if let Some(own) = request.hints {

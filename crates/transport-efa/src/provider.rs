@@ -114,6 +114,10 @@ unsafe impl Provider for EfaProvider {
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
         Ok(FabricCore::<Efa>::open(info))
     }
+
+    fn has_device_keys(&self) -> bool {
+        true
+    }
 }
 
 fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {

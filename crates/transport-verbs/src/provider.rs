@@ -169,6 +169,10 @@ unsafe impl Provider for VerbsProvider {
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
         Ok(FabricCore::<Verbs>::open(info))
     }
+
+    fn has_device_keys(&self) -> bool {
+        true
+    }
 }
 
 /// Connected endpoints of a device: with remote accesses for an application that is prepared for what comes with them.

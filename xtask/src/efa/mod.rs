@@ -97,6 +97,8 @@ fn test(report: &mut Report) {
         report.add_retried(&name, || c_efa(stock, &name, &emulator, &dir));
         let name = format!("fi_pingpong of {} over our efa and C's, each at either end", stock.name());
         report.add_retried(&name, || meets_c(stock, &name, &emulator, &dir));
+        let name = format!("remote accesses of {} and ours, each at either end", stock.name());
+        report.add_retried(&name, || programs::accesses(stock, &name, &emulator, &dir));
     }
     let _ = std::fs::remove_dir_all(&dir);
 }

@@ -1,11 +1,12 @@
-//! Programs of others on our `efa`, at every end: Open MPI's ranks and NIXL's agents. Once on a device that behaves, and once on one that keeps no order
-//! and finds receivers without receives.
+//! Programs on our `efa`. At every end, Open MPI's ranks and NIXL's agents: once on a device that behaves, and once on one that keeps no order
+//! and finds receivers without receives. With C's `efa` at the other end, the accesses of tests/capi/efa.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::on;
-use crate::step::{Outcome, Report, not_run};
+use crate::step::{Outcome, Report, not_run, root};
+use crate::stock::{NO_HEADERS, Stock};
 use crate::{StepResult, capi, nixl};
 
 /// Of a hundred packets and messages, so many come late or find no receive.
@@ -49,6 +50,39 @@ fn agents(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult 
     let library = capi::link_with(false, Some("efa"))?;
     for sizes in SIZES {
         start(&mut nixl::exchange(&python, &library, sizes)?).map_err(|why| format!("{sizes:?}: {why}"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Every kind of access, from C's library to ours and from ours to C's.
+pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.compiles("#include <rdma/fabric.h>") {
+        return not_run(name, NO_HEADERS);
+    }
+    let library = capi::link_with(false, Some("efa"))?;
+    let source = root().join("tests/capi/efa/accesses.c");
+    let program = stock.output(&library, &source);
+    stock.program(&[&source], &program, &[])?;
+    let meeting = library.join(format!("accesses-{}", std::process::id()));
+    let side = |role: &str, ours: bool| {
+        let mut side = if ours { stock.command_on(&library, &program) } else { stock.command(&program) };
+        on(&mut side, emulator, dir).arg(role).arg(&meeting);
+        side
+    };
+    for (owns, accesses) in [(true, false), (false, true), (true, true)] {
+        let who = |ours| if ours { "our library" } else { "C's" };
+        let case = format!("{} accesses what is of {}", who(accesses), who(owns));
+        let mut owner = side("own", owns).spawn().map_err(|error| format!("{case}: {error}"))?;
+        let outcome = capi::patient(&mut side("access", accesses));
+        if outcome.is_err() {
+            let _ = owner.kill();
+        }
+        let owned = owner.wait().map_err(|error| format!("{case}: {error}"))?;
+        let _ = std::fs::remove_file(&meeting);
+        outcome.map_err(|why| format!("{case}: {why}"))?;
+        if !owned.success() {
+            return Err(format!("{case}: the owner ended with {owned}"));
+        }
     }
     Ok(Outcome::Passed)
 }

@@ -199,7 +199,7 @@ impl QueuePair for Queue {
         let (peer, segment) = (self.peer(to)?, [piece(from)]);
         let mut requests = self.qp.requests();
         // SAFETY: the caller's promise.
-        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), data) };
+        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), data.map(as_c_has_it)) };
         sent.and_then(|()| requests.submit()).map_err(|error| failed(&error))
     }
 
@@ -215,7 +215,7 @@ impl QueuePair for Queue {
         let (peer, segment) = (self.peer(to)?, [piece(from)]);
         let mut requests = self.qp.requests();
         // SAFETY: the caller's promise.
-        let written = unsafe { requests.write(id, peer, &segment, at, data) };
+        let written = unsafe { requests.write(id, peer, &segment, at, data.map(as_c_has_it)) };
         written.and_then(|()| requests.submit()).map_err(|error| failed(&error))
     }
 
@@ -245,8 +245,15 @@ impl QueuePair for Queue {
     }
 }
 
+/// Immediate data as C's provider has it on the wire, and back. It hands its own number to libibverbs as the one in
+/// network order that is wanted there (`efa_rma.c`, `efa_cq.c` of libfabric 2.x), so the bytes travel reversed.
+fn as_c_has_it(data: u32) -> u32 {
+    u32::from_be(data)
+}
+
 fn completion(entry: &EfaCompletion) -> Completion {
     let id = entry.id;
+    let immediate = entry.immediate.map(as_c_has_it);
     let done = entry.status == ibv::Status::SUCCESS;
     match (entry.opcode, done) {
         (EfaOpcode::Receive | EfaOpcode::WriteArrived, false) => Completion::Returned { id },
@@ -256,10 +263,10 @@ fn completion(entry: &EfaCompletion) -> Completion {
             let len = entry.len as usize;
             match entry.opcode {
                 EfaOpcode::WriteArrived => {
-                    let (id, data) = ((!entry.unsolicited).then_some(id), entry.immediate.unwrap_or(0));
+                    let (id, data) = ((!entry.unsolicited).then_some(id), immediate.unwrap_or(0));
                     Completion::Written { id, len, data, from }
                 }
-                _ => Completion::Received { id, len, data: entry.immediate, from },
+                _ => Completion::Received { id, len, data: immediate, from },
             }
         }
         _ => Completion::Sent { id, status: status(entry, done) },
