@@ -76,7 +76,11 @@ pub struct RemoteData {
 }
 
 /// One way of moving messages.
-pub trait Transport: Sized + Send + Sync + 'static {
+///
+/// # Safety
+/// What [`Transport::alloc`] gives is valid for its length while it lives, and is nobody else's. Peers and devices access a registration
+/// from [`Transport::register`] to [`Transport::deregister`] at most, and only as its rights allow.
+pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// What a domain has of this transport.
     type Domain: Send + Sync + 'static;
     /// What a registration has of this transport.
@@ -437,7 +441,12 @@ pub enum Arm {
 }
 
 /// One endpoint's ways to its peers.
-pub trait Lanes<T: Transport>: Send {
+///
+/// # Safety
+/// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written until the operation is finished
+/// there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its threads, peers and devices; what was not
+/// finished when the lanes are dropped is not touched after that.
+pub unsafe trait Lanes<T: Transport>: Send {
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
     ///
     /// # Errors

@@ -46,7 +46,8 @@ pub struct Efa;
 /// Bytes of a note's payload.
 const NOTE: usize = 4096;
 
-impl Transport for Efa {
+// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to `ibv_dereg_mr`, which is what a region lives for.
+unsafe impl Transport for Efa {
     type Domain = domain::Domain;
     type Region = region::Region;
     type Lanes = endpoint::State;

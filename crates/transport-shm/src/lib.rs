@@ -54,7 +54,8 @@ pub struct ShmDomain {
     allocations: memory::Allocations,
 }
 
-impl Transport for Shm {
+// SAFETY: allocations are mappings of this process (`memory`), and peers reach a registration through its grant, which `deregister` withdraws and waits for.
+unsafe impl Transport for Shm {
     type Domain = Arc<ShmDomain>;
     type Region = grants::ShmRegion;
     type Lanes = lanes::State;

@@ -48,7 +48,8 @@ pub use settings::SETTINGS;
 /// The transport over sockets, which the provider has together with shared memory ([`UdpOrShm`]).
 pub struct Udp;
 
-impl Transport for Udp {
+// SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the core.
+unsafe impl Transport for Udp {
     type Domain = ();
     type Region = ();
     type Lanes = state::State;

@@ -43,7 +43,8 @@ pub use settings::SETTINGS;
 /// The transport.
 pub struct Verbs;
 
-impl Transport for Verbs {
+// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to `ibv_dereg_mr`, which is what a region lives for.
+unsafe impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
     type Lanes = state::State;

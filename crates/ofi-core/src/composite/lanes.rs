@@ -181,7 +181,8 @@ macro_rules! over {
     }};
 }
 
-impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
+// SAFETY: both transports hold to it, and each operation is given to one.
+unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let address = self.far.enable(name)?;
         if let Some(lanes) = self.prepared.take() {

@@ -106,7 +106,8 @@ type OpOf<P> = Either<<<P as Pairing>::Near as Transport>::Op, <<P as Pairing>::
 type TokenOf<P> =
     Either<<<P as Pairing>::Near as Transport>::Token, <<P as Pairing>::Far as Transport>::Token>;
 
-impl<P: Pairing> Transport for Both<P> {
+// SAFETY: both transports hold to it, and each does what is asked of it alone.
+unsafe impl<P: Pairing> Transport for Both<P> {
     type Domain = BothDomain<P>;
     type Region = BothRegion<P>;
     type Lanes = BothLanes<P>;

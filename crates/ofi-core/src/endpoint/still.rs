@@ -27,7 +27,8 @@ pub struct StillLanes {
     pub discarded: Vec<(Peer, u64)>,
 }
 
-impl Transport for Still {
+// SAFETY: it touches no memory.
+unsafe impl Transport for Still {
     type Domain = ();
     type Region = ();
     type Lanes = StillLanes;
@@ -63,7 +64,8 @@ impl Transport for Still {
     }
 }
 
-impl Lanes<Still> for StillLanes {
+// SAFETY: it touches no memory.
+unsafe impl Lanes<Still> for StillLanes {
     fn enable(&mut self, _: Option<&Address>) -> Result<Address> {
         Ok(address(0))
     }

@@ -139,7 +139,8 @@ impl ShmLanes {
     }
 }
 
-impl Lanes<Shm> for State {
+// SAFETY: copies of this end run in its polls and are over when they report; a peer copies under a lease or a grant, which is ended before the operation is (`bulk`, `single`, `grants`), and dropping the state withdraws all.
+unsafe impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, terms } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
