@@ -148,7 +148,7 @@ impl Helper {
     }
 
     pub fn poke(&self) {
-        ofi_core::sys::signal_eventfd(self.wake.as_raw_fd());
+        ofi_core::sys::signal_eventfd(&self.wake);
     }
 
     /// Serves an endpoint from now on.
@@ -324,7 +324,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         };
         // SAFETY: the array is as long as said.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
-        ofi_core::sys::drain_eventfd(wake.as_raw_fd());
+        ofi_core::sys::drain_eventfd(&wake);
         let Some(helper) = helper.upgrade() else { return };
         helper.rounds.fetch_add(1, Ordering::AcqRel);
         for (endpoint, poll) in endpoints.iter().zip(&polls[1..]) {
@@ -457,7 +457,7 @@ impl Helper {
             Message::Rejected { incarnation } if incarnation == endpoint.incarnation => {
                 self.part_ways(endpoint, peer);
             }
-            Message::Wake => ofi_core::sys::signal_eventfd(endpoint.event.as_raw_fd()),
+            Message::Wake => ofi_core::sys::signal_eventfd(&endpoint.event),
             Message::Bulk { incarnation, lines } if known(incarnation) => {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
                 let fd = datagram.fds.pop()?;

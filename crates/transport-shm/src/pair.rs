@@ -1,6 +1,6 @@
 //! The two memories of a pair of endpoints, and what one end makes of them.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -188,6 +188,6 @@ impl PeerParts {
 
     /// Wakes the peer, if its eventfd was kept.
     pub fn signal(&self) -> bool {
-        self.event.as_ref().map(|event| ofi_core::sys::signal_eventfd(event.0.as_raw_fd())).is_some()
+        self.event.as_ref().map(|event| ofi_core::sys::signal_eventfd(&event.0)).is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! What an endpoint's owner and the process's helper thread share of the endpoint.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -385,6 +385,6 @@ impl Shared {
         }
         *late = rest;
         self.news.store(true, Ordering::Release);
-        ofi_core::sys::signal_eventfd(self.event.as_raw_fd());
+        ofi_core::sys::signal_eventfd(&self.event);
     }
 }

@@ -48,7 +48,7 @@ impl Bell {
     /// after makes the descriptor readable.
     pub fn arm(&self) {
         if self.0.state.arm() {
-            sys::drain_eventfd(self.0.event.as_raw_fd());
+            sys::drain_eventfd(&self.0.event);
         }
     }
 
@@ -88,7 +88,7 @@ impl Bell {
     #[cold]
     pub fn strike(&self) {
         if self.0.state.strike() {
-            sys::signal_eventfd(self.0.event.as_raw_fd());
+            sys::signal_eventfd(&self.0.event);
         }
     }
 

@@ -3,7 +3,7 @@
 pub mod memory;
 pub mod unix;
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
@@ -42,17 +42,15 @@ pub fn eventfd() -> Result<OwnedFd> {
 }
 
 /// Makes an eventfd readable.
-pub fn signal_eventfd(fd: RawFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: `one` is 8 readable bytes. A full counter (EAGAIN) is readable already.
-    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+pub fn signal_eventfd(fd: impl AsFd) {
+    // A full counter (EAGAIN) is readable already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 /// Makes an eventfd unreadable.
-pub fn drain_eventfd(fd: RawFd) {
-    let mut count = [0u8; 8];
-    // SAFETY: `count` is 8 writable bytes. An empty counter answers EAGAIN.
-    unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+pub fn drain_eventfd(fd: impl AsFd) {
+    // An empty counter answers EAGAIN.
+    let _ = rustix::io::read(fd, &mut [0u8; 8]);
 }
 
 /// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else might do

@@ -51,7 +51,7 @@ pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Res
     }
     state.new.push(waiting);
     if let Some(wake) = &state.running {
-        sys::signal_eventfd(wake.as_raw_fd());
+        sys::signal_eventfd(wake);
         return Ok(());
     }
     let wake = Arc::new(sys::eventfd()?);
@@ -87,7 +87,7 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
         if let Some(until) = all.iter().map(|waiting| waiting.until).min() {
             sys::wait_readable(&[set.fd()], Some(until));
         }
-        sys::drain_eventfd(wake.as_raw_fd());
+        sys::drain_eventfd(wake);
         let ready = set.ready();
         // Before anybody may close one.
         watched.iter().for_each(|&fd| set.remove(fd));

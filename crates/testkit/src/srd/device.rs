@@ -210,7 +210,7 @@ impl QueuePair for Simulated {
 
     fn arm(&mut self) -> Result<()> {
         self.with(|queue| {
-            sys::drain_eventfd(queue.event.as_raw_fd());
+            sys::drain_eventfd(&queue.event);
             queue.armed = true;
         })
     }

@@ -8,7 +8,7 @@
 mod device;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Queue {
     fn push(&mut self, completion: Completion) {
         self.done.push_back(completion);
         if std::mem::take(&mut self.armed) {
-            sys::signal_eventfd(self.event.as_raw_fd());
+            sys::signal_eventfd(&self.event);
         }
     }
 }

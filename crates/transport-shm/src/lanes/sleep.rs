@@ -1,7 +1,5 @@
 //! How an endpoint falls asleep: senders are told to ring, and what they sent before is looked for.
 
-use std::os::fd::AsRawFd;
-
 use ofi_core::transport::Arm;
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::take_hint;
@@ -12,7 +10,7 @@ use crate::layout::pair;
 impl ShmLanes {
     pub(super) fn arm(&mut self) -> Arm {
         // What was signalled before is looked at below.
-        ofi_core::sys::drain_eventfd(self.common.shared.event.as_raw_fd());
+        ofi_core::sys::drain_eventfd(&self.common.shared.event);
         self.polls_awake = Some(0);
         (self.armed, self.rare) = (true, true);
         for index in 0..self.hot.len() {

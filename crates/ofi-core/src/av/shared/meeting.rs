@@ -171,7 +171,7 @@ impl Drop for Meeting {
             std::mem::forget(thread); // it does not exist in this process
             return;
         }
-        signal_eventfd(self.stop.as_raw_fd());
+        signal_eventfd(&self.stop);
         if let Some(thread) = thread {
             let _ = thread.join();
         }
