@@ -134,7 +134,7 @@ fn processes_killed_in_the_middle_of_changes_leave_a_vector_that_works_and_nothi
     }
     drop(av);
     // The last who had it is gone: so is the name, and no process left a file.
-    let absent = side.domain.open_av(&shared(&name, true)).err().expect("nobody has it");
+    let absent = side.domain.open_av(&shared(&name, true)).expect_err("nobody has it");
     assert_eq!(absent.errno(), Errno::ENOENT);
     assert_eq!(before.new_since(&ids), Vec::<std::path::PathBuf>::new());
     let mine = format!(

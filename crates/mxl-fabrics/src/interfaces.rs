@@ -121,7 +121,7 @@ fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Val
         match link.state {
             LinkState::Up => "up",
             LinkState::Down => "down",
-            LinkState::Unknown => "unknown",
+            _ => "unknown",
         },
     );
     if link.speed > 0 {

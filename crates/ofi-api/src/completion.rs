@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{CompletionFlags, Context, CqFormat, Errno, FiAddr, MutexCond, Result, WaitObj, WaitSet};
 
 /// How to open a completion queue (`struct fi_cq_attr`).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CqAttr {
     /// How many entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations are
     /// posted, so a queue never overruns.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{CntrEvents, MutexCond, Result, WaitObj, WaitSet};
 
 /// How to open a counter (`struct fi_cntr_attr`).
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CntrAttr {
     /// What it counts: operations, or their bytes. Failures are counted one by one either way.
     pub events: CntrEvents,

@@ -179,6 +179,7 @@ impl EpOption {
 
 /// What has become of a message that came before its receive (fi_profile(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UnexpectedEvent {
     /// It is kept, as no receive waited for it (`FI_EVENT_UNEXP_MSG_RECVD`).
     Received,

@@ -9,6 +9,7 @@ use crate::{Context, Errno, Info, MutexCond, Result, WaitObj, WaitSet};
 
 c_enum! {
     /// What an event is about (`FI_NOTIFY` and the like of fi_eq(3)).
+    #[non_exhaustive]
     pub enum EventKind {
         /// Written by the application, or something of the transport's own.
         Notify = 0 => "FI_NOTIFY",
@@ -43,7 +44,7 @@ impl Fid {
 }
 
 /// How to open an event queue (`struct fi_eq_attr`).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EqAttr {
     /// How many events to make room for; 0 leaves it to the library. Bounds what the application writes; what the
     /// library reports is never dropped.

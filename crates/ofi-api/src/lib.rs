@@ -3,6 +3,7 @@
 //! Names and values are those of libfabric's headers (API 2.x), so that a man page is the reference and
 //! the C ABI is a cast. What a value means is in the man page that its documentation names.
 #![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
+#![warn(missing_debug_implementations)]
 
 mod address;
 #[cfg(feature = "serde")]
@@ -42,6 +43,7 @@ mod collective;
 #[allow(unsafe_code)]
 mod completion;
 mod counter;
+mod debug;
 mod domain;
 mod endpoint;
 mod eq;

@@ -7,6 +7,7 @@ use crate::{Errno, Error};
 
 c_enum! {
     /// Which bus a device is on.
+    #[non_exhaustive]
     pub enum BusType {
         /// Not known, or none.
         Unknown = 0 => "FI_BUS_UNKNOWN",
@@ -17,6 +18,7 @@ c_enum! {
 
 c_enum! {
     /// Whether a port is up.
+    #[non_exhaustive]
     pub enum LinkState {
         /// Not known, or no such thing.
         Unknown = 0 => "FI_LINK_UNKNOWN",
@@ -59,6 +61,7 @@ pub struct DeviceAttr {
 
 /// Where a [`Nic`] is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BusAttr {
     /// Not known.
     #[default]

@@ -8,7 +8,7 @@ use crate::{AtomicOp, Counter, Endpoint, ReceiveOp, RmaOp, SendOp, TagMatch};
 ///
 /// What waits for one counter starts in the order of the thresholds, and of the calls where these are equal, also if the
 /// counter leaps over several.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Threshold<'a> {
     /// The counter; one of the same domain.
     pub counter: &'a Arc<dyn Counter>,
@@ -36,7 +36,7 @@ pub enum DeferredOp<'a> {
 }
 
 /// What a deferred work request does (`enum fi_op_type`).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
     /// Posts an operation. No queue and no counter of the endpoint is told of its end, unless its flags have
     /// `FI_COMPLETION`.

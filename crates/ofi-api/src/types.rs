@@ -4,6 +4,7 @@ use crate::c_enum::c_enum;
 
 c_enum! {
     /// How an endpoint talks to its peers (fi_endpoint(3)).
+    #[non_exhaustive]
     pub enum EpType {
         /// Any.
         Unspec = 0 => "FI_EP_UNSPEC",
@@ -90,6 +91,7 @@ c_enum! {
 
 c_enum! {
     /// How a thread may sleep until a queue has something (fi_cq(3), fi_eq(3)).
+    #[non_exhaustive]
     pub enum WaitObj {
         /// Not at all.
         None = 0 => "FI_WAIT_NONE",
@@ -110,6 +112,7 @@ c_enum! {
 
 c_enum! {
     /// When a blocking read of a completion queue should wake (fi_cq(3)). Only a hint.
+    #[non_exhaustive]
     pub enum WaitCond {
         /// At the first entry.
         None = 0 => "FI_CQ_COND_NONE",
@@ -120,6 +123,7 @@ c_enum! {
 
 c_enum! {
     /// What a counter counts (fi_cntr(3)).
+    #[non_exhaustive]
     pub enum CntrEvents {
         /// Completed operations.
         Comp = 0 => "FI_CNTR_EVENTS_COMP",
@@ -130,6 +134,7 @@ c_enum! {
 
 c_enum! {
     /// How an address is laid out (fi_getinfo(3), "Addressing formats").
+    #[non_exhaustive]
     pub enum AddrFormat {
         /// The provider's choice; opaque to the application.
         Unspec = 0 => "FI_FORMAT_UNSPEC",
@@ -172,6 +177,7 @@ c_enum! {
 
 c_enum! {
     /// Which memory an address belongs to (fi_mr(3)).
+    #[non_exhaustive]
     pub enum HmemIface {
         /// The host's.
         System = 0 => "FI_HMEM_SYSTEM",

@@ -51,7 +51,7 @@ pub trait WaitSet: Send + Sync + std::any::Any {
 }
 
 /// A member of a poll set.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum PollMember {
     /// Reported while it has an entry.
     Queue(Arc<dyn CompletionQueue>),

@@ -106,7 +106,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
 
 /// One process of senders: several nodes in one domain, each without locks, driven by one thread.
 fn senders(collector: &str, count: usize) -> Outcome {
-    let domain = Domain::open_completion(&Hints::new().provider("shm"))?;
+    let domain = Domain::open_exclusive(&Hints::new().provider("shm"))?;
     let collector = collector.parse()?;
     let mut nodes = Vec::new();
     for _ in 0..count {
@@ -130,7 +130,7 @@ fn senders(collector: &str, count: usize) -> Outcome {
 }
 
 /// Sends the node's next message if there is room, and polls. Whether the collector has thanked.
-fn step(node: &Node<threading::Completion>, to: FiAddr, next: &mut u64) -> Outcome<bool> {
+fn step(node: &Node<threading::Exclusive>, to: FiAddr, next: &mut u64) -> Outcome<bool> {
     if *next < MESSAGES {
         let mut message = vec![*next as u8; len(*next)];
         message[..8].copy_from_slice(&next.to_le_bytes());

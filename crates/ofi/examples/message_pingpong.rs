@@ -16,11 +16,11 @@ const SIZES: [usize; 6] = [0, 8, 64, 4 << 10, 64 << 10, 1 << 20];
 const ROUNDS: usize = 1000;
 
 /// One thread uses the node, so it does without locks. The compiler would object to a second.
-type Local = Node<threading::Completion>;
+type Local = Node<threading::Exclusive>;
 
 fn main() -> ExitCode {
     support::report(|| {
-        let node = Node::builder_completion()
+        let node = Node::builder_exclusive()
             .hints(Hints::new().provider("shm"))
             .wait_obj(WaitObj::Yield) // a latency is measured: do not sleep
             .open()?;

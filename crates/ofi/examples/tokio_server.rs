@@ -3,7 +3,7 @@
 //! `cargo run --release --features tokio --example tokio_server`
 #![forbid(unsafe_code)]
 
-use ofi::tokio::Driven;
+use ofi::rt::tokio::Driven;
 use ofi::{Address, AsyncConnection, Hints, Incoming, Listener, Result};
 
 const CLIENTS: u32 = 50;

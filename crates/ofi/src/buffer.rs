@@ -63,6 +63,7 @@ impl RawBuffer {
 ///   writes it, until `from_raw` gets the same value, which may be on another thread.
 /// * While a value of the type exists, nobody but its owner writes the memory.
 /// * `from_raw` does nothing but turn the value back.
+/// * Neither calls a node, nor waits for a thread that does: they run under locks of an [`AsyncNode`](crate::AsyncNode).
 pub unsafe trait Buffer: Send + Sized + 'static {
     /// Gives the memory up for the time of an operation.
     fn into_raw(self) -> RawBuffer;

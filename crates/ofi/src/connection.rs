@@ -14,34 +14,34 @@ use crate::buffer::Buffer;
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
 use crate::operations::Op;
-use crate::request::Rejected;
+use crate::request::PostError;
 use crate::threading::Safe;
 
 /// Why there is no connection, and what the peer said to it.
 #[derive(Debug)]
-pub struct Refused {
+pub struct ConnectError {
     /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or what opening the endpoint answered.
     pub error: Error,
     /// What the peer gave along to its rejection.
     pub data: Vec<u8>,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ConnectError {}
 
-impl From<Error> for Refused {
+impl From<Error> for ConnectError {
     fn from(error: Error) -> Self {
         Self { error, data: Vec::new() }
     }
 }
 
-impl From<Refused> for Error {
-    fn from(refused: Refused) -> Self {
+impl From<ConnectError> for Error {
+    fn from(refused: ConnectError) -> Self {
         refused.error
     }
 }
@@ -55,19 +55,19 @@ pub(crate) fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
 }
 
 /// The next event; `None` if there is none within `limit`, or ever so late if there is no limit.
-fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Event>, Refused> {
+fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Event>, ConnectError> {
     outcome(eq, eq.read_wait(limit)).transpose()
 }
 
 /// What a read says; `None` if it found nothing.
-pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<Result<Event, Refused>> {
+pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<Result<Event, ConnectError>> {
     match read {
         Ok(event) => Some(Ok(event)),
         Err(error) if error.is_again() => None,
         Err(error) if error.errno() == Errno::EAVAIL => match eq.read_error() {
             Ok(entry) => {
                 let error = Error::with(entry.err, "the connection did not come about");
-                Some(Err(Refused { error, data: entry.err_data }))
+                Some(Err(ConnectError { error, data: entry.err_data }))
             }
             Err(error) if error.is_again() => None, // somebody else has it
             Err(error) => Some(Err(error.into())),
@@ -100,6 +100,7 @@ pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<R
 /// assert_eq!(client.join().expect("no panic")?, b"hello");
 /// # Ok::<(), ofi::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct Listener {
     pep: Arc<dyn PassiveEndpoint>,
     pub(crate) eq: Arc<dyn EventQueue>,
@@ -203,7 +204,7 @@ impl Incoming {
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; what opening an endpoint answers.
-    pub fn accept(self, data: &[u8], limit: Duration) -> Result<Connection, Refused> {
+    pub fn accept(self, data: &[u8], limit: Duration) -> Result<Connection, ConnectError> {
         let domain = Domain::of_info(Info::clone(&self.info))?;
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
     }
@@ -250,7 +251,12 @@ impl Connection {
     ///
     /// # Errors
     /// `FI_ECONNREFUSED`, with what the peer said; `FI_ETIMEDOUT`; those of [`getinfo`](crate::getinfo) and of opening.
-    pub fn open(hints: &Hints, address: &Address, data: &[u8], limit: Duration) -> Result<Self, Refused> {
+    pub fn open(
+        hints: &Hints,
+        address: &Address,
+        data: &[u8],
+        limit: Duration,
+    ) -> Result<Self, ConnectError> {
         let hints = connected(hints).addr_format(address.format());
         let domain = Domain::<Safe>::open(&hints)?;
         Self::establish(domain, None, limit, |node| node.raw_endpoint().connect(address, data))
@@ -261,7 +267,7 @@ impl Connection {
         info: Option<&Info>,
         limit: Duration,
         begin: impl FnOnce(&Node<Safe>) -> Result<()>,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, ConnectError> {
         // Too late for the clock is no limit.
         let deadline = Instant::now().checked_add(limit);
         let eq = open_eq(domain.opened().fabric())?;
@@ -295,7 +301,7 @@ impl Connection {
     ///
     /// # Errors
     /// As there.
-    pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.node.send(buffer, self.peer())
     }
 

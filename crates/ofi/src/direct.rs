@@ -52,6 +52,7 @@ use ofi_core::transport::Transport;
 
 use crate::raw;
 
+#[cfg(feature = "shm")]
 pub use transport_shm::Shm;
 
 #[cold]

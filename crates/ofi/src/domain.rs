@@ -14,9 +14,9 @@ use crate::buffer::{Buffer, BufferMut, RawBuffer};
 use crate::memory::Memory;
 use crate::node::NodeBuilder;
 use crate::registered::Registered;
-use crate::request::Rejected;
+use crate::request::PostError;
 use crate::shared::{SharedReceive, SharedTransmit};
-use crate::threading::{Completion, Level, Safe};
+use crate::threading::{Exclusive, Level, Safe};
 use crate::window::Window;
 
 /// Capabilities that change what a program sees, or cost much, and so are not for programs that name none:
@@ -50,7 +50,18 @@ pub struct Domain<L: Level = Safe> {
 
 impl Domain<Safe> {
     /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes. Hints without capabilities
-    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`.
+    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`. Hints that name no
+    /// provider get one that reaches other hosts (of those, the fastest there is; `udp` reaches processes of its own host through shared
+    /// memory), unless they have `FI_LOCAL_COMM`.
+    ///
+    /// ```
+    /// use ofi::{Caps, Domain, Hints};
+    ///
+    /// assert!(Domain::open(&Hints::new())?.info().caps.contains(Caps::REMOTE_COMM));
+    /// let here = Domain::open(&Hints::new().caps(Caps::MSG | Caps::LOCAL_COMM))?;
+    /// assert_eq!(here.info().fabric_attr.prov_name, "shm");
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`getinfo`](crate::getinfo) and of opening.
@@ -59,12 +70,12 @@ impl Domain<Safe> {
     }
 }
 
-impl Domain<Completion> {
+impl Domain<Exclusive> {
     /// As [`Domain::open`], for `FI_THREAD_COMPLETION` nodes.
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_completion(hints: &Hints) -> Result<Self> {
+    pub fn open_exclusive(hints: &Hints) -> Result<Self> {
         Self::open_as(hints, Caps::empty(), (None, None), GetinfoFlags::empty())
     }
 }
@@ -89,9 +100,13 @@ impl<L: Level> Domain<L> {
         wanted.domain_attr.threading = L::THREADING;
         // What this layer does by itself. It lists what is possible; the provider takes what it needs.
         wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY;
+        // Who names neither a provider nor its own host alone may have peers elsewhere.
+        let anywhere =
+            hints.info.fabric_attr.prov_name.is_empty() && !hints.info.caps.contains(Caps::LOCAL_COMM);
         let first = |hints: &Hints| {
-            let infos = crate::getinfo(Version::API, node, service, flags, Some(hints))?;
-            infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))
+            let mut infos = crate::getinfo(Version::API, node, service, flags, Some(hints))?;
+            let far = infos.iter().position(|info| anywhere && info.caps.contains(Caps::REMOTE_COMM));
+            Ok::<_, Error>(infos.swap_remove(far.unwrap_or(0)))
         };
         let mut info = first(&hints)?;
         if hints.info.caps.is_empty() && info.caps.intersects(unasked) {
@@ -154,7 +169,7 @@ impl<L: Level> Domain<L> {
     ///
     /// # Errors
     /// Those of [`register`](ofi_api::Domain::register), with the buffer.
-    pub fn register<B: Buffer>(&self, buffer: B) -> Result<Registered<B>, Rejected<B>> {
+    pub fn register<B: Buffer>(&self, buffer: B) -> Result<Registered<B>, PostError<B>> {
         Registered::new(&self.opened, buffer)
     }
 
@@ -162,7 +177,7 @@ impl<L: Level> Domain<L> {
     ///
     /// # Errors
     /// `FI_EINVAL` for other rights, and those of [`register`](ofi_api::Domain::register); with the buffer.
-    pub fn window<B: BufferMut>(&self, buffer: B, access: MrAccess) -> Result<Window<B>, Rejected<B>> {
+    pub fn window<B: BufferMut>(&self, buffer: B, access: MrAccess) -> Result<Window<B>, PostError<B>> {
         Window::new(&self.opened, buffer, access)
     }
 
@@ -198,7 +213,7 @@ pub struct Region<B: Buffer> {
 
 impl<B: Buffer> Region<B> {
     /// Registers `buffer`.
-    pub fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, Rejected<B>> {
+    pub fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
         let raw = buffer.into_raw();
         let pieces = [Piece::new(raw.addr, raw.len)];
         // SAFETY: the memory stays until `end`, and is behind no reference while peers have rights to it.
@@ -206,7 +221,7 @@ impl<B: Buffer> Region<B> {
         match opened.raw.register(&attr) {
             Ok(mr) => Ok(Self { raw: Some(raw), mr, _buffer: PhantomData }),
             // SAFETY: taken apart above, and not registered.
-            Err(error) => Err(Rejected { error, buffer: unsafe { B::from_raw(raw) } }),
+            Err(error) => Err(PostError { error, buffer: unsafe { B::from_raw(raw) } }),
         }
     }
 

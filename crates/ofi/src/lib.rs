@@ -23,11 +23,16 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `shm` (default) | provider `shm`: processes of one host |
+//! | `udp` (default) | provider `udp`: processes of one host and of others |
 //! | `tokio` | nodes that are driven by tokio's reactor |
 //! | `verbs` | provider `verbs`: RDMA devices, by rdma-core, which is opened at run time |
 //! | `efa` | provider `efa`: EFA devices, likewise |
+//! | `bytes` | `bytes::Bytes` and `BytesMut` are buffers |
+//! | `serde` | addresses and remote windows are written and read by serde |
+//! | `futures` | a [`MultiRecv`] is a `futures_core::Stream` |
 //!
-//! Providers `shm` and `udp` are always there. Linux 5.1 or newer is needed.
+//! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, whether or not `shm` is there.
 //!
 //! # Two layers
 //!
@@ -41,6 +46,7 @@
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
 //! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
+#![warn(missing_debug_implementations)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("ofi needs Linux: its transports are built on memfd, pidfd and epoll");
@@ -72,21 +78,19 @@ pub mod threading;
 mod window;
 
 pub use any_buffer::AnyBuffer;
-#[cfg(feature = "tokio")]
-pub use asynchronous::tokio;
 pub use asynchronous::{
     AsyncConnection, AsyncNode, Connecting, ConnectionEnd, Done, Driver, DriverThread, Event, Failed,
     MultiRecv, NextMessage, NextRequest, Operation, Transferred, Turn,
 };
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, CompletionKind, OpError};
-pub use connection::{Connection, Incoming, Listener, Refused};
+pub use connection::{ConnectError, Connection, Incoming, Listener};
 pub use domain::Domain;
 pub use element::Element;
 pub use hub::{Hub, HubConnection, HubEvent};
 pub use memory::Memory;
 pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
-pub use node::{Group, Node, NodeBuilder};
+pub use node::{Group, Node, NodeBuilder, RawNode};
 pub use operations::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{
@@ -94,7 +98,7 @@ pub use registry::{
     register_provider,
 };
 pub use remote::RemoteWindow;
-pub use request::{RecvMsg, Rejected, RmaMsg, SendMsg};
+pub use request::{PostError, RecvMsg, RmaMsg, SendMsg};
 pub use shared::{SharedReceive, SharedTransmit};
 pub use window::Window;
 
@@ -103,6 +107,12 @@ pub use ofi_api::{
     FiOp, GetinfoFlags, Hints, Info, MrAccess, OpFlags, Placement, Progress, Refusal, Result, Statistic,
     Version, WaitObj,
 };
+
+/// Runtimes that drive nodes.
+#[cfg(feature = "tokio")]
+pub mod rt {
+    pub use crate::asynchronous::tokio;
+}
 
 /// The raw layer: libfabric's objects and operations, on memory that is lent by an `unsafe` promise.
 pub mod raw {

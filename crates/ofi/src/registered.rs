@@ -8,7 +8,7 @@ use ofi_api::{MrAccess, Result};
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
 use crate::domain::{Opened, Region};
-use crate::request::Rejected;
+use crate::request::PostError;
 
 struct Parts<B: Buffer> {
     region: Region<B>,
@@ -22,7 +22,7 @@ struct Parts<B: Buffer> {
 pub struct Registered<B: Buffer>(Box<Parts<B>>);
 
 impl<B: Buffer> Registered<B> {
-    pub(crate) fn new(opened: &Arc<Opened>, buffer: B) -> Result<Self, Rejected<B>> {
+    pub(crate) fn new(opened: &Arc<Opened>, buffer: B) -> Result<Self, PostError<B>> {
         let access = MrAccess::SEND | MrAccess::RECV | MrAccess::READ | MrAccess::WRITE;
         let region = Region::new(opened, buffer, access)?;
         Ok(Self(Box::new(Parts { region, opened: Arc::clone(opened) })))

@@ -17,11 +17,13 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     PROVIDERS.get_or_init(|| {
         config::register(config::SETTINGS);
         config::register(ofi_core::settings::SETTINGS);
-        config::register(transport_shm::SETTINGS);
-        config::register(transport_udp::SETTINGS);
         Mutex::new(vec![
             // An adapter is faster than sockets; shared memory is faster than either.
-            Arc::new(transport_shm::ShmProvider),
+            #[cfg(feature = "shm")]
+            {
+                config::register(transport_shm::SETTINGS);
+                Arc::new(transport_shm::ShmProvider) as Arc<dyn Provider>
+            },
             #[cfg(feature = "efa")]
             {
                 config::register(transport_efa::SETTINGS);
@@ -32,7 +34,11 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
                 config::register(transport_verbs::SETTINGS);
                 Arc::new(transport_verbs::VerbsProvider)
             },
-            Arc::new(transport_udp::UdpProvider),
+            #[cfg(feature = "udp")]
+            {
+                config::register(transport_udp::SETTINGS);
+                Arc::new(transport_udp::UdpProvider)
+            },
         ])
     })
 }

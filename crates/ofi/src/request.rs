@@ -10,43 +10,43 @@ use crate::remote::{self, RemoteWindow};
 
 /// A call that failed, with the buffer that was given to it. `?` in a function with [`Result`] drops the
 /// buffer.
-pub struct Rejected<B> {
+pub struct PostError<B> {
     /// Why.
     pub error: Error,
     /// What was given.
     pub buffer: B,
 }
 
-impl<B> Rejected<B> {
+impl<B> PostError<B> {
     /// `FI_EAGAIN`: nothing is wrong; poll the queue, then try again.
     pub fn is_again(&self) -> bool {
         self.error.is_again()
     }
 
-    pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> Rejected<C> {
-        Rejected { error: self.error, buffer: change(self.buffer) }
+    pub(crate) fn map<C>(self, change: impl FnOnce(B) -> C) -> PostError<C> {
+        PostError { error: self.error, buffer: change(self.buffer) }
     }
 }
 
-impl<B> From<Rejected<B>> for Error {
-    fn from(rejected: Rejected<B>) -> Self {
+impl<B> From<PostError<B>> for Error {
+    fn from(rejected: PostError<B>) -> Self {
         rejected.error
     }
 }
 
-impl<B> fmt::Debug for Rejected<B> {
+impl<B> fmt::Debug for PostError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.error, f)
     }
 }
 
-impl<B> fmt::Display for Rejected<B> {
+impl<B> fmt::Display for PostError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
     }
 }
 
-impl<B> std::error::Error for Rejected<B> {}
+impl<B> std::error::Error for PostError<B> {}
 
 /// A part of a buffer, resolved when the operation is posted.
 #[derive(Clone, Copy, Debug)]

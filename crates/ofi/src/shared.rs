@@ -23,7 +23,7 @@ use crate::domain::{Domain, Opened};
 use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Desk;
 use crate::operations::{Claim, Op, Operations, SOLE_OWNER};
-use crate::request::{RecvMsg, Rejected};
+use crate::request::{PostError, RecvMsg};
 use crate::threading::{Level, Safe};
 
 /// An address vector, and how many bits of its numbers name contexts.
@@ -283,7 +283,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As there.
-    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer))
     }
 
@@ -292,7 +292,7 @@ impl<L: Level> SharedReceive<L> {
     /// # Errors
     /// As there.
     #[doc(alias = "fi_trecv")]
-    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
@@ -302,7 +302,7 @@ impl<L: Level> SharedReceive<L> {
     /// # Errors
     /// As there; `FI_ENOAV` for a source while there is no node.
     #[doc(alias = "fi_recvmsg")]
-    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         self.shared.desk().recv_message(message)
     }
 
@@ -311,7 +311,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As [`SharedReceive::recv_message`].
-    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
+    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
@@ -325,7 +325,7 @@ impl<L: Level> SharedReceive<L> {
         source: FiAddr,
         tag: u64,
         ignore: u64,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
@@ -354,7 +354,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As [`Node::recv_multi`](crate::Node::recv_multi).
-    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.shared.desk().recv_multi(buffer, None)
     }
 
@@ -367,7 +367,7 @@ impl<L: Level> SharedReceive<L> {
         buffer: MultiRecvBuffer,
         tag: u64,
         ignore: u64,
-    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    ) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.shared.desk().recv_multi(buffer, Some(TagMatch { tag, ignore }))
     }
 
@@ -427,7 +427,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As there; `FI_EINVAL` if its node has closed, which took the message along.
-    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
+    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         self.shared.desk().claim(claim, buffer)
     }
 
@@ -435,7 +435,7 @@ impl<L: Level> SharedReceive<L> {
     ///
     /// # Errors
     /// As there.
-    pub fn discard_claimed(&self, claim: Claim) -> Result<Op, Rejected<Claim>> {
+    pub fn discard_claimed(&self, claim: Claim) -> Result<Op, PostError<Claim>> {
         self.shared.desk().discard_claimed(claim)
     }
 

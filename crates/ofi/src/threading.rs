@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 
 use ofi_api::{Serialization, Threading};
 
-/// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. It costs a thread that is alone what [`Completion`] does: locks are biased to it.
+/// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. It costs a thread that is alone what [`Exclusive`] does: locks are biased to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Safe(());
 
 /// `FI_THREAD_COMPLETION`: a [`Node`](crate::Node), which owns an endpoint and its queue, is
 /// `Send` but not `Sync`, so that the compiler keeps threads apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Completion(PhantomData<Cell<()>>);
+pub struct Exclusive(PhantomData<Cell<()>>);
 
 /// A threading level that the safe layer offers. There are two.
 pub trait Level: sealed::Sealed + 'static {
@@ -24,13 +24,13 @@ impl Level for Safe {
     const THREADING: Threading = Threading::Safe;
 }
 
-impl Level for Completion {
+impl Level for Exclusive {
     const THREADING: Threading = Threading::Completion;
 }
 
 /// Keeps others from adding levels.
 pub(crate) mod sealed {
-    use super::{Completion, Safe, Serialization, Threading};
+    use super::{Exclusive, Safe, Serialization, Threading};
 
     pub trait Sealed {
         fn serialization() -> Serialization;
@@ -42,11 +42,11 @@ pub(crate) mod sealed {
         }
     }
 
-    impl Sealed for Completion {
+    impl Sealed for Exclusive {
         fn serialization() -> Serialization {
             // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
             // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
-            // only through `&Node` and `&mut Node`; and `Node<Completion>` is not `Sync`.
+            // only through `&Node` and `&mut Node`; and `Node<Exclusive>` is not `Sync`.
             unsafe { Serialization::application(Threading::Completion) }
         }
     }

@@ -15,7 +15,7 @@ use crate::buffer::BufferMut;
 use crate::domain::{Opened, Region};
 use crate::memory::Memory;
 use crate::remote::RemoteWindow;
-use crate::request::Rejected;
+use crate::request::PostError;
 
 /// Memory that peers read, write, or both, by what [`Window::remote`] says of it. Made by
 /// [`Domain::window`](crate::Domain::window) and [`Domain::alloc_window`](crate::Domain::alloc_window).
@@ -50,7 +50,7 @@ pub struct Window<B: BufferMut = Memory> {
 unsafe impl<B: BufferMut> Sync for Window<B> {}
 
 impl<B: BufferMut> Window<B> {
-    pub(crate) fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, Rejected<B>> {
+    pub(crate) fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         if access.is_empty() || !rights.contains(access) {
             let found = format!("{access}");
@@ -62,7 +62,7 @@ impl<B: BufferMut> Window<B> {
                 found,
                 "register buffers of local operations with Domain::register",
             );
-            return Err(Rejected { error, buffer });
+            return Err(PostError { error, buffer });
         }
         let region = Region::new(opened, buffer, access)?;
         Ok(Self { region, writable: access.contains(MrAccess::REMOTE_WRITE), local: RwLock::new(()) })

@@ -171,13 +171,13 @@ fn nic(c: &mut fid_nic, nic: &Nic) -> Result<()> {
     place.firmware = string(&attr.firmware)?;
     let none = fi_pci_attr { domain_id: 0, bus_id: 0, device_id: 0, function_id: 0 };
     let bus = match nic.bus_attr {
-        BusAttr::Unknown => none,
         BusAttr::Pci(pci) => fi_pci_attr {
             domain_id: pci.domain_id,
             bus_id: pci.bus_id,
             device_id: pci.device_id,
             function_id: pci.function_id,
         },
+        _ => none,
     };
     put(&mut c.bus_attr, fi_bus_attr { bus_type: nic.bus_attr.bus_type().as_c(), attr: bus })?;
     c.link_attr = zeroed::<fi_link_attr>()?;

@@ -150,8 +150,8 @@ fn domain_attr(attr: &DomainAttr) -> Value {
 fn nic(nic: &Nic) -> Value {
     let (device, link) = (&nic.device_attr, &nic.link_attr);
     let pci = match nic.bus_attr {
-        BusAttr::Unknown => None,
         BusAttr::Pci(pci) => Some(pci.to_string()),
+        _ => None,
     };
     json!({
         "device_attr": {

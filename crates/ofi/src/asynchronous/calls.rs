@@ -13,7 +13,7 @@ use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
 use crate::operations::{Claim, Op};
 use crate::remote::RemoteWindow;
-use crate::request::{RecvMsg, Rejected, RmaMsg, SendMsg};
+use crate::request::{PostError, RecvMsg, RmaMsg, SendMsg};
 use crate::threading::Level;
 
 /// What an operation is given, and gives back if it is not posted.
@@ -57,7 +57,7 @@ impl<L: Level> AsyncNode<L> {
         &self,
         line: Line,
         buffer: B,
-        post: impl FnMut(&Node<L>, B) -> Result<Op, Rejected<B>> + Send + 'static,
+        post: impl FnMut(&Node<L>, B) -> Result<Op, PostError<B>> + Send + 'static,
         finish: fn(Ended) -> T,
     ) -> Operation<'_, T, L> {
         Operation::new(self, self.begin(line, buffer, post), finish)
@@ -68,7 +68,7 @@ impl<L: Level> AsyncNode<L> {
         &self,
         line: Line,
         buffer: B,
-        mut post: impl FnMut(&Node<L>, B) -> Result<Op, Rejected<B>> + Send + 'static,
+        mut post: impl FnMut(&Node<L>, B) -> Result<Op, PostError<B>> + Send + 'static,
     ) -> SlotId {
         let mut held = Some(buffer);
         let retry = move |node: Option<&Node<L>>| {
@@ -84,7 +84,7 @@ impl<L: Level> AsyncNode<L> {
                     held = Some(rejected.buffer);
                     Attempt::Again
                 }
-                Err(Rejected { error, buffer }) => refused(error, Some(buffer)),
+                Err(PostError { error, buffer }) => refused(error, Some(buffer)),
             }
         };
         let mut chores = Chores::default();
@@ -263,7 +263,7 @@ impl<L: Level> AsyncNode<L> {
         self.start(
             line,
             (),
-            move |node, ()| post(node).map_err(|error| Rejected { error, buffer: () }),
+            move |node, ()| post(node).map_err(|error| PostError { error, buffer: () }),
             finish,
         )
     }

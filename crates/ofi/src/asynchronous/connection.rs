@@ -11,7 +11,7 @@ use ofi_api::{Address, Errno, Error, Event, EventKind, EventQueue, FiAddr, Hints
 
 use super::{AsyncNode, Operation, Transferred, watch};
 use crate::buffer::Buffer;
-use crate::connection::{Events, Incoming, Listener, Refused, connected, open_eq, outcome};
+use crate::connection::{ConnectError, Events, Incoming, Listener, connected, open_eq, outcome};
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
 use crate::threading::Safe;
@@ -21,7 +21,7 @@ fn poll_event(
     eq: &Arc<dyn EventQueue>,
     context: &Context<'_>,
     under_way: bool,
-) -> Poll<Result<Event, Refused>> {
+) -> Poll<Result<Event, ConnectError>> {
     if let Some(outcome) = outcome(eq, eq.read()) {
         return Poll::Ready(outcome);
     }
@@ -129,7 +129,7 @@ pub struct Connecting(Option<Result<Begun>>);
 type Begun = (Node<Safe>, Arc<dyn EventQueue>);
 
 impl Future for Connecting {
-    type Output = Result<AsyncConnection, Refused>;
+    type Output = Result<AsyncConnection, ConnectError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (node, eq) = match self.0.take().expect("polled after it was ready") {

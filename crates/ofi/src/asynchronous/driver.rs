@@ -22,6 +22,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 
 /// What a driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Turn {
     /// There may be more: let others run, then turn again.
     Again,

@@ -31,7 +31,7 @@ use self::table::Table;
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
-use crate::threading::{Completion, Level, Safe};
+use crate::threading::{Exclusive, Level, Safe};
 
 /// A [`Node`] whose operations are futures, on any executor.
 ///
@@ -61,7 +61,7 @@ use crate::threading::{Completion, Level, Safe};
 ///   future is polled makes no progress (`FI_PROGRESS_MANUAL`), which peers that access its memory may wait for.
 /// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
 /// - [`AsyncNode::drive_on_thread`] starts a thread that sleeps on the queue and wakes futures of any executor.
-/// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::tokio`.
+/// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::rt::tokio`.
 /// - An adapter for another reactor is a loop around [`Driver::turn`] and [`AsyncNode::wait_fd`].
 ///
 /// A node is shared by reference, or in an `Arc`, between tasks; of level [`Safe`] between threads too. Dropping it, when
@@ -87,13 +87,13 @@ impl AsyncNode<Safe> {
     }
 }
 
-impl AsyncNode<Completion> {
+impl AsyncNode<Exclusive> {
     /// As [`AsyncNode::open`], without locks around the endpoint, for executors of one thread.
     ///
     /// # Errors
     /// As there.
-    pub fn open_completion(hints: &Hints) -> Result<Self> {
-        Node::builder_completion().hints(hints.clone()).open_async()
+    pub fn open_exclusive(hints: &Hints) -> Result<Self> {
+        Node::builder_exclusive().hints(hints.clone()).open_async()
     }
 }
 

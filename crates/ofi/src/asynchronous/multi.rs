@@ -90,6 +90,15 @@ impl<'a, L: Level> MultiRecv<'a, L> {
     }
 }
 
+#[cfg(feature = "futures")]
+impl<L: Level> futures_core::Stream for MultiRecv<'_, L> {
+    type Item = Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.get_mut().poll_next(context)
+    }
+}
+
 impl<L: Level> Drop for MultiRecv<'_, L> {
     fn drop(&mut self) {
         if !self.over {

@@ -66,7 +66,7 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
 /// ```
 /// # #[::tokio::main(flavor = "current_thread")]
 /// # async fn main() -> ofi::Result<()> {
-/// use ofi::{AsyncNode, Hints, tokio::Driven};
+/// use ofi::{AsyncNode, Hints, rt::tokio::Driven};
 /// let hints = Hints::new().provider("shm");
 /// let (a, b) = (Driven::new(AsyncNode::open(&hints)?), Driven::new(AsyncNode::open(&hints)?));
 /// let to_b = a.insert(&b.name()?)?;

@@ -13,7 +13,7 @@ use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
 use crate::operations::{Op, SOLE_OWNER};
 use crate::remote::RemoteWindow;
-use crate::request::Rejected;
+use crate::request::PostError;
 use crate::threading::Safe;
 
 /// The peer of a connected endpoint.
@@ -123,7 +123,7 @@ impl HubConnection {
     /// # Errors
     /// `FI_EAGAIN` when resources are short: take events, then try again. `FI_EMSGSIZE`; `FI_ENOTCONN` before the connection is
     /// established and after it ended.
-    pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.node().send(buffer, PEER)
     }
 
@@ -131,7 +131,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::send`].
-    pub fn send_with_data<B: Buffer>(&self, buffer: B, data: u64) -> Result<Op, Rejected<B>> {
+    pub fn send_with_data<B: Buffer>(&self, buffer: B, data: u64) -> Result<Op, PostError<B>> {
         self.node().send_with_data(buffer, data, PEER)
     }
 
@@ -147,7 +147,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::send`].
-    pub fn send_tagged<B: Buffer>(&self, buffer: B, tag: u64) -> Result<Op, Rejected<B>> {
+    pub fn send_tagged<B: Buffer>(&self, buffer: B, tag: u64) -> Result<Op, PostError<B>> {
         self.node().send_tagged(buffer, PEER, tag)
     }
 
@@ -155,7 +155,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: take events, then try again.
-    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.node().recv(buffer)
     }
 
@@ -163,7 +163,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::recv`].
-    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, PostError<B>> {
         self.node().recv_tagged(buffer, tag, ignore)
     }
 
@@ -171,7 +171,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
-    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.node().recv_multi(buffer)
     }
 
@@ -179,7 +179,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::send`]; `FI_EINVAL` if the lengths differ. What the peer refuses fails the operation.
-    pub fn read<B: BufferMut>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, Rejected<B>> {
+    pub fn read<B: BufferMut>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, PostError<B>> {
         self.node().read(buffer, PEER, remote)
     }
 
@@ -187,7 +187,7 @@ impl HubConnection {
     ///
     /// # Errors
     /// As [`HubConnection::read`].
-    pub fn write<B: Buffer>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, Rejected<B>> {
+    pub fn write<B: Buffer>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, PostError<B>> {
         self.node().write(buffer, PEER, remote)
     }
 

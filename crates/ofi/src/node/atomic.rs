@@ -7,7 +7,7 @@ use crate::buffer::BufferMut;
 use crate::element::{Element, bytes_of};
 use crate::operations::Op;
 use crate::remote::RemoteWindow;
-use crate::request::{Part, Rejected};
+use crate::request::{Part, PostError};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
@@ -120,7 +120,7 @@ impl<L: Level> Node<L> {
         result: B,
         peer: FiAddr,
         remote: RemoteWindow,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         let change = Change { op, operands, compare: &[], peer, remote, call: Call::Plain };
         // SAFETY: one operation that writes its results to the memory of a `BufferMut`, with one completion.
         unsafe {
@@ -143,7 +143,7 @@ impl<L: Level> Node<L> {
         result: B,
         peer: FiAddr,
         remote: RemoteWindow,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         let change = Change { op, operands, compare, peer, remote, call: Call::Plain };
         // SAFETY: as above.
         unsafe {

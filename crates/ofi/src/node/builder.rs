@@ -20,7 +20,7 @@ use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
 
-/// How to open a [`Node`]. Begins with [`Node::builder`], [`Node::builder_completion`] or [`Domain::node`].
+/// How to open a [`Node`]. Begins with [`Node::builder`], [`Node::builder_exclusive`] or [`Domain::node`].
 ///
 /// ```
 /// use ofi::{Caps, Hints, Node, WaitObj};

@@ -12,7 +12,7 @@ use super::Node;
 use crate::buffer::BufferMut;
 use crate::element::{Element, bytes_of};
 use crate::operations::Op;
-use crate::request::{Part, Rejected};
+use crate::request::{Part, PostError};
 use crate::threading::Level;
 
 /// Where joins are reported.
@@ -154,7 +154,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::barrier`]; `FI_EINVAL` for a root that is no rank.
     #[doc(alias = "fi_broadcast")]
-    pub fn broadcast<B: BufferMut>(&self, group: &Group, root: usize, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn broadcast<B: BufferMut>(&self, group: &Group, root: usize, buffer: B) -> Result<Op, PostError<B>> {
         let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
         // SAFETY: one broadcast from or into the memory of a `BufferMut`, with one completion.
         unsafe {

@@ -6,7 +6,7 @@ use super::Node;
 use crate::buffer::{Buffer, BufferMut};
 use crate::multi_recv::MultiRecvBuffer;
 use crate::operations::Op;
-use crate::request::{Part, RecvMsg, Rejected, SendMsg};
+use crate::request::{Part, PostError, RecvMsg, SendMsg};
 use crate::threading::Level;
 
 /// What a send is besides its memory.
@@ -37,7 +37,7 @@ impl<L: Level> Node<L> {
         buffer: B,
         part: Part,
         out: Outgoing,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         // SAFETY: one send, which reads the memory, and, not being an inject, ends with one completion.
         unsafe {
             self.desk().transfer(buffer, part, |endpoint, lent, context| out.post(endpoint, lent, context))
@@ -56,7 +56,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again. `FI_EMSGSIZE`, `FI_EINVAL` for an unknown peer.
     #[doc(alias = "fi_send")]
-    pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Result<Op, Rejected<B>> {
+    pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Result<Op, PostError<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, None))
     }
 
@@ -65,7 +65,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::send`].
     #[doc(alias = "fi_senddata")]
-    pub fn send_with_data<B: Buffer>(&self, buffer: B, data: u64, dest: FiAddr) -> Result<Op, Rejected<B>> {
+    pub fn send_with_data<B: Buffer>(&self, buffer: B, data: u64, dest: FiAddr) -> Result<Op, PostError<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, Some(data)))
     }
 
@@ -74,7 +74,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` for a range beyond the buffer, `FI_EBADFLAGS`.
     #[doc(alias = "fi_sendmsg")]
-    pub fn send_message<B: Buffer>(&self, message: SendMsg<B>) -> Result<Op, Rejected<B>> {
+    pub fn send_message<B: Buffer>(&self, message: SendMsg<B>) -> Result<Op, PostError<B>> {
         let SendMsg { buffer, dest, tag, data, part, flags } = message;
         let out = Outgoing { dest, tag, data, flags: flags | OpFlags::COMPLETION, call: Call::Msg };
         self.post_send(buffer, part, out)
@@ -104,7 +104,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again.
     #[doc(alias = "fi_recv")]
-    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, Rejected<B>> {
+    pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer))
     }
 
@@ -112,7 +112,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::recv`]; `FI_EOPNOTSUPP` without the capability, `FI_EINVAL` for an unknown peer.
-    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, Rejected<B>> {
+    pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
@@ -121,7 +121,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv_from`]; `FI_EINVAL` for a range beyond the buffer.
     #[doc(alias = "fi_recvmsg")]
-    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+    pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         self.receiving().recv_message(message)
     }
 
@@ -131,7 +131,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
-    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.receiving().recv_multi(buffer, None)
     }
 }

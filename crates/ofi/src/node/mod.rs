@@ -35,7 +35,7 @@ use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
 use crate::operations::{Op, Table};
 use crate::shared::Membership;
-use crate::threading::{Completion, Level, Safe};
+use crate::threading::{Exclusive, Level, Safe};
 
 /// A reliable-datagram endpoint (`FI_EP_RDM`) with its completion queue and address vector.
 ///
@@ -59,14 +59,14 @@ use crate::threading::{Completion, Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// A `Node` (of level [`Safe`], `FI_THREAD_SAFE`) may be used by many threads at once. A `Node<Completion>`
+/// A `Node` (of level [`Safe`], `FI_THREAD_SAFE`) may be used by many threads at once. A `Node<Exclusive>`
 /// (`FI_THREAD_COMPLETION`) leaves the locks out; it may move from thread to thread, but the compiler keeps it to one
 /// at a time:
 ///
 /// ```compile_fail,E0277
 /// use ofi::{Node, threading};
 /// fn share<T: Sync>() {}
-/// share::<Node<threading::Completion>>();
+/// share::<Node<threading::Exclusive>>();
 /// ```
 ///
 /// ```
@@ -74,7 +74,7 @@ use crate::threading::{Completion, Level, Safe};
 /// fn share<T: Sync>() {}
 /// fn give<T: Send>() {}
 /// share::<Node<threading::Safe>>();
-/// give::<Node<threading::Completion>>();
+/// give::<Node<threading::Exclusive>>();
 /// ```
 ///
 /// A buffer that was given to an operation cannot be used before its completion:
@@ -130,8 +130,22 @@ pub struct Node<L: Level = Safe> {
     /// The wait object is `FI_WAIT_YIELD`: waiting is polling, and `signaled` ends it.
     yields: bool,
     signaled: AtomicBool,
-    /// `Completion` makes the node `!Sync`.
+    /// `Exclusive` makes the node `!Sync`.
     _level: PhantomData<L>,
+}
+
+/// What a [`Node`] is made of: see [`Node::raw`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RawNode<'a> {
+    /// Its domain.
+    pub domain: &'a dyn ofi_api::Domain,
+    /// Its endpoint.
+    pub endpoint: &'a dyn Endpoint,
+    /// The queue that its endpoint completes on.
+    pub cq: &'a dyn CompletionQueue,
+    /// Its address vector.
+    pub av: &'a dyn AddressVector,
 }
 
 impl Node<Safe> {
@@ -150,17 +164,17 @@ impl Node<Safe> {
     }
 }
 
-impl Node<Completion> {
-    /// As [`Node::open`], for one thread at a time: see [`threading::Completion`](crate::threading::Completion).
+impl Node<Exclusive> {
+    /// As [`Node::open`], for one thread at a time: see [`threading::Exclusive`](crate::threading::Exclusive).
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_completion(hints: &Hints) -> Result<Self> {
-        Self::builder_completion().hints(hints.clone()).open()
+    pub fn open_exclusive(hints: &Hints) -> Result<Self> {
+        Self::builder_exclusive().hints(hints.clone()).open()
     }
 
-    /// As [`Node::builder`], for [`Node::open_completion`].
-    pub fn builder_completion() -> NodeBuilder<Completion> {
+    /// As [`Node::builder`], for [`Node::open_exclusive`].
+    pub fn builder_exclusive() -> NodeBuilder<Exclusive> {
         NodeBuilder::new()
     }
 }
@@ -295,6 +309,27 @@ impl<L: Level> Node<L> {
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self, op: Op) -> Result<()> {
         self.receiving().cancel(op)
+    }
+
+    /// The objects that it is made of, for calls of the raw layer that it has none for.
+    ///
+    /// ```
+    /// # use ofi::{Hints, Node};
+    /// let node = Node::open(&Hints::new().provider("shm"))?;
+    /// // SAFETY: nothing is posted, and no entry is read.
+    /// let raw = unsafe { node.raw() };
+    /// assert!(raw.av.reverse_lookup(&node.name()?).is_none());
+    /// # Ok::<(), ofi::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// Completions that are read here are lost to the node. What is posted here must not complete on the node's queue (post it with
+    /// `FI_INJECT`, or have a counter tell of it): the node takes each context for one of its own operations, and would give a
+    /// buffer back that is in flight. Of a node that is not [`Safe`], the objects are for one thread at a time, and so is what its domain
+    /// opens.
+    pub unsafe fn raw(&self) -> RawNode<'_> {
+        let domain = &*self.domain.opened().raw;
+        RawNode { domain, endpoint: &*self.endpoint, cq: &*self.cq, av: &*self.av }
     }
 
     /// The endpoint, for calls that move no memory.

@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::domain::Opened;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::operations::{Claim, Op, Operations, Slot};
-use crate::request::{Part, Rejected};
+use crate::request::{Part, PostError};
 use crate::threading::Level;
 
 /// Memory of a slot, before it is lent.
@@ -83,7 +83,7 @@ impl Desk<'_> {
         buffer: B,
         part: Part,
         post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         let buffer = AnyBuffer::from(buffer);
         let part = match self.checked(&buffer, part) {
             Ok(part) => part,
@@ -110,7 +110,7 @@ impl Desk<'_> {
         claim: Claim,
         buffer: B,
         post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
-    ) -> Result<Op, Rejected<(Claim, B)>> {
+    ) -> Result<Op, PostError<(Claim, B)>> {
         let buffer = AnyBuffer::from(buffer);
         let part = match self.checked(&buffer, Part::ALL) {
             Ok(part) => part,
@@ -140,7 +140,7 @@ impl Desk<'_> {
         &self,
         mut buffer: MultiRecvBuffer,
         post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
-    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    ) -> Result<Op, PostError<MultiRecvBuffer>> {
         if !buffer.is_unused() {
             let error = Error::wanted(
                 Errno::EBUSY,
@@ -149,11 +149,11 @@ impl Desk<'_> {
                 "one with ranges that the program still holds",
                 "drop them first",
             );
-            return Err(Rejected { error, buffer });
+            return Err(PostError { error, buffer });
         }
         let part = match self.checked(buffer.buffer(), Part::ALL) {
             Ok(part) => part,
-            Err(error) => return Err(Rejected { error, buffer }),
+            Err(error) => return Err(PostError { error, buffer }),
         };
         let memory = Memory::of(buffer.buffer(), &part);
         let op = self.operations.lock().insert_for(self.owner, Slot::Multi(buffer));
@@ -162,7 +162,7 @@ impl Desk<'_> {
         let Err(error) = posted else { return Ok(op) };
         let slot = self.operations.lock().remove(op);
         match slot {
-            Some(Slot::Multi(buffer)) => Err(Rejected { error, buffer }),
+            Some(Slot::Multi(buffer)) => Err(PostError { error, buffer }),
             _ => unreachable!("an operation that was not posted does not end"),
         }
     }
@@ -186,16 +186,16 @@ impl Desk<'_> {
         &self,
         claim: Claim,
         post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
-    ) -> Result<Op, Rejected<Claim>> {
+    ) -> Result<Op, PostError<Claim>> {
         let claimed = self.operations.lock().claimed(&claim, Slot::Search { claim: false });
         if claimed.is_err() {
-            return Err(Rejected { error: not_claimed(), buffer: claim });
+            return Err(PostError { error: not_claimed(), buffer: claim });
         }
         match post(self.endpoint, claim.0.context()) {
             Ok(()) => Ok(claim.0),
             Err(error) => {
                 self.operations.lock().unclaimed(&claim);
-                Err(Rejected { error, buffer: claim })
+                Err(PostError { error, buffer: claim })
             }
         }
     }
@@ -229,9 +229,9 @@ impl Desk<'_> {
     }
 }
 
-fn rejected<B: Buffer>(error: Error, buffer: AnyBuffer) -> Rejected<B> {
+fn rejected<B: Buffer>(error: Error, buffer: AnyBuffer) -> PostError<B> {
     match buffer.downcast() {
-        Ok(buffer) => Rejected { error, buffer },
+        Ok(buffer) => PostError { error, buffer },
         Err(_) => unreachable!("the buffer is of the type that was given"),
     }
 }

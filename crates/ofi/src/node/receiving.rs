@@ -6,13 +6,13 @@ use super::post::Desk;
 use crate::buffer::BufferMut;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::operations::{Claim, Op};
-use crate::request::{RecvMsg, Rejected};
+use crate::request::{PostError, RecvMsg};
 
 impl Desk<'_> {
-    pub(crate) fn recv_message<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, Rejected<B>> {
+    pub(crate) fn recv_message<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         let RecvMsg { buffer, source, tag, part } = message;
         if let Err(error) = self.check_source(source, tag.is_some()) {
-            return Err(Rejected { error, buffer });
+            return Err(PostError { error, buffer });
         }
         // SAFETY: one receive into the memory of a `BufferMut`. The flags are given here whatever `rx_attr.op_flags`
         // says, so it is no multi-receive, and ends with one completion.
@@ -31,7 +31,7 @@ impl Desk<'_> {
         self,
         buffer: MultiRecvBuffer,
         tag: Option<TagMatch>,
-    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    ) -> Result<Op, PostError<MultiRecvBuffer>> {
         let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECV;
         // SAFETY: one multi-receive into the memory of a `BufferMut`.
         unsafe {
@@ -53,7 +53,7 @@ impl Desk<'_> {
         })
     }
 
-    pub(crate) fn claim<B: BufferMut>(self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
+    pub(crate) fn claim<B: BufferMut>(self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         let flags = OpFlags::CLAIM | OpFlags::COMPLETION;
         // SAFETY: one receive into the memory of a `BufferMut`, with one completion.
         unsafe {
@@ -64,7 +64,7 @@ impl Desk<'_> {
         }
     }
 
-    pub(crate) fn discard_claimed(self, claim: Claim) -> Result<Op, Rejected<Claim>> {
+    pub(crate) fn discard_claimed(self, claim: Claim) -> Result<Op, PostError<Claim>> {
         let flags = OpFlags::CLAIM | OpFlags::DISCARD;
         self.search_claimed(claim, |endpoint, context| {
             let op = ReceiveOp { buf: Lent::EMPTY, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };

@@ -6,7 +6,7 @@ use super::Node;
 use crate::buffer::{Buffer, BufferMut};
 use crate::operations::Op;
 use crate::remote::RemoteWindow;
-use crate::request::{Part, Rejected, RmaMsg};
+use crate::request::{Part, PostError, RmaMsg};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
@@ -20,7 +20,7 @@ impl<L: Level> Node<L> {
         buffer: B,
         peer: FiAddr,
         remote: RemoteWindow,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         self.post_read(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
 
@@ -29,11 +29,11 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
     #[doc(alias = "fi_readmsg")]
-    pub fn read_message<B: BufferMut>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+    pub fn read_message<B: BufferMut>(&self, message: RmaMsg<B>) -> Result<Op, PostError<B>> {
         self.post_read(message, Call::Msg)
     }
 
-    fn post_read<B: BufferMut>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, Rejected<B>> {
+    fn post_read<B: BufferMut>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, PostError<B>> {
         let (buffer, part, access) = Access::new(message, call);
         // SAFETY: one read into the memory of a `BufferMut`, with one completion.
         unsafe {
@@ -48,7 +48,12 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::read`].
     #[doc(alias = "fi_write")]
-    pub fn write<B: Buffer>(&self, buffer: B, peer: FiAddr, remote: RemoteWindow) -> Result<Op, Rejected<B>> {
+    pub fn write<B: Buffer>(
+        &self,
+        buffer: B,
+        peer: FiAddr,
+        remote: RemoteWindow,
+    ) -> Result<Op, PostError<B>> {
         self.post_write(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
 
@@ -63,7 +68,7 @@ impl<L: Level> Node<L> {
         data: u64,
         peer: FiAddr,
         remote: RemoteWindow,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         self.post_write(RmaMsg::new(buffer, peer, remote).data(data), Call::Plain)
     }
 
@@ -72,11 +77,11 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
     #[doc(alias = "fi_writemsg")]
-    pub fn write_message<B: Buffer>(&self, message: RmaMsg<B>) -> Result<Op, Rejected<B>> {
+    pub fn write_message<B: Buffer>(&self, message: RmaMsg<B>) -> Result<Op, PostError<B>> {
         self.post_write(message, Call::Msg)
     }
 
-    fn post_write<B: Buffer>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, Rejected<B>> {
+    fn post_write<B: Buffer>(&self, message: RmaMsg<B>, call: Call) -> Result<Op, PostError<B>> {
         let (buffer, part, access) = Access::new(message, call);
         // SAFETY: one write, which reads the memory, with one completion.
         unsafe {

@@ -7,7 +7,7 @@ use super::message::Outgoing;
 use crate::buffer::{Buffer, BufferMut};
 use crate::multi_recv::MultiRecvBuffer;
 use crate::operations::{Claim, Op};
-use crate::request::{Part, RecvMsg, Rejected};
+use crate::request::{Part, PostError, RecvMsg};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
@@ -16,7 +16,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::send`].
     #[doc(alias = "fi_tsend")]
-    pub fn send_tagged<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Result<Op, Rejected<B>> {
+    pub fn send_tagged<B: Buffer>(&self, buffer: B, dest: FiAddr, tag: u64) -> Result<Op, PostError<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), None))
     }
 
@@ -31,7 +31,7 @@ impl<L: Level> Node<L> {
         data: u64,
         dest: FiAddr,
         tag: u64,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), Some(data)))
     }
 
@@ -59,7 +59,7 @@ impl<L: Level> Node<L> {
     /// # Errors
     /// As [`Node::recv`].
     #[doc(alias = "fi_trecv")]
-    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, Rejected<B>> {
+    pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
@@ -73,7 +73,7 @@ impl<L: Level> Node<L> {
         source: FiAddr,
         tag: u64,
         ignore: u64,
-    ) -> Result<Op, Rejected<B>> {
+    ) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
@@ -86,7 +86,7 @@ impl<L: Level> Node<L> {
         buffer: MultiRecvBuffer,
         tag: u64,
         ignore: u64,
-    ) -> Result<Op, Rejected<MultiRecvBuffer>> {
+    ) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.receiving().recv_multi(buffer, Some(TagMatch { tag, ignore }))
     }
 
@@ -133,7 +133,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::recv`], with the claim and the buffer; `FI_EINVAL` for another node's claim.
-    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, Rejected<(Claim, B)>> {
+    pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         self.receiving().claim(claim, buffer)
     }
 
@@ -141,7 +141,7 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::claim`].
-    pub fn discard_claimed(&self, claim: Claim) -> Result<Op, Rejected<Claim>> {
+    pub fn discard_claimed(&self, claim: Claim) -> Result<Op, PostError<Claim>> {
         self.receiving().discard_claimed(claim)
     }
 }

@@ -184,3 +184,25 @@ fn a_claim_for_a_future_that_is_gone_is_discarded() {
     });
     assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 1));
 }
+
+#[cfg(feature = "futures")]
+#[test]
+fn messages_are_a_stream() {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+
+    use futures_core::Stream;
+
+    let pair = pair();
+    pair.b.set_option(EpOption::MinMultiRecv, 64).unwrap();
+    park_on(async {
+        let mut messages = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 1000]));
+        pair.a.send(pattern(300), pair.to_b).await.unwrap();
+        let next = poll_fn(|context| Stream::poll_next(Pin::new(&mut messages), context)).await;
+        assert_eq!(next.unwrap().unwrap().bytes(), pattern(300));
+        messages.cancel();
+        let last = poll_fn(|context| Stream::poll_next(Pin::new(&mut messages), context)).await;
+        assert!(last.unwrap().unwrap().released.is_some());
+        assert!(poll_fn(|context| Stream::poll_next(Pin::new(&mut messages), context)).await.is_none());
+    });
+}

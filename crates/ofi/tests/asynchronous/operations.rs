@@ -160,8 +160,8 @@ fn a_peer_that_does_not_answer_does_not_keep_others_waiting() {
 
 #[test]
 fn one_thread_without_locks() {
-    let a = AsyncNode::open_completion(&hints()).unwrap();
-    let b = AsyncNode::open_completion(&hints()).unwrap();
+    let a = AsyncNode::open_exclusive(&hints()).unwrap();
+    let b = AsyncNode::open_exclusive(&hints()).unwrap();
     let to_b = a.insert(&b.name().unwrap()).unwrap();
     let text: Arc<[u8]> = Arc::from(&b"shared"[..]);
     a.block_on(async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ofi::tokio::Driven;
+use ofi::rt::tokio::Driven;
 use ofi::{AsyncConnection, AsyncNode, Errno, FiAddr, Listener, MultiRecvBuffer};
 use tokio::time::timeout;
 

@@ -158,7 +158,7 @@ fn threads_have_a_context_each() {
     threads(nodes, &client, to);
     let hints =
         Hints::new().provider("shm").caps(Caps::MSG | Caps::TAGGED | Caps::NAMED_RX_CTX | Caps::SOURCE);
-    let nodes = Node::builder_completion().hints(hints).open_contexts(3).unwrap();
+    let nodes = Node::builder_exclusive().hints(hints).open_contexts(3).unwrap();
     let to = client.insert(&nodes[0].name().unwrap()).unwrap();
     threads(nodes, &client, to);
 }

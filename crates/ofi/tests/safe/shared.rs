@@ -286,7 +286,7 @@ fn one_thread_posts_for_nodes_that_others_read() {
     let open = || Node::builder().shared_receive(&receives).wait_obj(WaitObj::Unspec).open().unwrap();
     fed(&receives, (0..3).map(|_| open()).collect(), &sender);
     let hints = Hints::new().provider("shm").caps(Caps::MSG);
-    let receives = Domain::open_completion(&hints).unwrap().shared_receive().unwrap();
+    let receives = Domain::open_exclusive(&hints).unwrap().shared_receive().unwrap();
     let open = || receives.domain().node().shared_receive(&receives).open().unwrap();
     fed(&receives, (0..3).map(|_| open()).collect(), &sender);
 }

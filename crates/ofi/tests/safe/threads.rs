@@ -186,12 +186,12 @@ fn four_threads_share_a_node() {
 
 #[test]
 fn nodes_without_locks_work_one_to_a_thread_and_move() {
-    let domain = Domain::open_completion(&hints()).unwrap();
+    let domain = Domain::open_exclusive(&hints()).unwrap();
     let a = domain.node().open().unwrap();
     let b = domain.node().open().unwrap();
     let (name_a, name_b) = (a.name().unwrap(), b.name().unwrap());
     let rounds = 1000;
-    let run = move |node: Node<threading::Completion>, peer: &ofi::Address, first: bool| {
+    let run = move |node: Node<threading::Exclusive>, peer: &ofi::Address, first: bool| {
         let peer = node.insert(peer).unwrap();
         if first {
             node.inject(&pattern(9), peer).unwrap();
@@ -215,6 +215,6 @@ fn nodes_without_locks_work_one_to_a_thread_and_move() {
     a.read(vec![0; 100], a.reverse_lookup(&name_b).unwrap(), window.remote()).unwrap();
     assert!(next(&a, &b).result.is_ok());
     assert_eq!(a.info().domain_attr.threading, ofi::raw::Threading::Completion);
-    let alone = Node::open_completion(&hints()).unwrap();
+    let alone = Node::open_exclusive(&hints()).unwrap();
     assert!(alone.poll().unwrap().is_none());
 }

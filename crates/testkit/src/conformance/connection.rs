@@ -452,7 +452,7 @@ pub fn connection_calls_are_for_connected_endpoints(kit: &dyn Kit) {
     for error in [side.ep.connect(&side.name(), &[]), side.ep.accept(&[]), side.ep.shutdown()] {
         assert_eq!(error.unwrap_err().errno(), Errno::EOPNOTSUPP);
     }
-    assert_eq!(side.fabric.open_passive(info).err().expect("refused").errno(), Errno::EINVAL);
+    assert_eq!(side.fabric.open_passive(info).expect_err("refused").errno(), Errno::EINVAL);
 }
 
 pub fn a_blocked_reader_of_events_wakes_for_a_connection(kit: &dyn Kit) {
