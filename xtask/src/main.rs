@@ -150,6 +150,9 @@ enum Command {
     Rdma,
     /// Runs a command on an emulated EFA device; commands that are run so reach each other.
     Efa(efa::Options),
+    /// Measures on two EFA instances, beside C's libfabric, and writes a page to send back: run it on one, then on the other with the
+    /// first one's address. No figure of it has been taken yet.
+    EfaBench(efa::bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -187,6 +190,7 @@ fn main() -> ExitCode {
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),
         Command::Efa(options) => return efa::main(&options),
+        Command::EfaBench(options) => report.add("efa-bench", || efa::bench::main(&options)),
     }
     report.finish()
 }

@@ -2,6 +2,7 @@
 //!
 //! Emulated devices say nothing about speed: no measurement belongs in here.
 
+pub mod bench;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -86,6 +87,9 @@ fn test(report: &mut Report) {
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     programs::test(report, &emulator, &dir);
+    report.add_retried("efa-bench, both sides on emulated devices", || {
+        bench::on_emulator(|side| _ = on(side, &emulator, &dir))
+    });
     let newer = trixie::stock();
     report.add("two processes, with the libraries of Debian trixie", || match &newer {
         Ok(stock) => with_newer(stock),

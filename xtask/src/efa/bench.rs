@@ -1,0 +1,310 @@
+//! `cargo xtask efa-bench`: everything that a person with two EFA instances runs to measure this library beside C's. No figure of it has been
+//! taken yet.
+//!
+//! One instance waits, the other is told where: `cargo xtask efa-bench`, and `cargo xtask efa-bench HOST`. They tell each other what they
+//! have, run the same programs one after the other, and the second writes the page to send back.
+
+mod facts;
+mod page;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::StepResult;
+use crate::capi::{built, link_with};
+use crate::step::{Outcome, cargo, not_run, output, run, target_dir};
+use facts::Facts;
+use page::{Row, Rows};
+
+/// What the hosts find each other by, and after it the ports of the programs.
+const PORT: u16 = 47_700;
+/// How long one program may take. A program whose other side has ended by itself ends sooner.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What to run, and with whom.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The instance that waits. Without it, this one does.
+    host: Option<String>,
+    /// The first of three ports, open between the two (the security group must let TCP through).
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// A few messages of two sizes with a debug build, to see whether everything runs.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// The command.
+///
+/// # Errors
+/// What could not be built, reached or read.
+pub fn main(options: &Options) -> StepResult {
+    let programs = build(options.quick)?;
+    let facts = Facts::of_this_host(&programs.info);
+    if let Some(missing) = facts.missing() {
+        return not_run("efa-bench", missing);
+    }
+    facts.warnings().iter().for_each(|warning| eprintln!("note: {warning}"));
+    let (mut stream, address) = meet(options)?;
+    let theirs = exchange(&mut stream, &facts)?;
+    if theirs.commit() != facts.commit() {
+        return Err(format!(
+            "the other instance has commit {}, this one {}: check out the same on both",
+            theirs.commit(),
+            facts.commit()
+        ));
+    }
+    let all = measurements(options.quick, facts.c_program().is_some() && theirs.c_program().is_some());
+    let mut rows = Rows::default();
+    for measurement in &all {
+        eprintln!("--- {}", measurement.name);
+        let result = measurement.run(&programs, &facts, options.port + 1, address.as_deref());
+        // Both go on together, also after one side failed.
+        let ended = told(&mut stream, result.is_ok())?;
+        match result {
+            Ok(found) if ended => rows.add(&measurement.name, found),
+            Ok(_) => rows.failed(&measurement.name, "the other side failed: it says why"),
+            Err(why) => rows.failed(&measurement.name, &why),
+        }
+    }
+    if address.is_some() {
+        let file = target_dir("efa-bench").join("efa-bench.md");
+        page::write(&file, &[("client", &facts), ("server", &theirs)], &rows, options.quick)?;
+        println!("{}\nSend it back with an issue: it would be the first.", file.display());
+    }
+    rows.outcome()
+}
+
+/// Our programs.
+struct Programs {
+    pingpong: PathBuf,
+    rails: PathBuf,
+    info: PathBuf,
+    /// The folder of our `libfabric.so.1`.
+    library: PathBuf,
+}
+
+fn build(quick: bool) -> Result<Programs, String> {
+    let mut build = cargo(&["build", "--package", "ofi-tools", "--features", "efa", "--bins"]);
+    if !quick {
+        build.arg("--release");
+    }
+    run(&mut build)?;
+    let library = link_with(!quick, Some("efa"))?;
+    let folder = built(!quick);
+    let program = |name| folder.join(name);
+    Ok(Programs {
+        pingpong: program("fi_pingpong"),
+        rails: program("mr-bench"),
+        info: program("fi_info"),
+        library,
+    })
+}
+
+/// The connection over which the two keep step, and the address of the waiting side if this is the other.
+fn meet(options: &Options) -> Result<(TcpStream, Option<String>), String> {
+    let port = options.port;
+    let Some(host) = &options.host else {
+        let listener =
+            TcpListener::bind(("0.0.0.0", port)).map_err(|error| format!("port {port}: {error}"))?;
+        eprintln!("now on the other instance: cargo xtask efa-bench THIS_HOST --port {port}");
+        let (stream, _) = listener.accept().map_err(|error| format!("port {port}: {error}"))?;
+        return Ok((stream, None));
+    };
+    let stream = TcpStream::connect((host.as_str(), port)).map_err(|error| {
+        format!("{host}, port {port}: {error}; start cargo xtask efa-bench there first, and let TCP through")
+    })?;
+    Ok((stream, Some(host.clone())))
+}
+
+/// Tells what this host has, and hears what the other has.
+fn exchange(stream: &mut TcpStream, facts: &Facts) -> Result<Facts, String> {
+    let failed = |error: std::io::Error| format!("the other instance: {error}");
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.write_all(format!("{}\n", facts.to_line()).as_bytes()).map_err(failed)?;
+    let mut line = Vec::new();
+    // A byte at a time: what follows the line is for `told`.
+    let mut bytes = BufReader::with_capacity(1, &mut *stream).take(16 << 10);
+    bytes.read_until(b'\n', &mut line).map_err(failed)?;
+    Facts::of_line(&String::from_utf8_lossy(&line))
+}
+
+/// Says whether this side's program ended well, and waits for the other's word.
+fn told(stream: &mut TcpStream, well: bool) -> Result<bool, String> {
+    let failed = |error: std::io::Error| format!("the other instance is gone: {error}");
+    stream.write_all(&[u8::from(well)]).map_err(failed)?;
+    let mut word = [0];
+    stream.read_exact(&mut word).map_err(failed)?;
+    Ok(word == [1])
+}
+
+/// A program and its arguments at both sides.
+struct Measurement {
+    name: String,
+    program: Program,
+    args: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    OurPingpong,
+    /// C's program on our library, which is as fast as the program lets it be.
+    CPingpongOnOurs,
+    CPingpong,
+    OurRails,
+}
+
+fn measurements(quick: bool, with_c: bool) -> Vec<Measurement> {
+    let mut all = Vec::new();
+    let count = if quick { "5" } else { "10000" };
+    // Two sizes say whether the programs run.
+    let sizes: &[&str] = if quick { &["64", "65536"] } else { &["all"] };
+    let whose = [
+        (Program::OurPingpong, "our fi_pingpong"),
+        (Program::CPingpongOnOurs, "C's fi_pingpong on this library"),
+        (Program::CPingpong, "C's fi_pingpong on C's library"),
+    ];
+    for (program, who) in whose.into_iter().filter(|(program, _)| with_c || *program == Program::OurPingpong)
+    {
+        for (kind, size) in
+            ["tagged", "msg"].into_iter().flat_map(|kind| sizes.iter().map(move |size| (kind, *size)))
+        {
+            let args = ["-p", "efa", "-e", "rdm", "-m", kind, "-I", count, "-S", size].map(Into::into).into();
+            all.push(Measurement { name: format!("{who}, {kind}"), program, args });
+        }
+    }
+    let mut args: Vec<String> = ["--rails", "efa", "--json"].map(Into::into).into();
+    if quick {
+        args.extend(["--sizes", "64K", "--batches", "1", "--iterations", "5", "--check"].map(Into::into));
+    }
+    all.push(Measurement {
+        name: "mr-bench on this library, remote memory".into(),
+        program: Program::OurRails,
+        args,
+    });
+    all
+}
+
+impl Measurement {
+    /// Runs this host's side: what it printed, as rows.
+    fn run(
+        &self,
+        programs: &Programs,
+        facts: &Facts,
+        port: u16,
+        host: Option<&str>,
+    ) -> Result<Vec<Row>, String> {
+        let begin = Instant::now();
+        loop {
+            let output = self.attempt(programs, facts, port, host);
+            match output {
+                // The other side is not listening yet.
+                Err(_) if host.is_some() && begin.elapsed() < Duration::from_secs(15) => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                Err(why) => return Err(why),
+                Ok(_) if host.is_none() => return Ok(Vec::new()),
+                Ok(text) if self.program == Program::OurRails => return page::rows_of_rails(&text),
+                Ok(text) => return page::rows_of_pingpong(&text),
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        programs: &Programs,
+        facts: &Facts,
+        port: u16,
+        host: Option<&str>,
+    ) -> Result<String, String> {
+        let path = match self.program {
+            Program::OurPingpong => programs.pingpong.as_path(),
+            Program::OurRails => &programs.rails,
+            Program::CPingpong | Program::CPingpongOnOurs => {
+                facts.c_program().ok_or("no fi_pingpong of C's")?
+            }
+        };
+        let mut command = Command::new(path);
+        command.args(&self.args);
+        if self.program == Program::CPingpongOnOurs {
+            command.env("LD_LIBRARY_PATH", &programs.library);
+        }
+        match (self.program, host) {
+            (Program::OurRails, None) => _ = command.arg("--listen").arg(format!("0.0.0.0:{}", port + 1)),
+            (Program::OurRails, Some(host)) => _ = command.arg(format!("{host}:{}", port + 1)),
+            (_, None) => _ = command.args(["-B", &port.to_string()]),
+            (_, Some(host)) => _ = command.args(["-P", &port.to_string(), host]),
+        }
+        let (stdout, log) = (Stdio::piped(), Stdio::piped());
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(log).spawn();
+        finished(child.map_err(|error| format!("{}: {error}", path.display()))?, path)
+    }
+}
+
+/// What a program printed, once it has ended.
+fn finished(mut child: Child, path: &Path) -> Result<String, String> {
+    // Its pages of figures may be longer than a pipe, so they are read while it runs.
+    let reader = |stream: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stream.map(|mut stream| stream.read_to_string(&mut text));
+            text
+        })
+    };
+    let text = reader(child.stdout.take().map(|stream| Box::new(stream) as _));
+    let log = reader(child.stderr.take().map(|stream| Box::new(stream) as _));
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break status,
+            None if Instant::now() > end => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("{} did not end within {} s", path.display(), PATIENCE.as_secs()));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let (text, log) = (text.join().unwrap_or_default(), log.join().unwrap_or_default());
+    if status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{} ended with {status}: {}", path.display(), log.trim()))
+    }
+}
+
+/// Both sides on emulated devices of this host: that it runs, and writes its page. `start` has a command find the device.
+pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let side = |host: Option<&str>| {
+        let mut side = Command::new(&program);
+        start(side.args(["efa-bench", "--quick"]).args(host));
+        side
+    };
+    let file = target_dir("efa-bench").join("efa-bench.md");
+    let _ = std::fs::remove_file(&file);
+    let mut server = side(None).spawn().map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    // The client gives up at once while nobody listens.
+    let client = loop {
+        match output(&mut side(Some("127.0.0.1"))) {
+            Err(_) if begin.elapsed() < Duration::from_secs(20) && matches!(server.try_wait(), Ok(None)) => {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            ended => break ended,
+        }
+    };
+    let _ = server.kill();
+    let _ = server.wait();
+    client?;
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    for wanted in ["our fi_pingpong, tagged", "| 65536 |", "mr-bench", "emulated device"] {
+        if !text.contains(wanted) {
+            return Err(format!("the page says nothing of {wanted:?}:\n{text}"));
+        }
+    }
+    Ok(Outcome::Passed)
+}
