@@ -7,7 +7,7 @@
 //!
 //! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/lent.rs`; system
 //! calls that the standard library lacks are in `pingpong/sys.rs`. There is hardly other `unsafe` code.
-#![deny(unsafe_code)] // allowed in the two files above, in `doctor/memory/map.rs`, and where threading is promised
+#![deny(unsafe_code)] // allowed in the two files above, in `doctor/{ethtool,memory/map}.rs`, and where threading is promised
 
 pub mod bench;
 pub mod cli;

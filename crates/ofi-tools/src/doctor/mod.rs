@@ -5,9 +5,12 @@
 
 mod check;
 mod devices;
+#[allow(unsafe_code)]
+mod ethtool;
 mod files;
 mod memory;
 mod network;
+mod offloads;
 mod processor;
 mod system;
 mod text;
@@ -64,6 +67,7 @@ fn all(files: &Files) -> Vec<Check> {
         memory::single_copies(files),
         network::buffers(files),
         network::segments(),
+        offloads::offloads(files),
         processor::governor(files),
         system::membarrier(),
         memory::huge_pages(files),
