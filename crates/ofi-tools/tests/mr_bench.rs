@@ -38,6 +38,48 @@ fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
 }
 
 #[test]
+fn several_initiators_and_several_targets_work_at_once() {
+    // The agents that initiate, of the three pairs.
+    for (scheme, agents) in [("pairwise", 3), ("one-to-many", 1), ("many-to-one", 3)] {
+        let json = rows(&[
+            "--rails",
+            "udp",
+            "--sizes",
+            "100,64K",
+            "--batches",
+            "2",
+            "--scheme",
+            scheme,
+            "--pairs",
+            "3",
+        ]);
+        let rows = json["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2 * 2, "{scheme}");
+        assert!(rows.iter().all(|row| row["transfers"] == 3 * 5), "{scheme}: {rows:?}");
+        let pairs: Vec<_> = json["paths"].as_array().unwrap().iter().map(|path| &path["pair"]).collect();
+        assert_eq!(pairs, [0, 1, 2], "{scheme}");
+        let mut seen: Vec<_> =
+            json["latencies"].as_array().unwrap().iter().map(|row| row["agent"].as_u64()).collect();
+        seen.dedup();
+        assert_eq!(seen.len(), agents, "{scheme}");
+    }
+}
+
+#[test]
+fn targets_elsewhere_are_named_and_counted() {
+    let refused = |arguments: &[&str]| {
+        let output = mr_bench(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(
+        refused(&["--pairs", "3", "a:1", "b:2"]).contains("--pairs 3 wants as many addresses; 2 are given")
+    );
+    assert!(refused(&["--scheme", "many-to-one", "a:1", "b:2"]).contains("many-to-one has one target"));
+    refused(&["--pairs", "65"]);
+}
+
+#[test]
 fn the_table_has_a_line_for_each_measurement() {
     let output = mr_bench(&["--sizes", "4K", "--batches", "1", "--iterations", "3"]);
     assert!(output.status.success(), "{output:?}");

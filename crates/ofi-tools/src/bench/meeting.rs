@@ -11,13 +11,13 @@ use crate::failure::{Failure, Result};
 /// Longest frame.
 const LONGEST: usize = 1 << 20;
 /// Longest silence.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the initiator asks of the target.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Open an agent with these rails and memory. Answered by its metadata; the initiator's follows.
-    Open { rails: Vec<String>, len: u64, library: bool },
+    /// Open an agent with this name, these rails and memory, for so many initiators in all. Answered by its metadata; the initiator's follows.
+    Open { name: String, rails: Vec<String>, len: u64, library: bool, initiators: usize },
     /// Fill the memory.
     Fill { len: u64, seed: u64 },
     /// Compare the memory.

@@ -1,58 +1,141 @@
 //! The process whose memory is read and written.
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::meeting::{Meeting, Request};
-use super::{Memory, agent, fill, wrong};
+use multirail::Agent;
+
+use super::agent;
+use super::meeting::{Meeting, PATIENCE, Request};
+use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// How often the connection is looked at.
+/// How often the connections are looked at.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest memory that a target gives.
+/// Longest memory that a target gives to one initiator.
 const LONGEST: u64 = 8 << 30;
+/// Most initiators of one run.
+const MOST: usize = 64;
+
+/// An initiator, and what it was given.
+struct Guest {
+    meeting: Meeting,
+    memory: Memory,
+    len: u64,
+}
 
 pub(super) fn run(address: &str) -> Result<()> {
     let system = |error| Failure::system(format!("listening at {address}"), error);
     let listener = TcpListener::bind(address).map_err(system)?;
     output::print(&format!("{}\n", listener.local_addr().map_err(system)?))?;
+    // The first says how many there are. Nobody knows when it comes; the others come with it.
     let (stream, _) = listener.accept().map_err(system)?;
     let mut meeting = Meeting::of(stream)?;
-    let Request::Open { rails, len, library } = meeting.hear()? else {
-        return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
-    };
-    if len == 0 || len > LONGEST {
-        return Err(Failure::Peer(format!("the initiator asks for {len} bytes; 1 to {LONGEST} are given")));
+    let opened = Opened::hear(&mut meeting)?;
+    let agent = agent(&opened.name, &opened.rails)?;
+    let mut guests = vec![admit(&agent, meeting, &opened)?];
+    while guests.len() < opened.initiators {
+        let mut meeting = Meeting::of(next(&listener).map_err(system)?)?;
+        let other = Opened::hear(&mut meeting)?;
+        if other.rails != opened.rails {
+            return Err(Failure::Peer("an initiator of another run came".to_string()));
+        }
+        guests.push(admit(&agent, meeting, &other)?);
     }
-    let agent = agent("mr-bench-target", &rails)?;
-    let memory = Memory::new(&agent, len, library)?;
+    serve(&agent, guests)
+}
+
+/// What an initiator asks for at first.
+struct Opened {
+    name: String,
+    rails: Vec<String>,
+    len: u64,
+    library: bool,
+    initiators: usize,
+}
+
+impl Opened {
+    fn hear(meeting: &mut Meeting) -> Result<Self> {
+        let Request::Open { name, rails, len, library, initiators } = meeting.hear()? else {
+            return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
+        };
+        if len == 0 || len > LONGEST {
+            return Err(Failure::Peer(format!(
+                "the initiator asks for {len} bytes; 1 to {LONGEST} are given"
+            )));
+        }
+        if !(1..=MOST).contains(&initiators) {
+            return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
+        }
+        Ok(Self { name, rails, len, library, initiators })
+    }
+}
+
+/// The next connection, which comes soon.
+fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
+    let end = Instant::now() + PATIENCE;
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
+                std::thread::sleep(LOOK);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Gives an initiator its memory.
+fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opened) -> Result<Guest> {
+    let memory = Memory::new(agent, opened.len, opened.library)?;
     meeting.say_bytes(&agent.metadata().map_err(Failure::stack("metadata"))?)?;
     agent.load(&meeting.hear_bytes()?).map_err(Failure::stack("the initiator's metadata"))?;
-    loop {
+    Ok(Guest { meeting, memory, len: opened.len })
+}
+
+/// Drives the agent, and does what the initiators ask for, until all have ended.
+fn serve(agent: &Agent, mut guests: Vec<Guest>) -> Result<()> {
+    while !guests.is_empty() {
         let began = Instant::now();
         while began.elapsed() < LOOK {
             if !agent.progress().map_err(Failure::stack("progress"))? {
                 std::thread::yield_now();
             }
         }
-        if !meeting.has_news()? {
-            continue;
+        for nth in (0..guests.len()).rev() {
+            if guests[nth].meeting.has_news()? && guests[nth].answer()? {
+                guests.remove(nth);
+            }
         }
+    }
+    Ok(())
+}
+
+impl Guest {
+    /// Does what it asks for. Whether that was the last.
+    fn answer(&mut self) -> Result<bool> {
         let stack = Failure::stack("the memory");
+        let Self { meeting, memory, len } = self;
         match meeting.hear()? {
-            Request::End => return Ok(()),
-            Request::Fill { len: used, seed } if used <= len => {
-                fill(&memory, used, seed).map_err(stack)?;
+            Request::End => return Ok(true),
+            Request::Fill { len: used, seed } if used <= *len => {
+                fill(memory, used, seed).map_err(stack)?;
                 meeting.say_bytes(b"done")?;
             }
-            Request::Check { len: used, seed } if used <= len => {
-                match wrong(&memory, used, seed).map_err(stack)? {
+            Request::Check { len: used, seed } if used <= *len => {
+                match wrong(memory, used, seed).map_err(stack)? {
                     None => meeting.say_bytes(b"done")?,
                     Some(at) => meeting.say_bytes(format!("byte {at} is not what was written").as_bytes())?,
                 }
             }
             other => return Err(Failure::Peer(format!("{other:?} makes no sense now"))),
         }
+        Ok(false)
     }
 }
