@@ -44,7 +44,7 @@ impl Client {
         let node = &self.node;
         let server = node.insert(server)?;
         let answer = node.recv_tagged_from(vec![0; 64], server, HELLO | ANSWER, 0);
-        node.send_tagged(node.name()?.to_string().into_bytes(), server, HELLO).await?;
+        node.send_tagged(Vec::new(), server, HELLO).await?;
         let answer = answer.await?;
         let (slots, table) = answer.bytes().split_first_chunk().ok_or("a short answer")?;
         let slots = usize::try_from(u64::from_le_bytes(*slots))?;

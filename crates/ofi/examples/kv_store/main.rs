@@ -1,10 +1,13 @@
-//! A key-value store for the processes of one host, on futures.
+//! A key-value store for processes of one host or of several, on futures.
 //!
 //! The server keeps its table in a window. Clients find values by reading the window (`FI_READ`), without the server's
 //! program; they change them by tagged messages to the server, which is the only one that writes.
 //!
-//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: so many client processes (2), each with so many keys
-//! (2,000).
+//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: so many client processes of this host (2), each with so
+//! many keys (2,000).
+//!
+//! Over hosts, `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with an address of it, for
+//! two clients; then on others `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000`, with another number for each.
 //!
 //! `table.rs`: what lies where in the window. `server.rs`, `client.rs`: the two sides, and what they say to each other.
 #![forbid(unsafe_code)]
@@ -28,6 +31,13 @@ fn main() -> ExitCode {
     support::report(|| {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         match &arguments[..] {
+            [role, host, port, clients, keys] if role == "server" => {
+                let (clients, keys) = (clients.parse()?, keys.parse()?);
+                let server = Server::open(slots(clients, keys), Some((host, port)))?;
+                println!("serving at {}", server.name()?);
+                println!("stored {} values", server.run(clients)?);
+                Ok(())
+            }
             [role, server, number, keys] if role == "client" => {
                 run_client(&server.parse()?, number.parse()?, keys.parse()?)
             }
@@ -39,8 +49,13 @@ fn main() -> ExitCode {
     })
 }
 
+/// A quarter full in the end, so that every key finds a slot.
+fn slots(clients: usize, keys: usize) -> usize {
+    clients.saturating_mul(keys).saturating_mul(4)
+}
+
 fn run_server(clients: usize, keys: usize) -> Outcome {
-    let server = Server::open(clients * keys * 4)?; // a quarter full, so that every key finds a slot
+    let server = Server::open(slots(clients, keys), None)?;
     let (name, keys) = (server.name()?.to_string(), keys.to_string());
     let mut others = Vec::new();
     for number in 0..clients {

@@ -5,7 +5,7 @@
 //!
 //! | kind | client | server's answer |
 //! |---|---|---|
-//! | `HELLO` | its address, as text | the table: slots (8 bytes), then a `RemoteWindow` |
+//! | `HELLO` | nothing | the table: slots (8 bytes), then a `RemoteWindow` |
 //! | `PUT` | a slot, as in the table | 1 byte: stored, or no room |
 //! | `LEAVE` | nothing | nothing |
 
@@ -25,11 +25,14 @@ pub const ANSWER: u64 = 1 << 63;
 const KIND: u64 = 0xFF << 32;
 /// The longest request.
 const REQUEST: usize = 256;
+/// Clients at once; of more, those that have been silent longest have to say hello again.
+const CLIENTS: usize = 1024;
 /// Requests that may be under way before the server has looked at them.
 const POSTED: usize = 64;
 
+/// Of no provider by name: peers may be anywhere.
 pub fn hints() -> Hints {
-    Hints::new().provider("shm").caps(Caps::TAGGED | Caps::RMA | Caps::SOURCE | Caps::DIRECTED_RECV)
+    Hints::new().caps(Caps::TAGGED | Caps::RMA | Caps::SOURCE | Caps::DIRECTED_RECV)
 }
 
 pub struct Server {
@@ -39,10 +42,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with an empty table of `slots` slots.
-    pub fn open(slots: usize) -> Outcome<Self> {
-        let node = AsyncNode::open(&hints())?;
-        // Memory of the library: clients' reads are plain copies, in which this process has no part.
+    /// A server with an empty table of `slots` slots, at an address of this host or at any.
+    pub fn open(slots: usize, at: Option<(&str, &str)>) -> Outcome<Self> {
+        let builder = AsyncNode::builder().hints(hints()).insert_senders(CLIENTS);
+        let node = match at {
+            Some((host, port)) => builder.listen(host, port).open_async()?,
+            None => builder.open_async()?,
+        };
+        // Memory of the library: reads of clients of this host are plain copies, in which this process has no part.
         let table = node.domain().alloc_window(table::bytes(slots), MrAccess::REMOTE_READ)?;
         Ok(Self { node, table, slots })
     }
@@ -77,11 +84,7 @@ impl Server {
     }
 
     async fn greet(&self, request: &Done<Vec<u8>>) -> Outcome {
-        // What is no address is a stranger's mistake: nobody can be answered.
-        let Ok(Ok(address)) = std::str::from_utf8(request.bytes()).map(str::parse::<Address>) else {
-            return Ok(());
-        };
-        let Ok(client) = self.node.insert(&address) else { return Ok(()) };
+        let Some(client) = request.source else { return Ok(()) };
         let mut answer = (self.slots as u64).to_le_bytes().to_vec();
         answer.extend(self.table.remote().to_bytes());
         self.answer(request, client, answer).await
@@ -89,7 +92,7 @@ impl Server {
 
     /// Stores a key and its value. Whether there was room.
     async fn put(&self, request: &Done<Vec<u8>>) -> Outcome<bool> {
-        let Some(client) = request.source else { return Ok(false) }; // it has not said hello
+        let Some(client) = request.source else { return Ok(false) };
         let stored = self.store(request.bytes())?;
         self.answer(request, client, vec![stored.into()]).await?;
         Ok(stored)
