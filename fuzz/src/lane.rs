@@ -8,7 +8,7 @@ use ofi::raw::{
     CqTaggedEntry, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode,
     OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
 };
-use transport_shm::fuzz::{Hostile, KINDS, Place, Ring};
+use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
 
 use super::Input;
 

@@ -59,12 +59,12 @@ impl<'a> Input<'a> {
 
 /// A control datagram: what parses encodes back to the same bytes. Whether it was something.
 pub fn control(input: &[u8]) -> bool {
-    transport_shm::fuzz::control_datagram(input)
+    ofi_shm::fuzz::control_datagram(input)
 }
 
 /// A packet of Amazon's protocol: what is taken is written again as something that is taken for the same. Whether it was a packet.
 pub fn efa(input: &[u8]) -> bool {
-    use transport_efa::wire::{Origin, parse};
+    use ofi_efa::wire::{Origin, parse};
     let Ok((origin, packet)) = parse(input) else { return false };
     let again = packet.to_vec(origin);
     let (second, same) = parse(&again).expect("what was taken once");

@@ -1,12 +1,12 @@
-//! Two endpoints of `rdm-proto` that talk through the input: it says what is sent, which datagrams arrive, in which
+//! Two endpoints of `ofi-rdm` that talk through the input: it says what is sent, which datagrams arrive, in which
 //! order, how often, with which bytes changed, and how much time passes. And datagrams that nobody sent.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::{Params, Record, VERSION};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Instant, Limits, Lost, Security, Sender, Stream, suites};
+use ofi_rdm::congestion::Congestion;
+use ofi_rdm::wire::{Params, Record, VERSION};
+use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Limits, Lost, Security, Sender, Stream, suites};
 
 use super::Input;
 

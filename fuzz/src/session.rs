@@ -11,9 +11,9 @@ use ofi::raw::{
     CqTaggedEntry, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece,
     ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
 };
-use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::{Frame, Params, Record, record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Limits, Lost, Security, Sender, Stream, suites};
+use ofi_rdm::congestion::Congestion;
+use ofi_rdm::wire::{Frame, Params, Record, record};
+use ofi_rdm::{Config, Driver, Endpoint, Flow, Limits, Lost, Security, Sender, Stream, suites};
 
 use super::Input;
 
@@ -215,8 +215,8 @@ impl<'a> Hostile<'a> {
         None
     }
 
-    fn now(&self) -> rdm_proto::Instant {
-        rdm_proto::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
+    fn now(&self) -> ofi_rdm::Instant {
+        ofi_rdm::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
     }
 
     /// As a peer that means well: takes what has come, acknowledges, and sends what waits.

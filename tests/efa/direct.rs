@@ -1,6 +1,6 @@
-//! Fabric `efa-direct`: one operation is one request (`transport-efa/direct.rs`).
+//! Fabric `efa-direct`: one operation is one request (`ofi-efa/direct.rs`).
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::EfaPair;
 use super::native::{alone, cost, on_own_device};

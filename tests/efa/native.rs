@@ -1,9 +1,9 @@
-//! What devices do alone (`transport-efa/native.rs`), and payloads that their receivers read (`read.rs`).
+//! What devices do alone (`ofi-efa/native.rs`), and payloads that their receivers read (`read.rs`).
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use testkit::prelude::*;
-use testkit::srd::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::prelude::*;
+use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
 use super::EfaPair;
 
@@ -12,7 +12,7 @@ const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 /// A device of these tests alone, which are one at a time: it can be told to refuse registrations.
 pub static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated1", Plan { seed: 7, ..Plan::default() });
-    transport_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
+    ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device
 });
 

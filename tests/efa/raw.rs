@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use testkit::prelude::*;
-use testkit::srd::Handle;
-use transport_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
-use transport_efa::wire::{
+use ofi_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
+use ofi_efa::wire::{
     Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
 };
+use ofi_testkit::prelude::*;
+use ofi_testkit::srd::Handle;
 
 use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};

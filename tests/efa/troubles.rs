@@ -1,7 +1,7 @@
 //! What the model (`tests/efa/model`) has found, each by itself.
 
-use testkit::prelude::*;
-use transport_efa::wire::RawAddress;
+use ofi_efa::wire::RawAddress;
+use ofi_testkit::prelude::*;
 
 use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};

@@ -5,7 +5,7 @@ pub mod mesh;
 pub mod two;
 pub mod udp;
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 /// How endpoints are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use ofi::raw::{Address, Fabric, Hints, Info, Offers, Provider, Request, Result, 
 use ofi_core::composite::{Both, Pairing};
 use ofi_core::domain::FabricCore;
 use ofi_core::transport::Transport;
-use transport_shm::{Shm, ShmProvider};
+use ofi_shm::{Shm, ShmProvider};
 
 /// How peers are divided.
 pub trait Division: Send + Sync + 'static {

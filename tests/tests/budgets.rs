@@ -1,10 +1,10 @@
 //! Messages without receives, under small budgets: senders wait, nothing is lost, and no order of receives deadlocks.
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, open, parse};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(reverse, sleepy);
+ofi_testkit::roles!(reverse, sleepy);
 
 /// For steps of 100,000 round trips between processes, each of which may wait for its turn on a busy machine.
 const LONG: Duration = Duration::from_secs(110);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, opening, parse};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(member);
+ofi_testkit::roles!(member);
 
 const RANKS: usize = 4;
 

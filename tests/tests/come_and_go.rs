@@ -1,9 +1,9 @@
 //! Peers that come and go, by the thousand: what an endpoint keeps follows how many there are at one time, and nothing of one
 //! that went is taken for another's.
 
+use ofi_testkit::leftovers::open_files;
+use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, open};
-use testkit::leftovers::open_files;
-use testkit::prelude::*;
 
 /// Mappings of this process.
 fn mappings() -> usize {

@@ -1,7 +1,7 @@
 //! The conformance suite, for every transport and endpoint type of this host. Each gap is listed with its reason.
 
 use ofi::raw::{AddrFormat, Caps, EpType, Hints};
-use testkit::Kit;
+use ofi_testkit::Kit;
 
 #[macro_use]
 #[path = "suites/connected.rs"]
@@ -66,10 +66,10 @@ impl Kit for UdpSealed {
     }
 }
 
-testkit::conformance!(shm: ShmPair);
-testkit::conformance!(shm_ports: ShmPorts);
-testkit::conformance!(shm_direct: ShmDirect);
-testkit::conformance!(udp_sealed: UdpSealed, skip = [
+ofi_testkit::conformance!(shm: ShmPair);
+ofi_testkit::conformance!(shm_ports: ShmPorts);
+ofi_testkit::conformance!(shm_direct: ShmDirect);
+ofi_testkit::conformance!(udp_sealed: UdpSealed, skip = [
     authorization_keys_are_granted_or_refused_by_name: "has a key to begin with",
     a_vector_s_key_is_that_of_its_endpoints_and_addresses: "has a key to begin with",
     a_key_stays_in_its_vector_while_anything_is_of_it: "has a key to begin with",

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::endpoint::Ep;
+use ofi_shm::Shm;
+use ofi_shm::fuzz::Hostile;
+use ofi_testkit::connect::{Listener, event_of, outcome, try_outcome};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::parse;
-use testkit::connect::{Listener, event_of, outcome, try_outcome};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
-use transport_shm::Shm;
-use transport_shm::fuzz::Hostile;
 
-testkit::roles!(server, silent_server, caller, silent_caller, slow_hearer);
+ofi_testkit::roles!(server, silent_server, caller, silent_caller, slow_hearer);
 
 /// How long it may take until a death is noticed, and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);

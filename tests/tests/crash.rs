@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ofi_tests::Naming;
 use ofi_tests::mesh::{Mesh, NAMING, Report, Seat, member};
 
-testkit::roles!(member);
+ofi_testkit::roles!(member);
 
 /// A budget for unexpected messages that is used up now and then, so that payloads stay at their senders.
 /// And the longest messages and accesses straight from memory to memory, where that is allowed.
@@ -35,7 +35,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 fn labels() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut files = Vec::new();
-    sources(&crates.join("transport-shm/src"), &mut files);
+    sources(&crates.join("ofi-shm/src"), &mut files);
     sources(&crates.join("ofi-ring/src"), &mut files);
     let (mut labels, mut twice) = (BTreeSet::new(), Vec::new());
     for file in files {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Once};
 
 use ofi::raw::{EpType, Hints};
-use testkit::Kit;
-use testkit::srd::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::Kit;
+use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
 #[path = "../efa/direct.rs"]
 mod direct;
@@ -23,15 +23,15 @@ impl Kit for EfaPair {
         static ADDED: Once = Once::new();
         ADDED.call_once(|| {
             let device = SimulatedDevice::new("simulated0", Plan::default());
-            transport_efa::srd::add(Arc::new(Handle(device)));
+            ofi_efa::srd::add(Arc::new(Handle(device)));
             // Where the library has it already, this is refused.
-            let _ = ofi::register_provider(Arc::new(transport_efa::EfaProvider));
+            let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
         });
         Hints::new().provider("efa").ep_type(EpType::Rdm)
     }
 }
 
-testkit::conformance!(efa: EfaPair, skip = [
+ofi_testkit::conformance!(efa: EfaPair, skip = [
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use ofi::raw::{Caps, EpType, Hints};
-use testkit::srd::{Handle, Plan, SimulatedDevice};
-use testkit::{Kit, Side};
+use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::{Kit, Side};
 
 #[path = "../efa/model/mod.rs"]
 mod model;
@@ -56,9 +56,9 @@ fn number(name: &str) -> Option<u64> {
 fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     settings();
     let device = SimulatedDevice::driven(DEVICE, Plan::default());
-    transport_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
+    ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     // Where the library has it already, this is refused.
-    let _ = ofi::register_provider(Arc::new(transport_efa::EfaProvider));
+    let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     let (first, seeds) = (number("OFI_EFA_FIRST").unwrap_or(1), number("OFI_EFA_SEEDS").unwrap_or(200));
     let mut bad = Vec::new();
     for seed in first..first + seeds {

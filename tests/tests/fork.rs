@@ -1,8 +1,8 @@
 //! fork(2) in a program with live endpoints and threads: the child's old objects refuse, closing them harms nobody, new
 //! ones work, and the parent does not notice.
 
+use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, opening};
-use testkit::prelude::*;
 
 /// Whether `result` is what a child gets from an object of its parent.
 fn is_refused<T>(result: Result<T>) -> bool {

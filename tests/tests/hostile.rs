@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::{Mesh, member};
 use ofi_tests::{Naming, open, parse};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
-use transport_shm::fuzz::{Hostile, KINDS, Place, Ring};
 
-testkit::roles!(member, vandal);
+ofi_testkit::roles!(member, vandal);
 
 struct Random(u64);
 

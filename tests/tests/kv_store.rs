@@ -1,6 +1,6 @@
 //! The example `kv_store`: its table, and its server in another process.
 
-use testkit::process::{Child, Line};
+use ofi_testkit::process::{Child, Line};
 
 mod support {
     pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -16,11 +16,11 @@ use client::Client;
 use server::Server;
 use table::{Found, PROBES, SLOT, search, slot};
 
-testkit::roles!(serve, put_and_leave);
+ofi_testkit::roles!(serve, put_and_leave);
 
 /// Serves a table of so many slots until so many clients have left.
 fn serve(line: &mut Line, arguments: &[String]) {
-    let server = Server::open(arguments[0].parse().unwrap()).unwrap();
+    let server = Server::open(arguments[0].parse().unwrap(), None).unwrap();
     line.say(server.name().unwrap());
     line.say(server.run(arguments[1].parse().unwrap()).unwrap());
 }

@@ -1,11 +1,11 @@
 //! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors; and many one after the other.
 
+use ofi_testkit::leftovers::open_files;
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, open, parse, resident_kib};
-use testkit::leftovers::open_files;
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(hub, crowd, churn);
+ofi_testkit::roles!(hub, crowd, churn);
 
 const PEERS: usize = 4_096;
 /// Endpoints in each of the peers' processes.

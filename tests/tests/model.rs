@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
+use ofi_testkit::memory::Slice;
+use ofi_testkit::prelude::{Result, *};
 use ofi_tests::{Naming, hints};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::memory::Slice;
-use testkit::prelude::{Result, *};
 
 const ENDPOINTS: usize = 3;
 /// Bytes of remote memory at each endpoint, of each kind.
@@ -414,7 +414,7 @@ impl Node {
         flags: OpFlags,
         context: usize,
         into: Option<Slice>,
-    ) -> testkit::post::In<'_> {
+    ) -> ofi_testkit::post::In<'_> {
         let buffers: Vec<Slice> = into.into_iter().collect();
         let receive = self.side.receive(buffers).context(context).msg(flags);
         let receive = if let Some(source) = want.source { receive.from(self.to[source]) } else { receive };

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use ofi_testkit::prelude::{Result, *};
 use ofi_tests::{Naming, hints};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::prelude::{Result, *};
 
 const MEMBERS: usize = 3;
 const SENDERS: usize = 2;

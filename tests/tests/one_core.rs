@@ -4,8 +4,8 @@
 //! Polls are counted, not time: with `FI_GIVE_WAY=0`, what a thread that spins its slice away does is measured on the
 //! same machine in the same minute.
 
+use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, open};
-use testkit::prelude::*;
 
 const ROUNDS: usize = 60;
 const LEN: usize = 64;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ofi_testkit::leftovers::{Snapshot, sockets_named};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
-use testkit::leftovers::{Snapshot, sockets_named};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(victim, friend, same_name, pinger, survive);
+ofi_testkit::roles!(victim, friend, same_name, pinger, survive);
 
 /// How long an operation with a dead peer may take to end. (The scheduler of a busy test machine is given as much
 /// again.)
@@ -577,10 +577,10 @@ fn survive(line: &mut Line, _arguments: &[String]) {
             assert!(hub.ask(child) > before);
         }
         if death == DEATHS / 2 {
-            descriptors = testkit::leftovers::open_files();
+            descriptors = ofi_testkit::leftovers::open_files();
         }
     }
-    let now = testkit::leftovers::open_files();
+    let now = ofi_testkit::leftovers::open_files();
     assert!(now < descriptors + 8, "{descriptors} descriptors after half the deaths, {now} after all");
     line.say("survived");
 }

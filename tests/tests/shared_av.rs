@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use ofi_testkit::leftovers::{Snapshot, sockets_named};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, open, parse};
-use testkit::leftovers::{Snapshot, sockets_named};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(changer, looker, sender);
+ofi_testkit::roles!(changer, looker, sender);
 
 fn shared(name: &str, read_only: bool) -> AvAttr {
     AvAttr { name: Some(name.into()), read_only, ..AvAttr::default() }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, hints, open, opening};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(short_of_room);
+ofi_testkit::roles!(short_of_room);
 
 fn getinfo(
     node: Option<&str>,

@@ -2,10 +2,10 @@
 //! the bulk ring, and nothing else differs.
 
 use ofi::raw::{EpType, Hints};
+use ofi_testkit::Kit;
+use ofi_testkit::prelude::*;
 use ofi_tests::denied::{deny_process_vm, may_copy, set_early};
 use ofi_tests::{Naming, open};
-use testkit::Kit;
-use testkit::prelude::*;
 
 extern "C" fn first() {
     set_early(c"FI_SHM_SINGLE_COPY", c"always");
@@ -27,7 +27,7 @@ impl Kit for Denied {
     }
 }
 
-testkit::conformance!(shm_denied: Denied);
+ofi_testkit::conformance!(shm_denied: Denied);
 
 #[test]
 fn what_may_not_be_copied_comes_through_the_ring() {

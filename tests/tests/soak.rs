@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ofi_tests::mesh::{Mesh, Report, Seat, member};
 
-testkit::roles!(member);
+ofi_testkit::roles!(member);
 
 const MEMBERS: usize = 8;
 /// What resident memory may grow by between the first third and the last, in KiB: allocators keep what they had, and

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, open};
-use testkit::prelude::*;
 
 const THREADS: usize = 8;
 const EACH: usize = 150;

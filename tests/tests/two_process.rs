@@ -1,11 +1,11 @@
 //! Two processes on one host: messages and remote accesses over every way that shared memory has, found by name and by
 //! port.
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_target, counting);
+ofi_testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_target, counting);
 
 /// The tag that tells an echo to end.
 const STOP: u64 = u64::MAX;

@@ -4,13 +4,13 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::Line;
 use ofi_tests::mesh::{Mesh, NAMING, Report, Seat, member};
 use ofi_tests::udp::{Echo, Relay, Weather, any_port, echo, local, open, socket};
 use ofi_tests::{Naming, opening, parse, resident_kib};
-use testkit::prelude::*;
-use testkit::process::Line;
 
-testkit::roles!(echo, sleeper, late, member);
+ofi_testkit::roles!(echo, sleeper, late, member);
 
 /// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine gets on
 /// top.
@@ -131,7 +131,7 @@ pub(crate) fn late(line: &mut Line, arguments: &[String]) {
 /// A process that lives is not dead, before there is a session neither.
 #[test]
 fn a_first_message_to_a_process_that_does_not_look_for_eight_seconds_arrives() {
-    let mut child = testkit::process::Child::start("late", &["8"]);
+    let mut child = ofi_testkit::process::Child::start("late", &["8"]);
     let side = local();
     let to = side.insert_address(&parse(&child.line.hear()));
     child.line.say(side.name());
@@ -150,7 +150,7 @@ const LONG: usize = 1 << 20;
 #[test]
 fn a_peer_that_does_not_look_for_long_gets_everything() {
     let seconds = number("OFI_UDP_SLEEP", 7);
-    let mut child = testkit::process::Child::start("sleeper", &[&seconds.to_string()]);
+    let mut child = ofi_testkit::process::Child::start("sleeper", &[&seconds.to_string()]);
     let side = local();
     let to = side.insert_address(&parse(&child.line.hear()));
     child.line.say(side.name());

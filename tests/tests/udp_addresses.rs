@@ -5,11 +5,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Echo, echo, open, socket};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(echo, near_end);
+ofi_testkit::roles!(echo, near_end);
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);

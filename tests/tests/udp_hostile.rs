@@ -1,13 +1,13 @@
-//! Peers over real sockets that have a session and mean harm, played by `rdm-proto` with packets of our own making.
+//! Peers over real sockets that have a session and mean harm, played by `ofi-rdm` with packets of our own making.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use ofi_rdm::congestion::Congestion;
+use ofi_rdm::wire::{Frame, Params, Record, record};
+use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
+use ofi_testkit::prelude::*;
 use ofi_tests::udp::{local, socket};
-use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::{Frame, Params, Record, record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
-use testkit::prelude::*;
 
 /// What the hostile end heard.
 #[derive(Default)]
@@ -80,8 +80,8 @@ impl Hostile {
         hostile
     }
 
-    fn now(&self) -> rdm_proto::Instant {
-        rdm_proto::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
+    fn now(&self) -> ofi_rdm::Instant {
+        ofi_rdm::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
     }
 
     /// Takes what has come.

@@ -3,15 +3,15 @@
 
 use std::process::{Command, Stdio};
 
+use ofi_testkit::connect;
+use ofi_testkit::kit::Opening;
+use ofi_testkit::net::Random;
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, hints, opening};
-use testkit::connect;
-use testkit::kit::Opening;
-use testkit::net::Random;
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(connections);
+ofi_testkit::roles!(connections);
 
 /// Before `main`, so before there is a second thread. A relay is an address translator, and peers with a key insist on addresses.
 #[used]

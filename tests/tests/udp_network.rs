@@ -4,11 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Echo, echo, open};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
-testkit::roles!(echo, near_end);
+ofi_testkit::roles!(echo, near_end);
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);

@@ -15,12 +15,12 @@ mod sockets;
 use std::net::Ipv4Addr;
 
 use network::near_end;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::member;
 use ofi_tests::udp::{Echo, any_port, echo, local};
 use sockets::{late, sleeper};
-use testkit::process::{Child, Line};
 
-testkit::roles!(echo, sleeper, late, member, near_end, denied);
+ofi_testkit::roles!(echo, sleeper, late, member, near_end, denied);
 
 /// Before `main`, so before there is a second thread. Children inherit it.
 #[used]

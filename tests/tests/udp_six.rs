@@ -3,8 +3,8 @@
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
 use ofi::raw::{Address, Caps, EpType, Hints};
-use testkit::Kit;
-use testkit::conformance::{self, Case};
+use ofi_testkit::Kit;
+use ofi_testkit::conformance::{self, Case};
 
 struct UdpSix;
 

@@ -4,9 +4,9 @@
 
 use std::fs;
 
+use ofi_testkit::prelude::*;
 use ofi_tests::udp::socket;
 use ofi_tests::{Naming, opening};
-use testkit::prelude::*;
 
 /// Descriptors of this process's sockets at a port.
 fn sockets(port: u16) -> Vec<String> {

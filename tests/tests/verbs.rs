@@ -1,7 +1,7 @@
 //! The conformance suite over an RDMA device, which `cargo xtask rdma` has.
 
 use ofi::raw::{AddrFormat, Caps, EpType, Hints, Mode};
-use testkit::Kit;
+use ofi_testkit::Kit;
 
 #[path = "../verbs/connected.rs"]
 mod connected;
@@ -17,7 +17,7 @@ mod native;
 use connected::caller;
 use loss::victim;
 
-testkit::roles!(victim, caller);
+ofi_testkit::roles!(victim, caller);
 
 /// Reliable datagram endpoints, by IPv4.
 struct VerbsPair;
@@ -33,7 +33,7 @@ impl Kit for VerbsPair {
     }
 }
 
-testkit::conformance!(verbs: VerbsPair, skip = [
+ofi_testkit::conformance!(verbs: VerbsPair, skip = [
     both_sides_and_the_owner_count_together: "fails in emulation: 3,400 atomics at once take longer than the 10 s that are waited",
     many_atomics_at_once_are_executed_once_each: "fails in emulation: 3,000 atomics at once take longer than the 10 s that are waited",
     a_connection_of_one_key_comes_about: "no authorization keys",

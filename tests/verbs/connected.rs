@@ -1,4 +1,4 @@
-//! Connected endpoints (`transport-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected messages.
+//! Connected endpoints (`ofi-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use ibv::{
     CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, Post,
     ProtectionDomain, QueuePairAttr, Receives, Remote, Work,
 };
+use ofi_testkit::connect::{Listener, connect, event_of, try_outcome};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::parse;
-use testkit::connect::{Listener, connect, event_of, try_outcome};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
 /// Connected endpoints, by IPv4.
 pub struct ConnectedPair;

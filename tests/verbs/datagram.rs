@@ -1,18 +1,18 @@
 //! Datagram endpoints, with the addresses of C libfabric's verbs provider.
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 /// Datagram endpoints.
 struct Datagrams;
 
-impl testkit::Kit for Datagrams {
+impl ofi_testkit::Kit for Datagrams {
     fn hints(&self) -> Hints {
         Hints::new().provider("verbs").ep_type(EpType::Dgram).addr_format(AddrFormat::IbUd)
     }
 }
 
 fn open() -> Side {
-    let kit: &dyn testkit::Kit = &Datagrams;
+    let kit: &dyn ofi_testkit::Kit = &Datagrams;
     let caps = Caps::MSG | Caps::SOURCE;
     kit.opening_for(kit.usual().ep_type(EpType::Dgram).caps(caps)).open()
 }
@@ -54,7 +54,7 @@ fn a_sender_never_waits_and_what_finds_no_room_is_dropped() {
 
 #[test]
 fn a_blocked_reader_wakes_for_a_datagram() {
-    let kit: &dyn testkit::Kit = &Datagrams;
+    let kit: &dyn ofi_testkit::Kit = &Datagrams;
     let caps = Caps::MSG | Caps::SOURCE;
     let hints = kit.usual().ep_type(EpType::Dgram).caps(caps);
     let pair = Pair::of(open(), kit.opening_for(hints).wait_obj(WaitObj::Fd).open());
@@ -81,7 +81,7 @@ fn addresses_are_of_their_port_and_names_are_refused() {
     let named =
         ofi::getinfo(Version::API, Some("10.77.0.1"), Some("7471"), GetinfoFlags::empty(), Some(&hints));
     assert_eq!(named.unwrap_err().errno(), Errno::ENODATA);
-    let kit: &dyn testkit::Kit = &Datagrams;
+    let kit: &dyn ofi_testkit::Kit = &Datagrams;
     let elsewhere = Address::new(AddrFormat::IbUd, &[1; 32]);
     let refused = kit.opening_for(hints.addr_format(AddrFormat::IbUd)).name(&elsewhere).try_open();
     assert_eq!(refused.err().unwrap().errno(), Errno::EADDRNOTAVAIL);

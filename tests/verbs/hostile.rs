@@ -7,7 +7,7 @@ use ibv::{
     Access, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, MemoryRegion,
     Post, ProtectionDomain, QueuePairAttr, Receives, Segment, SharedReceiveQueue,
 };
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::VerbsPair;
 
@@ -33,7 +33,7 @@ impl Numbers {
     }
 }
 
-/// What `crates/transport-verbs/src/meeting.rs` calls a greeting.
+/// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
 fn greeting(numbers: &mut Numbers, address: SocketAddr, incarnation: u64) -> Vec<u8> {
     let SocketAddr::V4(v4) = address else { panic!("{address}") };
     let mut bytes = b"ofv1".to_vec();
@@ -192,7 +192,7 @@ fn greet(pair: &Pair, len: usize) {
 
 #[test]
 fn a_peer_that_sends_anything_costs_nobody_else_anything() {
-    let kit: &dyn testkit::Kit = &VerbsPair;
+    let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     let pair = kit.pair();
     pair.warm_up();
     let target = Memory::new(4096);
@@ -216,7 +216,7 @@ fn a_peer_that_sends_anything_costs_nobody_else_anything() {
 
 #[test]
 fn a_stranger_cannot_speak_for_a_peer_at_another_address() {
-    let kit: &dyn testkit::Kit = &VerbsPair;
+    let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     let pair = kit.pair();
     pair.warm_up();
     let attacker = Attacker::new();

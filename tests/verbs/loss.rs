@@ -1,8 +1,8 @@
 //! Peers that are killed: what was for them fails within the bound, and the next use connects anew.
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{parse, parse_region, region_text};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
 use super::VerbsPair;
 
@@ -11,13 +11,13 @@ use super::VerbsPair;
 const BOUND: Duration = Duration::from_secs(30);
 
 fn open() -> Side {
-    let kit: &dyn testkit::Kit = &VerbsPair;
+    let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     kit.side()
 }
 
 /// A peer that gives its memory, sends a message and answers none, under the name that it is given if there is one.
 pub fn victim(line: &mut Line, arguments: &[String]) {
-    let kit: &dyn testkit::Kit = &VerbsPair;
+    let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     let side = match &arguments[0][..] {
         "" => kit.side(),
         name => wait::drive(&[], "the name of an endpoint that was killed", || {

@@ -1,6 +1,6 @@
-//! What the device does alone, and how many requests that takes (`transport-verbs/native.rs`).
+//! What the device does alone, and how many requests that takes (`ofi-verbs/native.rs`).
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::VerbsPair;
 

@@ -126,9 +126,10 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
             ["test", "--release", "--quiet", "--package", package, "--test", file, "--", "--nocapture"];
         run(cargo(&tests).env(variable, value.to_string()))
     };
-    report.add("properties of the protocol", || simulated("testkit", "protocol", "PROPTEST_CASES", seeds));
+    report
+        .add("properties of the protocol", || simulated("ofi-testkit", "protocol", "PROPTEST_CASES", seeds));
     report.add("a long time of the protocol", || {
-        simulated("testkit", "protocol_soak", "OFI_SOAK_HOURS", hours)
+        simulated("ofi-testkit", "protocol_soak", "OFI_SOAK_HOURS", hours)
     });
     report.add("endpoints on a simulated EFA fabric", || {
         simulated("ofi-tests", "efa_model", "OFI_EFA_SEEDS", seeds)

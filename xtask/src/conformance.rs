@@ -168,13 +168,13 @@ fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
     Ok(all)
 }
 
-/// A row for each `testkit::conformance!(name: ...)` and `connected!(name: ...)`; what the latter have in common stands in the
+/// A row for each `ofi_testkit::conformance!(name: ...)` and `connected!(name: ...)`; what the latter have in common stands in the
 /// macro of that name, as the instance `$name`, and is a row of its own.
 fn instances_of(text: &str) -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
     for (at, call) in text.match_indices("!(") {
         let connected = text[..at].ends_with("\nconnected");
-        if !connected && !text[..at].ends_with("testkit::conformance") {
+        if !connected && !text[..at].ends_with("ofi_testkit::conformance") {
             continue;
         }
         let rest = &text[at + call.len()..];
@@ -330,8 +330,8 @@ mod tests {
 
     #[test]
     fn instances_and_their_skips_are_found() {
-        let text = "testkit::conformance!(shm: ShmPair);\ntestkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
-                    order: \"none, promised\",\n    loss: \"some\",\n]);\n        testkit::conformance!($name: $kit, skip = [\n\
+        let text = "ofi_testkit::conformance!(shm: ShmPair);\ntestkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
+                    order: \"none, promised\",\n    loss: \"some\",\n]);\n        ofi_testkit::conformance!($name: $kit, skip = [\n\
                     $($case: $reason,)*\n    vectors: \"none\",\n]);\nconnected!(shm_msg: ShmConnected, skip = [\n    waits: \"one\",\n]);";
         let all = instances_of(text);
         assert_eq!(all[0], ("shm".to_string(), Vec::new()));

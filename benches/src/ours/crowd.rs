@@ -1,6 +1,6 @@
 //! One endpoint with very many peers: what a message to each of them by turns costs, and what one of them takes that nobody talks to.
 //!
-//! The peers are sockets of one process, and `rdm-proto` is behind each: it sends back what it gets. An endpoint of the whole stack
+//! The peers are sockets of one process, and `ofi-rdm` is behind each: it sends back what it gets. An endpoint of the whole stack
 //! has batch buffers and queues; ten thousand of them would measure the machine's memory.
 
 use std::net::{SocketAddr, UdpSocket};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{Address, CqTaggedEntry, FiAddr};
-use rdm_proto::congestion::Congestion;
-use rdm_proto::wire::{Params, Record};
-use rdm_proto::{Config, Driver, Endpoint, Flow, LONGEST_PACKET, Lost, Sender, Stream};
+use ofi_rdm::congestion::Congestion;
+use ofi_rdm::wire::{Params, Record};
+use ofi_rdm::{Config, Driver, Endpoint, Flow, LONGEST_PACKET, Lost, Sender, Stream};
 
 use super::node::{Arena, Node};
 use super::run::{check, slot, stack};
@@ -63,7 +63,7 @@ struct Member {
     socket: UdpSocket,
     endpoint: Endpoint,
     echo: Echo,
-    due: Option<rdm_proto::Instant>,
+    due: Option<ofi_rdm::Instant>,
 }
 
 impl Member {
@@ -94,7 +94,7 @@ impl Member {
     }
 
     /// Takes what has come, and sends what there is to say.
-    fn work(&mut self, now: rdm_proto::Instant, buffer: &mut [u8]) -> Result<()> {
+    fn work(&mut self, now: ofi_rdm::Instant, buffer: &mut [u8]) -> Result<()> {
         while let Ok((len, from)) = self.socket.recv_from(buffer) {
             self.endpoint.handle(now, from, &mut buffer[..len], &mut self.echo);
         }
@@ -135,7 +135,7 @@ fn serve(peers: usize, link: &mut Link) -> Result<()> {
     link.send(&names[1..])?;
     let mut buffer = vec![0; 1 << 16];
     let start = Instant::now();
-    let now = || rdm_proto::Instant::from_nanos(start.elapsed().as_nanos() as u64 + 1_000_000_000);
+    let now = || ofi_rdm::Instant::from_nanos(start.elapsed().as_nanos() as u64 + 1_000_000_000);
     let mut looked = Instant::now();
     link.barrier_with(|| {
         for number in epoll.wait(1).map_err(Error::io("waiting for datagrams"))? {

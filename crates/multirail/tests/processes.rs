@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Event, Region, Remote, Way};
 use ofi::{Errno, Hints};
+use ofi_testkit::process::{Child, Line};
 use support::{hex, ports, shell, unhex};
-use testkit::process::{Child, Line};
 
 const LEN: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);
 
-testkit::roles!(owner, cut_rail);
+ofi_testkit::roles!(owner, cut_rail);
 
 fn agent(name: &str, rails: &str) -> Agent {
     let config = Config {

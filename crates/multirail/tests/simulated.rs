@@ -13,8 +13,8 @@ use multirail::engine::{Access, Core, OpId, PeerId, Piece, Plan, RailSpec, Refus
 use multirail::wire::{RailInfo, RegionInfo, RegionKey};
 use multirail::{Config, Outcome, Way};
 use ofi::Errno;
+use ofi_testkit::net::Random;
 use proptest::prelude::*;
-use testkit::net::Random;
 
 const AGENTS: usize = 3;
 const RAILS: usize = 3;

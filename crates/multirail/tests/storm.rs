@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Local, Region, Remote, Transfer, Way};
 use ofi::{Errno, Hints};
+use ofi_testkit::net::Random;
+use ofi_testkit::process::{Child, Line};
 use support::{hex, ports, shell, unhex};
-use testkit::net::Random;
-use testkit::process::{Child, Line};
 
-testkit::roles!(owner, scribbler, storm);
+ofi_testkit::roles!(owner, scribbler, storm);
 
 /// Bytes that belong to one transfer, at both ends.
 const SLOT: usize = 96 << 10;

@@ -2,9 +2,9 @@
 
 use std::process::{Command, Output};
 
-use rdm_proto::Stream;
-use rdm_proto::wire::header::{self, flag};
-use rdm_proto::wire::{Frame, Header, Init, Kind, Params};
+use ofi_rdm::Stream;
+use ofi_rdm::wire::header::{self, flag};
+use ofi_rdm::wire::{Frame, Header, Init, Kind, Params};
 
 /// Whole captures of Ethernet: a file for each call.
 fn dump(name: &str, datagrams: &[Vec<u8>], options: &[&str]) -> Output {

@@ -53,7 +53,7 @@ use ofi_core::transport::Transport;
 use crate::raw;
 
 #[cfg(feature = "shm")]
-pub use transport_shm::Shm;
+pub use ofi_shm::Shm;
 
 #[cold]
 fn another(what: &str, wanted: impl Into<String>) -> Error {

@@ -21,23 +21,23 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
             // An adapter is faster than sockets; shared memory is faster than either.
             #[cfg(feature = "shm")]
             {
-                config::register(transport_shm::SETTINGS);
-                Arc::new(transport_shm::ShmProvider) as Arc<dyn Provider>
+                config::register(ofi_shm::SETTINGS);
+                Arc::new(ofi_shm::ShmProvider) as Arc<dyn Provider>
             },
             #[cfg(feature = "efa")]
             {
-                config::register(transport_efa::SETTINGS);
-                Arc::new(transport_efa::EfaProvider)
+                config::register(ofi_efa::SETTINGS);
+                Arc::new(ofi_efa::EfaProvider)
             },
             #[cfg(feature = "verbs")]
             {
-                config::register(transport_verbs::SETTINGS);
-                Arc::new(transport_verbs::VerbsProvider)
+                config::register(ofi_verbs::SETTINGS);
+                Arc::new(ofi_verbs::VerbsProvider)
             },
             #[cfg(feature = "udp")]
             {
-                config::register(transport_udp::SETTINGS);
-                Arc::new(transport_udp::UdpProvider)
+                config::register(ofi_udp::SETTINGS);
+                Arc::new(ofi_udp::UdpProvider)
             },
         ])
     })

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ofi::raw::{Address, FiAddr, MemoryRegion, MrAccess, RemotePiece};
-use testkit::side::remote_at;
-use testkit::{Memory, Side};
-use transport_efa::wire::RawAddress;
+use ofi_efa::wire::RawAddress;
+use ofi_testkit::side::remote_at;
+use ofi_testkit::{Memory, Side};
 
 use super::TAGS;
 use super::op::pattern;

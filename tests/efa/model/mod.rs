@@ -10,9 +10,9 @@ mod op;
 use std::sync::Arc;
 
 use ofi::raw::{Datatype, Errno, FiOp, OpFlags};
-use testkit::net::Random;
-use testkit::srd::{Plan, SimulatedDevice};
-use testkit::{Event, Memory, Side};
+use ofi_testkit::net::Random;
+use ofi_testkit::srd::{Plan, SimulatedDevice};
+use ofi_testkit::{Event, Memory, Side};
 
 use life::{LONGEST, Life};
 use op::{Kind, Op, pattern};

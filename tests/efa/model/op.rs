@@ -1,7 +1,7 @@
 //! One operation, as the model knows it.
 
 use ofi::raw::Errno;
-use testkit::Memory;
+use ofi_testkit::Memory;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug)]

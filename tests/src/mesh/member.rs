@@ -1,7 +1,7 @@
 //! The role of a member's process.
 
-use testkit::leftovers::open_files;
-use testkit::process::Line;
+use ofi_testkit::leftovers::open_files;
+use ofi_testkit::process::Line;
 
 use super::load::Load;
 use crate::{Naming, resident_kib};

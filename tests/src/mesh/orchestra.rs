@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::load::STRIPES;
-use testkit::leftovers::{Snapshot, sockets_named};
-use testkit::process::Child;
+use ofi_testkit::leftovers::{Snapshot, sockets_named};
+use ofi_testkit::process::Child;
 
 /// The longest that a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);

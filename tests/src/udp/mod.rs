@@ -5,8 +5,8 @@ mod relay;
 
 use std::net::{IpAddr, SocketAddr};
 
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 
 use crate::{Naming, opening, parse, parse_region, region_text};
 

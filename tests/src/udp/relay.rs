@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use testkit::net::Random;
+use ofi_testkit::net::Random;
 
 /// What happens to datagrams; of 1,000 each.
 #[derive(Clone, Copy, Debug, Default)]

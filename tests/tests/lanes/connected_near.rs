@@ -2,10 +2,10 @@
 
 use std::net::Ipv4Addr;
 
+use ofi_testkit::connect::{Listener, connect, event_of, outcome};
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, hints, opening, parse};
-use testkit::connect::{Listener, connect, event_of, outcome};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
 use super::nearby::{become_another_user, is_root};
 

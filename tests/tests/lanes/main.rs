@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 use connected_near::accept;
 use nearby::{echo, squat};
 use ofi::raw::{Address, Caps, EpType, Hints};
+use ofi_testkit::Kit;
 use ofi_tests::mesh::member;
 use ofi_tests::two;
-use testkit::Kit;
 
-testkit::roles!(accept, echo, squat, member);
+ofi_testkit::roles!(accept, echo, squat, member);
 
 /// Peers by turns on either instance, so that most pairs use one for each direction.
 struct Crossed;
@@ -61,7 +61,7 @@ impl Kit for UdpNearConnected {
     }
 }
 
-testkit::conformance!(crossed: Crossed, skip = [
+ofi_testkit::conformance!(crossed: Crossed, skip = [
     a_datagram_has_a_bounded_size: "reliable datagram endpoints only",
     a_datagram_longer_than_its_receive_is_an_error: "reliable datagram endpoints only",
     a_datagram_to_nobody_completes: "reliable datagram endpoints only",
@@ -69,7 +69,7 @@ testkit::conformance!(crossed: Crossed, skip = [
     a_sender_of_datagrams_never_waits_for_its_receiver: "reliable datagram endpoints only",
     datagrams_that_nobody_receives_are_dropped_and_counted: "reliable datagram endpoints only",
 ]);
-testkit::conformance!(halved: Halved, skip = [
+ofi_testkit::conformance!(halved: Halved, skip = [
     a_datagram_has_a_bounded_size: "reliable datagram endpoints only",
     a_datagram_longer_than_its_receive_is_an_error: "reliable datagram endpoints only",
     a_datagram_to_nobody_completes: "reliable datagram endpoints only",
@@ -77,7 +77,7 @@ testkit::conformance!(halved: Halved, skip = [
     a_sender_of_datagrams_never_waits_for_its_receiver: "reliable datagram endpoints only",
     datagrams_that_nobody_receives_are_dropped_and_counted: "reliable datagram endpoints only",
 ]);
-testkit::conformance!(udp_near: UdpNear, skip = [
+ofi_testkit::conformance!(udp_near: UdpNear, skip = [
     a_datagram_has_a_bounded_size: "sockets only: `udp` in conformance.rs",
     a_datagram_longer_than_its_receive_is_an_error: "sockets only: `udp` in conformance.rs",
     a_datagram_to_nobody_completes: "sockets only: `udp` in conformance.rs",

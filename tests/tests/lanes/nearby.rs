@@ -3,10 +3,10 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::{Mesh, NAMING};
 use ofi_tests::{Naming, open, opening, parse};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
 /// A user who is neither root nor anybody's.
 const USER: libc::uid_t = 47_110;

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::Line;
 use ofi_tests::denied::deny_process_vm;
 use ofi_tests::{Naming, open};
 use proptest::prelude::*;
-use testkit::prelude::*;
-use testkit::process::Line;
 
 use super::contents::{cuts, length, pieces};
 use super::endings::{BOUND, meet, start};

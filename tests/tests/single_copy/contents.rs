@@ -1,8 +1,8 @@
 //! What arrives is what was sent, and nothing beside it is touched.
 
+use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, open};
 use proptest::prelude::*;
-use testkit::prelude::*;
 
 use super::missing;
 

@@ -1,9 +1,9 @@
 //! Two processes of which one goes away, is denied, or does not want it, in the middle of copies.
 
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 use ofi_tests::denied::deny_process_vm;
 use ofi_tests::{Naming, open, parse};
-use testkit::prelude::*;
-use testkit::process::{Child, Line};
 
 use super::missing;
 

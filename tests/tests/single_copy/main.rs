@@ -8,10 +8,10 @@ mod endings;
 use accesses::{accessor, owner};
 use endings::{pusher, sink, source};
 use ofi::raw::{EpType, Hints};
+use ofi_testkit::Kit;
 use ofi_tests::denied::{may_copy, set_early};
-use testkit::Kit;
 
-testkit::roles!(pusher, sink, source, accessor, owner);
+ofi_testkit::roles!(pusher, sink, source, accessor, owner);
 
 extern "C" fn first() {
     set_early(c"FI_SHM_SINGLE_COPY", c"always");
@@ -41,4 +41,4 @@ impl Kit for Single {
     }
 }
 
-testkit::conformance!(shm_single: Single);
+ofi_testkit::conformance!(shm_single: Single);

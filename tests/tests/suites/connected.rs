@@ -3,7 +3,7 @@
 /// The suite over connected endpoints: without the cases that need a peer chosen by address, and those that are named.
 macro_rules! connected {
     ($name:ident: $kit:expr, skip = [$($case:ident: $reason:literal),* $(,)?]) => {
-        testkit::conformance!($name: $kit, skip = [
+        ofi_testkit::conformance!($name: $kit, skip = [
             $($case: $reason,)*
             a_vector_s_key_is_that_of_its_endpoints_and_addresses: "no address vector",
             a_key_stays_in_its_vector_while_anything_is_of_it: "no address vector",

@@ -3,7 +3,7 @@
 /// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpPair;
 
-impl testkit::Kit for UdpPair {
+impl ofi_testkit::Kit for UdpPair {
     fn hints(&self) -> ofi::raw::Hints {
         let loopback = ofi::raw::Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         ofi::raw::Hints::new().provider("udp").ep_type(ofi::raw::EpType::Rdm).src_addr(loopback)
@@ -17,7 +17,7 @@ impl testkit::Kit for UdpPair {
 /// UDP sockets on loopback, connected endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpConnected;
 
-impl testkit::Kit for UdpConnected {
+impl ofi_testkit::Kit for UdpConnected {
     fn hints(&self) -> ofi::raw::Hints {
         let loopback = ofi::raw::Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         ofi::raw::Hints::new().provider("udp").ep_type(ofi::raw::EpType::Msg).src_addr(loopback)
@@ -33,7 +33,7 @@ impl testkit::Kit for UdpConnected {
     }
 }
 
-testkit::conformance!(udp: UdpPair, skip = [
+ofi_testkit::conformance!(udp: UdpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
 ]);
 

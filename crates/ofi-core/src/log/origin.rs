@@ -10,7 +10,7 @@ pub(super) struct Origin<'a> {
 /// Crates of this stack whose names do not begin with `ofi` or `transport_`, and what they are called in the
 /// log.
 const OTHER_CRATES: [(&str, &str); 5] =
-    [("rdm_proto", "rdm"), ("ibv", "verbs"), ("efa_sys", "efa"), ("mxl", "mxl"), ("multirail", "multirail")];
+    [("ofi_rdm", "rdm"), ("ibv", "verbs"), ("efa_sys", "efa"), ("mxl", "mxl"), ("multirail", "multirail")];
 
 impl<'a> Origin<'a> {
     /// Reads `ofi::<provider>::<subsystem>`, or takes the crate from a module path. `None` for crates that

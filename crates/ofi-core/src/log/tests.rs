@@ -81,7 +81,7 @@ fn providers_and_subsystems_are_filtered() {
         warn!(target: "ofi::shm::av", "1");
         warn!(target: "ofi::udp::av", "2");
         warn!(target: "ofi::shm::cq", "3");
-        warn!(target: "transport_shm::segment", "4");
+        warn!(target: "ofi_shm::segment", "4");
     };
     let printed = |filter| {
         let got = lines(filter, speak);
@@ -121,7 +121,7 @@ fn other_libraries_and_spans_stay_out() {
         let _entered = info_span!(target: "ofi::core::core", "span").entered();
         error!(target: "mio::poll", "not ours");
         error!(target: "office", "not ours");
-        error!(target: "rdm_proto::connection", "ours");
+        error!(target: "ofi_rdm::connection", "ours");
     });
     assert_eq!(got.len(), 1);
     assert!(tail(&got[0]).starts_with(":rdm:core:"));

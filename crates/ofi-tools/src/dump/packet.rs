@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use rdm_proto::wire::header::flag;
-use rdm_proto::wire::{Accept, Frame, Header, Init, Kind, Malformed, Retry};
+use ofi_rdm::wire::header::flag;
+use ofi_rdm::wire::{Accept, Frame, Header, Init, Kind, Malformed, Retry};
 
 /// One line about a datagram. `None` for what is not of this protocol.
 pub fn describe(bytes: &[u8]) -> Option<String> {

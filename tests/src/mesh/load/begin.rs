@@ -1,6 +1,6 @@
 //! Operations, chosen at random.
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, LONGEST, Load, Op, STRIPE, TRASH};
 

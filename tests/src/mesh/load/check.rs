@@ -1,6 +1,6 @@
 //! What comes of operations, and whether it is what it should be.
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::{
     BOUND, FIRST, GIVE_BACK, GRACE, Kind, LEASE, LEASE_SEED, LONGEST, Load, OFFER, PATIENCE, RECEIVES,

@@ -1,6 +1,6 @@
 //! Memory that a peer may read for a moment: lent, borrowed, and given back or taken away.
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use super::begin::rma;
 use super::{GIVE_BACK, Kind, LEASE, LEASED, Lease, Load, OFFER, RETURN};

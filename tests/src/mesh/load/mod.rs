@@ -6,7 +6,7 @@ mod lease;
 
 use std::collections::HashMap;
 
-use testkit::prelude::*;
+use ofi_testkit::prelude::*;
 
 use crate::{Naming, hints, opening};
 

@@ -1,0 +1,130 @@
+//! NewReno, as RFC 9002, section 7, has it, with the window of RFC 6928 to begin with: a share of a link like TCP's.
+//!
+//! One difference: a loss while round trips are as short as ever may be one of the line. It costs three eighths of the window, not half.
+//! Where queues are so short that round trips do not show them, one who gives up a part `b` gets more than one who gives up half, by
+//! the square root of `(2 - b) / 3b` where losses come one by one (1.2), and more where flows lose together: an eighth, which this was, leaves
+//! TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`), and half costs lines that lose packets more than they need.
+
+use super::Controller;
+use crate::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reno {
+    window: u64,
+    threshold: u64,
+    packet: u64,
+    paced: bool,
+    /// Packets that left before this belong to a loss that has been answered.
+    recovery: Option<Instant>,
+    /// Bytes acknowledged since the window last grew, past the threshold.
+    counted: u64,
+}
+
+/// Packets that may be under way at first. Ten of 1,500 bytes (RFC 6928), and no less than 64 KiB in one burst of large ones.
+const INITIAL_PACKETS: u64 = 10;
+/// The least window, in packets.
+const LEAST_PACKETS: u64 = 2;
+
+impl Reno {
+    /// For packets of `packet` bytes, which leave evenly or not.
+    pub fn new(packet: u64, paced: bool) -> Self {
+        let (window, threshold) = (INITIAL_PACKETS * packet, u64::MAX);
+        Self { window, threshold, packet, paced, recovery: None, counted: 0 }
+    }
+}
+
+impl Controller for Reno {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Somewhat more than the window, so that it stays what bounds the sender (RFC 9002, section 7.7); twice as much while it doubles.
+    fn pace(&self) -> Option<u64> {
+        let grown = if self.window < self.threshold { self.window } else { self.window / 4 };
+        self.paced.then_some(self.window.saturating_add(grown))
+    }
+
+    fn on_acked(&mut self, _now: Instant, sent: Instant, bytes: u64, limited: bool) {
+        if self.recovery.is_some_and(|start| sent <= start) || !limited {
+            return;
+        }
+        if self.window < self.threshold {
+            self.window += bytes;
+            return;
+        }
+        self.counted += bytes;
+        if self.counted >= self.window {
+            self.counted -= self.window;
+            self.window += self.packet;
+        }
+    }
+
+    fn on_lost(&mut self, now: Instant, sent: Instant, _bytes: u64, queue: bool) {
+        if self.recovery.is_some_and(|start| sent <= start) {
+            return; // the same event
+        }
+        self.recovery = Some(now);
+        let kept = if queue { self.window / 2 } else { self.window / 8 * 5 };
+        self.window = kept.max(LEAST_PACKETS * self.packet);
+        self.threshold = self.window;
+        self.counted = 0;
+    }
+
+    /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this silence that are
+    /// found later belong to it.
+    fn on_silence(&mut self, now: Instant) {
+        let least = LEAST_PACKETS * self.packet;
+        self.threshold = (self.window / 2).max(least);
+        (self.window, self.counted) = (least, 0);
+        self.recovery = Some(now);
+    }
+
+    fn on_heard(&mut self, now: Instant) {
+        self.recovery = Some(now);
+    }
+
+    fn set_packet_size(&mut self, bytes: u64) {
+        self.window =
+            self.window.max(if bytes > self.packet { INITIAL_PACKETS } else { LEAST_PACKETS } * bytes);
+        self.packet = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn it_doubles_until_a_loss_halves_it_once_and_then_grows_by_a_packet() {
+        let mut reno = Reno::new(1000, true);
+        assert_eq!((reno.window(), reno.pace()), (10_000, Some(20_000)));
+        reno.on_acked(at(2), at(1), 10_000, true);
+        assert_eq!(reno.window(), 20_000);
+        reno.on_lost(at(3), at(2), 1000, true);
+        reno.on_lost(at(3), at(2), 1000, true);
+        assert_eq!(reno.window(), 10_000, "two packets of one burst are one event");
+        assert_eq!((reno.pace(), Reno::new(1000, false).pace()), (Some(12_500), None));
+        reno.on_acked(at(4), at(3), 5000, true);
+        assert_eq!(reno.window(), 10_000, "left before the loss was known");
+        reno.on_acked(at(5), at(4), 10_000, true);
+        assert_eq!(reno.window(), 11_000);
+        reno.on_acked(at(5), at(4), 90_000, false);
+        assert_eq!(reno.window(), 11_000, "the window held nobody back");
+        reno.on_lost(at(7), at(6), 1000, false);
+        assert_eq!(reno.window(), 6875, "less than half, as nobody seems to wait");
+        reno.on_silence(at(8));
+        assert_eq!(reno.window(), 2000);
+        reno.on_lost(at(9), at(7), 1000, true);
+        assert_eq!(reno.window(), 2000, "a loss of the silence");
+        reno.on_heard(at(10));
+        reno.on_lost(at(10), at(9), 1000, true);
+        reno.on_acked(at(13), at(11), 2000, true);
+        reno.on_acked(at(15), at(13), 2000, true);
+        assert_eq!(reno.window(), 4000, "what was possible before is reached quickly");
+    }
+}

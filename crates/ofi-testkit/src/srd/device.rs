@@ -1,0 +1,231 @@
+//! The simulated fabric as the provider sees it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ofi::raw::{Errno, Error, Nic, Result};
+use ofi_core::sys;
+use ofi_efa::srd::{Access, Completion, Device, Gid, Limits, QueuePair, Region, Remote, Segment, To};
+
+use super::{Flight, Queue, SimulatedDevice, What};
+
+/// A registration.
+struct Registered {
+    device: Arc<SimulatedDevice>,
+    key: u32,
+}
+
+impl Region for Registered {
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.device.lock().registered.remove(&self.key);
+    }
+}
+
+struct Simulated {
+    device: Arc<SimulatedDevice>,
+    qpn: u16,
+    qkey: u32,
+    event: RawFd,
+}
+
+/// A [`SimulatedDevice`] as the provider sees it.
+pub struct Handle(pub Arc<SimulatedDevice>);
+
+impl Device for Handle {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn gid(&self) -> Gid {
+        self.0.gid()
+    }
+
+    fn limits(&self) -> Limits {
+        let plan = self.0.lock().plan;
+        let (read, rdma) = (plan.rdma, if plan.rdma { 1 << 30 } else { 0 });
+        let (mtu, receives, unsolicited) = (plan.mtu, plan.receives, read && plan.unsolicited);
+        Limits { mtu, sends: 512, receives, rdma, read, write: read, unsolicited }
+    }
+
+    fn nic(&self) -> Nic {
+        Nic::default()
+    }
+
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
+        if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
+            return Err(Error::new(Errno::ENOMEM));
+        }
+        let mut inner = self.0.lock();
+        // Numbers are used again late, as on a device, and have 24 bits.
+        loop {
+            inner.last_key = (inner.last_key + 1) & 0xFF_FFFF;
+            let key = inner.last_key;
+            if key != 0 && !inner.registered.contains_key(&key) {
+                inner.registered.insert(key, (addr.expose_provenance() as u64, len, access));
+                return Ok(Box::new(Registered { device: Arc::clone(&self.0), key }));
+            }
+        }
+    }
+
+    fn open(&self, sends: usize, _receives: usize) -> Result<Box<dyn QueuePair>> {
+        let event = sys::eventfd()?;
+        let fd = event.as_raw_fd();
+        let mut inner = self.0.lock();
+        let qkey = inner.draw() as u32 & 0x7FFF_FFFF;
+        // Numbers are used again late, as on a device.
+        let wanted = inner.next_qpn.take().filter(|qpn| !inner.queues.contains_key(qpn));
+        let mut qpn = wanted.map_or(inner.last_qpn, |wanted| wanted.wrapping_sub(1));
+        loop {
+            qpn = qpn.wrapping_add(1).max(1);
+            if !inner.queues.contains_key(&qpn) {
+                break;
+            }
+        }
+        if wanted.is_none() {
+            inner.last_qpn = qpn;
+        }
+        inner.lives += 1;
+        let queue = Queue {
+            qkey,
+            life: inner.lives,
+            sends,
+            posted: 0,
+            receives: VecDeque::new(),
+            done: VecDeque::new(),
+            handles: Vec::new(),
+            armed: false,
+            event,
+            stopped: false,
+        };
+        inner.queues.insert(qpn, queue);
+        Ok(Box::new(Simulated { device: Arc::clone(&self.0), qpn, qkey, event: fd }))
+    }
+}
+
+impl Simulated {
+    fn with<R>(&self, act: impl FnOnce(&mut Queue) -> R) -> Result<R> {
+        let mut inner = self.device.lock();
+        inner.queues.get_mut(&self.qpn).map(act).ok_or_else(|| Error::new(Errno::EIO))
+    }
+
+    fn post(&self, id: u64, to: To, from: Option<Segment>, what: What) -> Result<()> {
+        let mut inner = self.device.lock();
+        let queue = inner.queues.get_mut(&self.qpn).ok_or_else(|| Error::new(Errno::EIO))?;
+        if queue.posted == queue.sends {
+            return Err(Error::new(Errno::ENOMEM));
+        }
+        queue.posted += 1;
+        let life = queue.life;
+        if let Some(segment) = from {
+            self.device.check(&inner, segment);
+        }
+        inner.flying.push(Flight { from: self.qpn, life, id, to, what });
+        drop(inner);
+        self.device.work.notify_one();
+        Ok(())
+    }
+}
+
+impl QueuePair for Simulated {
+    fn qpn(&self) -> u16 {
+        self.qpn
+    }
+
+    fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    fn attach(&mut self, gid: &Gid) -> Result<u16> {
+        self.with(|queue| {
+            let known = queue.handles.iter().position(|known| known == gid);
+            known.unwrap_or_else(|| {
+                queue.handles.push(*gid);
+                queue.handles.len() - 1
+            }) as u16
+        })
+    }
+
+    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()> {
+        if from.len > self.device.lock().plan.mtu {
+            return Err(Error::new(Errno::EMSGSIZE));
+        }
+        // SAFETY: the caller lends it for reading.
+        let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
+        self.post(id, to, Some(from), What::Send(bytes, data))
+    }
+
+    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {
+        self.post(id, of, None, What::Read { into, at })
+    }
+
+    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()> {
+        // SAFETY: the caller lends it for reading.
+        let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
+        self.post(id, to, Some(from), What::Write { bytes, at, data })
+    }
+
+    fn stop(&mut self) {
+        let _ = self.with(Queue::stop);
+    }
+
+    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
+        let most = self.device.lock().plan.receives;
+        self.with(|queue| {
+            if queue.stopped {
+                return Err(Error::new(Errno::EIO));
+            }
+            if queue.receives.len() == most {
+                return Err(Error::AGAIN);
+            }
+            queue.receives.push_back((id, into));
+            Ok(())
+        })?
+    }
+
+    fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize> {
+        let mut inner = self.device.lock();
+        self.device.step(&mut inner);
+        drop(inner);
+        self.with(|queue| {
+            let count = queue.done.len();
+            let ended = |completion: &&Completion| matches!(completion, Completion::Sent { .. });
+            queue.posted -= queue.done.iter().filter(ended).count();
+            into.append(&mut queue.done);
+            count
+        })
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.with(|queue| {
+            sys::drain_eventfd(&queue.event);
+            queue.armed = true;
+        })
+    }
+
+    fn now(&self) -> Instant {
+        self.device.now()
+    }
+
+    fn fd(&self) -> RawFd {
+        self.event
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        self.device.lock().queues.remove(&self.qpn);
+    }
+}

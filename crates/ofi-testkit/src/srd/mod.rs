@@ -1,0 +1,407 @@
+//! A simulated fabric of SRD devices in this process: messages arrive once, in any order, or fail as a device reports it.
+//!
+//! What happens is drawn from a seed: which message arrives next, how long its completion takes, and whether a receiver is for once not ready.
+//! Nothing moves unless an endpoint polls, but for a thread that moves what is under way for those who sleep. A [`SimulatedDevice::driven`]
+//! one has no such thread and a time of its own, so that a run of one thread is the same for the same seed. Nothing that is seen here says
+//! anything about a device's speed.
+
+mod device;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ofi_core::sys;
+use ofi_efa::srd::{Access, Completion, From, Gid, Remote, Segment, Status, To};
+
+pub use device::Handle;
+
+/// How a fabric behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// Bytes of the longest message.
+    pub mtu: usize,
+    /// Of 100 messages, so many find their receiver not ready though it is.
+    pub not_ready: u64,
+    /// Of 100 requests, so many are reported late to their sender.
+    pub late: u64,
+    /// Receives that a queue pair takes.
+    pub receives: usize,
+    /// Whether the device reads and writes peers' memory.
+    pub rdma: bool,
+    /// Whether writes with data take no receive.
+    pub unsolicited: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { seed: 1, mtu: 8760, not_ready: 0, late: 0, receives: 4096, rdma: true, unsolicited: true }
+    }
+}
+
+/// A message under way.
+struct Flight {
+    from: u16,
+    /// Which of those that had the sender's number.
+    life: u64,
+    id: u64,
+    to: To,
+    what: What,
+}
+
+/// What it does there.
+enum What {
+    Send(Vec<u8>, Option<u32>),
+    Read { into: Segment, at: Remote },
+    Write { bytes: Vec<u8>, at: Remote, data: Option<u32> },
+}
+
+// SAFETY: the segment is of memory that the queue pair's owner lends it until the request has ended, whichever thread moves it.
+unsafe impl Send for What {}
+
+struct Queue {
+    qkey: u32,
+    /// No other has the same.
+    life: u64,
+    /// Requests that may be under way, and that are.
+    sends: usize,
+    posted: usize,
+    receives: VecDeque<(u64, Segment)>,
+    done: VecDeque<Completion>,
+    /// Devices that it knows, by their numbers.
+    handles: Vec<Gid>,
+    armed: bool,
+    event: OwnedFd,
+    stopped: bool,
+}
+
+// SAFETY: the segments are of memory that the queue pair's owner lends it until it is dropped, whichever thread polls.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// Has everything that is posted come back; what is under way is found stopped.
+    fn stop(&mut self) {
+        self.stopped = true;
+        while let Some((id, _)) = self.receives.pop_front() {
+            self.push(Completion::Returned { id });
+        }
+    }
+
+    fn push(&mut self, completion: Completion) {
+        self.done.push_back(completion);
+        if std::mem::take(&mut self.armed) {
+            sys::signal_eventfd(&self.event);
+        }
+    }
+}
+
+struct Inner {
+    draws: u64,
+    queues: HashMap<u16, Queue>,
+    plan: Plan,
+    /// Steps since the plan began.
+    steps: u64,
+    clock: Duration,
+    flying: Vec<Flight>,
+    /// What is reported late: when, to which number and life, and how.
+    late: Vec<(u64, u16, u64, Completion)>,
+    /// Messages that will be reported as failed: from whom to whom, and whether they arrive all the same.
+    cuts: Vec<(u16, u16, bool)>,
+    last_qpn: u16,
+    /// The number of the next queue pair.
+    next_qpn: Option<u16>,
+    lives: u64,
+    /// Registrations by their keys: first byte, length, and what peers may do.
+    registered: HashMap<u32, (u64, usize, Access)>,
+    last_key: u32,
+}
+
+impl Inner {
+    /// Whether a peer may do that there.
+    fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
+        let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
+        let right = match access {
+            Access::Local => false,
+            Access::RemoteRead => !write,
+            Access::RemoteWrite => write,
+            Access::RemoteReadWrite => true,
+        };
+        let offset = at.addr.checked_sub(addr);
+        right
+            && offset
+                .is_some_and(|offset| offset.checked_add(len as u64).is_some_and(|end| end <= size as u64))
+    }
+}
+
+impl Inner {
+    /// Tells a sender how a request ended, if it is there.
+    fn tell(&mut self, from: u16, life: u64, completion: Completion) {
+        if let Some(sender) = self.queues.get_mut(&from).filter(|queue| queue.life == life) {
+            sender.push(completion);
+        }
+    }
+
+    /// Whether this end has registered all of that memory.
+    fn owns(&self, segment: Segment) -> bool {
+        let addr = segment.addr.addr() as u64;
+        self.registered
+            .get(&segment.lkey)
+            .is_some_and(|&(base, len, _)| addr >= base && addr + segment.len as u64 <= base + len as u64)
+    }
+
+    /// The next number drawn (SplitMix64).
+    fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.draws;
+        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ word >> 31
+    }
+}
+
+/// A device, and the fabric that it is on alone.
+pub struct SimulatedDevice {
+    name: String,
+    /// When its time began; `None`: it has the system's.
+    began: Option<Instant>,
+    inner: Mutex<Inner>,
+    /// Something is under way.
+    work: Condvar,
+    /// Whether memory that peers may not access is refused when it is registered.
+    refuses: AtomicBool,
+}
+
+impl SimulatedDevice {
+    /// One with a thread that moves what is under way, as long as the process lives.
+    pub fn new(name: &str, plan: Plan) -> Arc<Self> {
+        let device = Arc::new(Self::with(name, plan, None));
+        let mover = Arc::clone(&device);
+        std::thread::spawn(move || {
+            loop {
+                let mut inner = mover.lock();
+                while inner.flying.is_empty() && inner.late.is_empty() {
+                    inner = mover.work.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                }
+                mover.step(&mut inner);
+                drop(inner);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        device
+    }
+
+    /// One where nothing moves but by polls, time neither. Nobody can sleep on it.
+    pub fn driven(name: &str, plan: Plan) -> Arc<Self> {
+        Arc::new(Self::with(name, plan, Some(Instant::now())))
+    }
+
+    fn with(name: &str, plan: Plan, began: Option<Instant>) -> Self {
+        let inner = Inner {
+            draws: plan.seed,
+            queues: HashMap::new(),
+            plan,
+            steps: 0,
+            clock: Duration::ZERO,
+            flying: Vec::new(),
+            late: Vec::new(),
+            cuts: Vec::new(),
+            last_qpn: 0,
+            next_qpn: None,
+            lives: 0,
+            registered: HashMap::new(),
+            last_key: 0,
+        };
+        let (name, inner, refuses) = (name.to_string(), Mutex::new(inner), AtomicBool::new(false));
+        Self { name, began, inner, work: Condvar::new(), refuses }
+    }
+
+    /// Begins anew by another plan, for endpoints that are opened from now on.
+    ///
+    /// # Panics
+    /// If anything of before is left: queue pairs, registrations, messages under way.
+    pub fn begin(&self, plan: Plan) {
+        let mut inner = self.lock();
+        let left = (inner.queues.len(), inner.registered.len());
+        assert_eq!(left, (0, 0), "queue pairs and registrations of before");
+        inner.flying.clear();
+        inner.late.clear();
+        inner.cuts.clear();
+        (inner.draws, inner.plan, inner.steps) = (plan.seed, plan, 0);
+        (inner.last_qpn, inner.last_key) = (0, 0);
+    }
+
+    /// Has a queue pair fail: what is under way and what is posted comes back.
+    pub fn stop(&self, qpn: u16) {
+        if let Some(queue) = self.lock().queues.get_mut(&qpn) {
+            queue.stop();
+        }
+    }
+
+    /// Has the next message or access between two queue pairs be reported as failed, whether it arrives or not.
+    pub fn cut(&self, from: u16, to: u16, arrives: bool) {
+        self.lock().cuts.push((from, to, arrives));
+    }
+
+    /// Gives the next queue pair that is opened this number, if it is free.
+    pub fn reuse(&self, qpn: u16) {
+        self.lock().next_qpn = Some(qpn);
+    }
+
+    /// Requests that are under way.
+    pub fn flying(&self) -> usize {
+        let inner = self.lock();
+        inner.flying.len() + inner.late.len()
+    }
+
+    /// Memory that is used must be registered: where whole endpoints are driven.
+    fn check(&self, inner: &Inner, segment: Segment) {
+        assert!(self.began.is_none() || inner.owns(segment), "not registered: {segment:?}");
+    }
+
+    fn now(&self) -> Instant {
+        self.began.map_or_else(Instant::now, |began| began + self.lock().clock)
+    }
+
+    fn gid(&self) -> Gid {
+        let mut gid = [0xFE; 16];
+        for (to, from) in gid.iter_mut().zip(self.name.bytes()) {
+            *to = from;
+        }
+        gid
+    }
+
+    /// Whether memory is refused from now on that is registered for this end's requests alone.
+    pub fn refuse_local(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has some of what is under way arrive: whichever is drawn.
+    fn step(&self, inner: &mut Inner) {
+        inner.steps += 1;
+        let quiet = inner.flying.is_empty() && inner.late.is_empty();
+        inner.clock += if quiet { Duration::from_micros(200) } else { Duration::from_micros(1) };
+        let mut most = inner.flying.len().div_ceil(2).min(64);
+        if self.began.is_some() && most > 1 {
+            most = inner.draw() as usize % most + 1;
+        }
+        for _ in 0..most {
+            let at = inner.draw() as usize % inner.flying.len();
+            let flight = inner.flying.swap_remove(at);
+            let unready = inner.draw() % 100 < inner.plan.not_ready;
+            let status = self.deliver(inner, &flight, unready);
+            let completion = Completion::Sent { id: flight.id, status };
+            if inner.draw() % 100 < inner.plan.late {
+                let due = inner.steps + inner.draw() % 500;
+                inner.late.push((due, flight.from, flight.life, completion));
+            } else {
+                inner.tell(flight.from, flight.life, completion);
+            }
+        }
+        let steps = inner.steps;
+        let due: Vec<_> = inner.late.extract_if(.., |late| late.0 <= steps).collect();
+        for (_, from, life, completion) in due {
+            inner.tell(from, life, completion);
+        }
+    }
+
+    /// What becomes of a request, beside what its cut or its own queue pair make of it.
+    fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
+        let cut = inner.cuts.iter().position(|cut| (cut.0, cut.1) == (flight.from, flight.to.qpn));
+        if let Some((_, _, arrives)) = cut.map(|at| inner.cuts.swap_remove(at)) {
+            if arrives {
+                self.arrive(inner, flight, unready);
+            }
+            return Status::Unresponsive;
+        }
+        let own = inner.queues.get(&flight.from).filter(|queue| queue.life == flight.life);
+        if own.is_some_and(|queue| !queue.stopped) {
+            return self.arrive(inner, flight, unready);
+        }
+        // A sender that is gone reads nothing any more; what it has sent may arrive.
+        if !matches!(flight.what, What::Read { .. }) && inner.draw().is_multiple_of(2) {
+            self.arrive(inner, flight, unready);
+        }
+        Status::Flushed
+    }
+
+    fn arrive(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
+        let gid = self.gid();
+        let (bytes, wanted) = match &flight.what {
+            What::Send(bytes, _) => (bytes, None),
+            What::Write { bytes, at, .. } => (bytes, Some((*at, bytes.len(), true))),
+            What::Read { into, at } => (&Vec::new(), Some((*at, into.len, false))),
+        };
+        let is_there = |queue: &Queue| queue.qkey == flight.to.qkey && !queue.stopped;
+        if !inner.queues.get(&flight.to.qpn).is_some_and(is_there) {
+            let silent = self.began.is_some() && inner.draw().is_multiple_of(4);
+            return if silent { Status::Unresponsive } else { Status::NoDestination };
+        }
+        let unsolicited = inner.plan.unsolicited;
+        if let Some((at, len, write)) = wanted
+            && !inner.allows(at, len, write)
+        {
+            return Status::BadAddress;
+        }
+        if let What::Read { into, .. } = flight.what {
+            self.check(inner, into);
+        }
+        let Some(queue) = inner.queues.get_mut(&flight.to.qpn) else { return Status::NoDestination };
+        let handle = queue.handles.iter().position(|known| *known == gid);
+        let from = From { handle: handle.map(|at| at as u16), gid: Some(gid), qpn: flight.from };
+        let len = bytes.len();
+        match flight.what {
+            What::Read { into, at } => {
+                // SAFETY: registered memory of this process, of which `len` bytes are there; the segment is lent until the read has ended.
+                unsafe {
+                    ofi_core::copy::bytes(
+                        std::ptr::with_exposed_provenance(at.addr as usize),
+                        into.addr,
+                        into.len,
+                    )
+                };
+            }
+            What::Write { at, data, .. } => {
+                let id = match data {
+                    Some(_) if !unsolicited => {
+                        if unready {
+                            return Status::NotReady;
+                        }
+                        let Some((id, _)) = queue.receives.pop_front() else { return Status::NotReady };
+                        Some(id)
+                    }
+                    _ => None,
+                };
+                // SAFETY: registered memory of this process, of which `len` bytes are there.
+                unsafe {
+                    let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
+                    ofi_core::copy::bytes(bytes.as_ptr(), to, len);
+                };
+                if let Some(data) = data {
+                    queue.push(Completion::Written { id, len, data, from });
+                }
+            }
+            What::Send(_, data) => {
+                if unready {
+                    return Status::NotReady;
+                }
+                let Some((id, into)) = queue.receives.pop_front() else { return Status::NotReady };
+                if len > into.len {
+                    queue.receives.push_front((id, into));
+                    return Status::Failed(11);
+                }
+                // SAFETY: the segment is the queue's until its completion is taken, and was just found long enough.
+                unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, len) };
+                queue.push(Completion::Received { id, len, data, from });
+            }
+        }
+        Status::Done
+    }
+}

@@ -1,0 +1,95 @@
+//! Atomic operations, executed by the memory's owner, in one order with the remote accesses of `rma.rs`. A record is
+//! taken once, so an operation is executed once, however often its packets are sent.
+
+use ofi_api::{Caps, Error, OpFlags, Result};
+use ofi_core::atomic::{Executor, MOST_SENT, Sent};
+use ofi_core::copy;
+use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+use ofi_rdm::{Flow, Sender};
+
+use crate::Udp;
+use crate::command::kind;
+use crate::lane::{Common, Lane};
+use crate::message::{Op, STREAM_LIMIT};
+use crate::rma::accessor;
+
+impl Lane {
+    /// Changes the peer's memory.
+    pub fn atomic<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutAtomic<'_>,
+    ) -> Result<Posted> {
+        if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
+            || sender.commands.records() > STREAM_LIMIT
+        {
+            return Err(Error::AGAIN);
+        }
+        let executor = &out.executor;
+        let operands = if executor.takes_operands() { out.len } else { 0 };
+        let comparands = if executor.compares() { out.len } else { 0 };
+        let op = if executor.fetches() {
+            Op::Read { pieces: out.results.into(), got: 0, len: out.len }
+        } else {
+            Op::Confirm
+        };
+        self.begin(common, out.peer);
+        let id = host.open(out.peer, out.ticket, op);
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).word(executor.to_wire().into()).pieces(out.remote);
+        let body = sender.commands.record(kind::ATOMIC, 0, fields.bytes(), operands + comparands, None);
+        // SAFETY: the pieces are lent, and `body` has room for both arrays.
+        unsafe { copy::gather(out.operands, 0, body.as_mut_ptr(), operands) };
+        // SAFETY: as above, behind the operands.
+        unsafe { copy::gather(out.comparands, 0, body.as_mut_ptr().wrapping_add(operands), comparands) };
+        Ok(Posted::Pending)
+    }
+
+    /// Executes an operation of the peer.
+    pub fn take_atomic<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, what) = (words.word()?, words.word()?);
+        let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
+        let remote = words.pieces()?;
+        let len =
+            match Self::check(common, accessor(common, host, peer), &remote, Caps::ATOMIC, executor.rights())
+            {
+                Ok(len) => len,
+                Err(errno) => {
+                    Self::done(sender, 0, op, Err(errno));
+                    return Ok(Flow::Next);
+                }
+            };
+        if len == 0 || len > MOST_SENT || words.0.len() != executor.sent_len(len) {
+            return Err(Broken);
+        }
+        let regions = &common.domain.regions;
+        let mut sent = Sent::default();
+        let executed = sent.execute(&executor, regions, accessor(common, host, peer), &remote, words.0);
+        if executed.is_ok() {
+            host.accessed(regions, executor.rights(), &remote);
+        }
+        let old = match executed {
+            Ok(old) if executor.fetches() => old,
+            executed => {
+                Self::done(sender, 0, op, executed.map(drop));
+                return Ok(Flow::Next);
+            }
+        };
+        let mut fields = Fields::new();
+        fields.word(op).word(0);
+        let answer = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), len, None);
+        answer.copy_from_slice(old);
+        Ok(Flow::Next)
+    }
+}

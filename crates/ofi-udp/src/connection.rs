@@ -1,0 +1,268 @@
+//! What connected endpoints (`FI_EP_MSG`) need besides: packets of connection management, which are records like others,
+//! and that only the one peer is listened to.
+//!
+//! A connecting endpoint has a session with the passive endpoint, until one with the accepting endpoint takes its place
+//! as that of peer 0. What comes of any other session is packets of connection management, or breaks the protocol.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ofi_api::{Address, Errno, Error, Info, Result};
+use ofi_core::transport::record::Broken;
+use ofi_core::transport::{Host, MAX_PACKET, Reaction};
+use ofi_rdm::{Flow, Instant, Lost};
+
+use crate::Udp;
+use crate::address;
+use crate::answer::is_answer;
+use crate::command::kind;
+use crate::glue::errno_of;
+use crate::lane::Lane;
+use crate::lanes::UdpLanes;
+use crate::probe::Probe;
+use crate::socket::now;
+
+/// Packets that wait to be looked at, at most. Only a hostile peer sends more.
+const PACKETS: usize = 64;
+/// The mark of packets of connection management.
+pub const CONNECTION: u64 = u64::MAX - 1;
+/// How long an end that has shut down repeats what it sent before.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// What a connected endpoint has besides. Peers go by the numbers of the protocol.
+#[derive(Default)]
+pub struct Connected {
+    /// Peer 0 is the one peer.
+    joined: bool,
+    /// The connection is over.
+    parted: bool,
+    /// Until when what was sent before the end is repeated.
+    closing: Option<Instant>,
+    packets: Vec<(u32, Vec<u8>)>,
+    /// Packets of this end that have not arrived, by peer.
+    sent: Vec<u32>,
+    lost: Vec<(u32, Lost)>,
+    /// Looks whether the other end is there at all.
+    probe: Option<Probe>,
+}
+
+/// Whether an info's endpoints are connected.
+pub fn is_connected(info: &Info) -> bool {
+    info.ep_attr.ep_type == ofi_api::EpType::Msg
+}
+
+impl Connected {
+    /// Takes a command: `None` if it is one for everybody.
+    pub fn take(&mut self, peer: u32, command: u8, body: &[u8]) -> Option<Result<Flow, Broken>> {
+        if command == kind::CONNECTION {
+            if body.len() > MAX_PACKET || self.packets.len() >= PACKETS {
+                return Some(Err(Broken));
+            }
+            self.packets.push((peer, body.to_vec()));
+            return Some(Ok(Flow::Next));
+        }
+        if self.is_open_to(peer) {
+            return None;
+        }
+        Some(if self.parted && peer == 0 { Ok(Flow::Next) } else { Err(Broken) })
+    }
+
+    /// Whether `peer` is the one that messages may come from.
+    pub fn is_open_to(&self, peer: u32) -> bool {
+        self.joined && !self.parted && peer == 0
+    }
+
+    /// A session is over.
+    pub fn lost(&mut self, peer: u32, reason: Lost) {
+        self.sent.retain(|&other| other != peer);
+        self.lost.push((peer, reason));
+    }
+
+    /// A packet has arrived at the peer.
+    pub fn arrived(&mut self, peer: u32) {
+        if let Some(at) = self.sent.iter().position(|&other| other == peer) {
+            self.sent.swap_remove(at);
+        }
+    }
+
+    /// Whether all packets have arrived, or are lost.
+    pub fn is_settled(&self) -> bool {
+        self.sent.is_empty() && self.closing.is_none()
+    }
+
+    /// When there is something to look at.
+    pub fn due(&self) -> Option<Instant> {
+        let waits = (!self.packets.is_empty() || !self.lost.is_empty()).then(Instant::default);
+        let probe = self.probe.as_ref().map(|probe| probe.next);
+        [waits, probe, self.closing].into_iter().flatten().min()
+    }
+}
+
+impl UdpLanes {
+    fn connection(&mut self) -> Result<&mut Connected> {
+        self.common.connection.as_deref_mut().ok_or_else(|| Error::new(Errno::EOPNOTSUPP))
+    }
+
+    fn peer_at(&mut self, socket: SocketAddr) -> u32 {
+        let (peer, _) = self.endpoint.peer(socket);
+        while self.lanes.len() < self.endpoint.peers() {
+            self.lanes.push(Lane::default());
+        }
+        peer
+    }
+
+    /// See [`ofi_core::transport::Lanes::packet`].
+    pub fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
+        let (time, to) = (now(), address::socket(to)?);
+        let from = self.socket.address;
+        if to.is_ipv4() != from.is_ipv4() || to.port() == 0 {
+            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{to}, from {from}")));
+        }
+        let connection = self.connection()?;
+        connection.probe = if watch { Probe::new(from.ip(), to, time) } else { None };
+        let strangers = watch && !connection.joined;
+        // Whoever accepts does it under an address that is not known yet.
+        self.endpoint.admit(strangers);
+        let peer = self.peer_at(to);
+        let sender = self.endpoint.sender(time, peer).ok_or(Error::AGAIN)?;
+        sender.commands.record(kind::CONNECTION, 0, packet, 0, Some(CONNECTION));
+        self.endpoint.expect(time, peer, true);
+        self.connection()?.sent.push(peer);
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// See [`ofi_core::transport::Lanes::join`].
+    pub fn join<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<()> {
+        let socket = address::socket(address)?;
+        let peer = self.peer_at(socket);
+        let connection = self.connection()?;
+        connection.joined = true;
+        connection.sent.clear(); // what was sent to others does not matter any more
+        self.endpoint.admit(false);
+        self.endpoint.swap(0, peer);
+        self.lanes.swap(0, peer as usize);
+        for other in 1..self.endpoint.peers() as u32 {
+            self.leave(other);
+        }
+        host.introduce(0, address);
+        self.endpoint.expect(now(), 0, true);
+        Ok(())
+    }
+
+    /// Ends a session.
+    fn leave(&mut self, peer: u32) {
+        if self.socket.next().is_none() {
+            self.flush();
+        }
+        if let Some((buffer, _)) = self.socket.next()
+            && let Some(transmit) = self.endpoint.close(peer, buffer)
+        {
+            self.socket.push(&transmit);
+            self.flush();
+        }
+        self.endpoint.forget(peer);
+        if let Ok(connection) = self.connection() {
+            connection.sent.retain(|&other| other != peer);
+        }
+    }
+
+    /// See [`ofi_core::transport::Lanes::part`].
+    pub fn part<H: Host<Udp>>(&mut self, host: &mut H, drain: bool) {
+        self.endpoint.admit(false);
+        let Some(connection) = self.common.connection.as_deref_mut() else { return };
+        connection.probe = None;
+        if !connection.joined || connection.parted {
+            return;
+        }
+        connection.parted = true;
+        let errno = if drain { Errno::ECONNRESET } else { Errno::ECANCELED };
+        let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
+        self.lanes[0].lose(&mut self.common, host, 0, errno);
+        // Payloads are the application's, which has them back. Answers to reads are not.
+        if let Some(answers) = answers {
+            self.lanes[0].long().answers = answers;
+        }
+        let sender = self.endpoint.sender(now(), 0);
+        let plain = sender.is_none_or(|s| s.commands.is_plain(&is_answer) && s.bulk.is_plain(&is_answer));
+        if drain || !plain {
+            return self.leave(0);
+        }
+        if let Ok(connection) = self.connection() {
+            connection.closing = Some(now() + GOODBYE);
+        }
+        self.transmit(host, now(), 1);
+    }
+
+    /// Looks at what has come for connection management.
+    #[cold]
+    pub fn move_connection<H: Host<Udp>>(&mut self, host: &mut H, time: Instant) {
+        let Some(connection) = self.common.connection.as_deref_mut() else { return };
+        let (packets, lost) = (std::mem::take(&mut connection.packets), std::mem::take(&mut connection.lost));
+        let one = connection.joined && !connection.parted;
+        let address = |peer| self.endpoint.address(peer).map(Address::from);
+        // Numbers may change when an endpoint joins.
+        let packets: Vec<_> =
+            packets.into_iter().filter_map(|(peer, packet)| Some((address(peer)?, packet))).collect();
+        let (mine, others): (Vec<_>, Vec<_>) = lost.into_iter().partition(|&(peer, _)| one && peer == 0);
+        let others: Vec<_> =
+            others.into_iter().filter_map(|(peer, reason)| Some((address(peer)?, reason))).collect();
+        if !packets.is_empty() {
+            self.endpoint.hasten(); // nobody may be there to let acknowledgements out
+        }
+        for (from, packet) in packets {
+            self.take_packet(host, &from, &packet);
+        }
+        for (_, reason) in mine {
+            self.lanes[0].lose(&mut self.common, host, 0, errno_of(reason));
+        }
+        for (from, reason) in others {
+            let errno = match reason {
+                Lost::Closed | Lost::Reset => Errno::ECONNREFUSED,
+                other => errno_of(other),
+            };
+            host.packet_lost(&from, errno);
+        }
+        self.look(host, time);
+    }
+
+    /// Looks whether the other end is there, and whether the end is reached.
+    fn look<H: Host<Udp>>(&mut self, host: &mut H, time: Instant) {
+        let Some(connection) = self.common.connection.as_deref_mut() else { return };
+        if let Some(probe) = &mut connection.probe
+            && probe.is_refused(time)
+        {
+            let to = Address::from(probe.to);
+            connection.probe = None;
+            host.packet_lost(&to, Errno::ECONNREFUSED);
+        }
+        let Some(connection) = self.common.connection.as_deref_mut() else { return };
+        if connection.closing.is_some_and(|end| end <= time || self.endpoint.is_drained()) {
+            connection.closing = None;
+            self.leave(0);
+        }
+    }
+
+    fn take_packet<H: Host<Udp>>(&mut self, host: &mut H, from: &Address, packet: &[u8]) {
+        let reaction = host.packet(from, packet);
+        let done = match reaction {
+            Reaction::Nothing => {
+                // Confirmed, or refused: in any case somebody is there.
+                let confirmed = self.connection().map(|connection| connection.joined);
+                if let (Ok(true), Ok(connection)) = (confirmed, self.connection()) {
+                    connection.probe = None;
+                }
+                Ok(())
+            }
+            Reaction::Part => {
+                self.part(host, true);
+                Ok(())
+            }
+            Reaction::Reply(reply) => self.packet(from, &reply, false),
+            Reaction::Join(reply) => self.join(host, from).and_then(|()| self.packet(from, &reply, false)),
+        };
+        if let Err(error) = done {
+            host.packet_lost(from, error.errno());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What `ofi-rdm` says and asks, and who answers.
+
+use std::net::SocketAddr;
+
+use ofi_api::{Address, Errno};
+use ofi_core::slots::SlotId;
+use ofi_core::transport::Host;
+use ofi_core::transport::record::{Broken, Words, flag};
+use ofi_rdm::wire::Record;
+use ofi_rdm::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
+
+use crate::Udp;
+use crate::answer::is_answer;
+use crate::command::kind;
+use crate::connection::CONNECTION;
+use crate::lane::{Common, DETACHED, Lane, Loose};
+use crate::message::{Op, fill, leave};
+use crate::note;
+use crate::parts::Parts;
+use crate::rma::accessor;
+use crate::socket::Gaps;
+
+/// Bytes of answers that may wait to be acknowledged before no further command of their peer is taken.
+pub const ANSWERS: usize = 1 << 20;
+
+/// What operations fail with whose session ended.
+pub fn errno_of(reason: Lost) -> Errno {
+    match reason {
+        Lost::Silent => Errno::ETIMEDOUT,
+        Lost::Closed | Lost::Reset => Errno::ECONNRESET,
+        Lost::Broken | Lost::Forged => Errno::EIO,
+        Lost::Address => Errno::EADDRNOTAVAIL,
+        Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
+        Lost::Key => Errno::EKEYREJECTED,
+    }
+}
+
+/// Makes the lane of a new peer, which may have the number of one that was forgotten.
+pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
+    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
+    match lanes.get_mut(peer as usize) {
+        Some(lane) => lane.renew(),
+        None => lanes.push(Lane::default()),
+    }
+    loose.new += 1;
+    loose.add(&mut lanes[peer as usize], peer);
+}
+
+/// See the module.
+pub struct Glue<'a, H> {
+    pub common: &'a mut Common,
+    pub lanes: &'a mut Chunks<Lane>,
+    pub host: &'a mut H,
+    /// Where payloads that may stay in lent memory are noted, while a packet is made.
+    pub gaps: Option<&'a mut Gaps>,
+}
+
+impl<H: Host<Udp>> Glue<'_, H> {
+    /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what became of
+    /// them.
+    fn take(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        records: &[Record<'_>],
+    ) -> Result<(usize, Flow), Broken> {
+        let record = *records.first().ok_or(Broken)?;
+        let one = |flow| (1, flow);
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Broken) };
+        let (common, host) = (&mut *self.common, &mut *self.host);
+        let (flags, body) = (record.flags, record.body);
+        if stream == Stream::Commands {
+            if lane.is_read() || !host.hungry() {
+                return Ok(one(Flow::Stop));
+            }
+            // Whoever takes no answers is asked no questions: they wait here until they are acknowledged.
+            if sender.bulk.records() > ANSWERS {
+                lane.await_service(common, peer);
+                return Ok(one(Flow::Stop));
+            }
+            if let Some(connection) = &mut common.connection
+                && let Some(taken) = connection.take(peer, record.kind, body)
+            {
+                return taken.map(one);
+            }
+            // A long write's parts follow it.
+            if lane.is_written() != (record.kind == kind::WRITE_PART) {
+                return Err(Broken);
+            }
+            let flow = match record.kind {
+                kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
+                kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
+                kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
+                kind::WRITE_LONG => {
+                    let who = accessor(common, host, peer);
+                    lane.take_long_write(common, who, flags, body)
+                }
+                kind::WRITE_PART => {
+                    let parts = Parts::of(records)?;
+                    let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;
+                    return Ok((parts.count(), flow));
+                }
+                kind::READ => lane.take_read(common, sender, host, peer, body),
+                kind::NOTE => note::take(host, peer, body),
+                kind::ATOMIC => lane.take_atomic(common, sender, host, peer, body),
+                _ => Err(Broken),
+            };
+            return flow.map(one);
+        }
+        if common.connection.as_ref().is_some_and(|connection| !connection.is_open_to(peer)) {
+            return Ok(one(Flow::Next)); // too late
+        }
+        match record.kind {
+            kind::DONE => self.take_done(peer, flags, body)?,
+            kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
+            kind::MESSAGE_PART => {
+                let parts = Parts::of(records)?;
+                lane.take_message_parts(common, sender, host, peer, &parts)?;
+                return Ok((parts.count(), Flow::Next));
+            }
+            kind::READ_PART => {
+                let parts = Parts::of(records)?;
+                lane.take_read_parts(common, host, peer, &parts)?;
+                return Ok((parts.count(), Flow::Next));
+            }
+            kind::KEEP => lane.keeps = Words(body).word()? != 0,
+            _ => return Err(Broken),
+        }
+        Ok(one(Flow::Next))
+    }
+
+    /// An operation of this end has ended at the peer.
+    fn take_done(&mut self, peer: u32, flags: u8, body: &[u8]) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, errno) = (words.word()?, words.word()?);
+        let id = SlotId::from_wire(op);
+        let lane = self.lanes.get_mut(peer as usize).ok_or(Broken)?;
+        if flags & flag::KEPT != 0 {
+            if let Some(bytes) = lane.long().kept.remove(id) {
+                self.common.kept -= bytes.len();
+            }
+            return Ok(());
+        }
+        let errno = i32::try_from(errno).map_err(|_| Broken)?;
+        let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno)) };
+        // Unknown ones have ended before: a message that was discarded, for one.
+        lane.finish(self.common, self.host, peer, id, result);
+        Ok(())
+    }
+}
+
+impl<H: Host<Udp>> Driver for Glue<'_, H> {
+    fn introduce(&mut self, peer: u32, address: SocketAddr) {
+        introduce(self.lanes, &mut self.common.loose, peer);
+        if self.common.connection.is_none() {
+            self.host.introduce(peer, &Address::from(address));
+        }
+    }
+
+    fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
+        self.records(peer, sender, stream, &[record]).1
+    }
+
+    fn records(
+        &mut self,
+        peer: u32,
+        sender: &mut Sender,
+        stream: Stream,
+        records: &[Record<'_>],
+    ) -> (usize, Flow) {
+        self.take(peer, sender, stream, records).unwrap_or((1, Flow::Broken))
+    }
+
+    fn lost(&mut self, peer: u32, reason: Lost) {
+        let errno = errno_of(reason);
+        if reason == Lost::Broken {
+            tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
+        }
+        if reason == Lost::Forged {
+            tracing::warn!(target: "ofi::udp::ep_data", peer, "more packets were forged than keys withstand; the session is given up");
+        }
+        if reason == Lost::Address {
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, "an address changes on the way to a peer: set FI_UDP_ADDRESS_TRANSLATION=1 at both ends if that is meant");
+        }
+        if matches!(reason, Lost::Key | Lost::Suites) {
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has another authorization key, or FI_UDP_ENCRYPTION");
+        }
+        if let Some(connection) = &mut self.common.connection {
+            return connection.lost(peer, reason);
+        }
+        if let Some(lane) = self.lanes.get_mut(peer as usize) {
+            lane.lose(self.common, self.host, peer, errno);
+        }
+    }
+
+    fn acked(&mut self, peer: u32, mark: u64) {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        if mark == DETACHED {
+            lane.detached = lane.detached.saturating_sub(1);
+            self.common.detached = self.common.detached.saturating_sub(1);
+            return;
+        }
+        if mark == CONNECTION
+            && let Some(connection) = &mut self.common.connection
+        {
+            return connection.arrived(peer);
+        }
+        if is_answer(mark) {
+            let arrived = lane.long.as_mut().and_then(|long| long.answers.arrived(mark));
+            return arrived.into_iter().for_each(|bytes| self.common.spare.give_back(bytes));
+        }
+        let id = SlotId::from_wire(mark);
+        let op = self.host.op(peer, id);
+        if let Some(Op::Injected) = op {
+            lane.detached = lane.detached.saturating_sub(1);
+            self.common.detached = self.common.detached.saturating_sub(1);
+        }
+        if let Some(Op::Sent | Op::Injected | Op::Message { confirm: false, .. }) = op {
+            lane.finish(self.common, self.host, peer, id, Ok(()));
+        }
+    }
+
+    fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        if is_answer(token) {
+            return fill_answer(self.lanes, peer, token, at, to);
+        }
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
+            // The peer reported the end of an operation that was still being sent: it breaks the protocol, and gets zeros.
+            _ => to.fill(0),
+        }
+    }
+
+    fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
+        let part = row.part;
+        if is_answer(token) {
+            let parts = (at..).step_by(part.max(1)).zip(row.parts());
+            return parts.for_each(|(at, to)| fill_answer(self.lanes, peer, token, at, to));
+        }
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => {
+                (at as usize..)
+                    .step_by(part.max(1))
+                    .zip(row.parts())
+                    .for_each(|(at, to)| fill(payload, at, to));
+            }
+            _ => row.parts().for_each(|to| to.fill(0)),
+        }
+    }
+
+    fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        if is_answer(token) {
+            let long = self.lanes.get(peer as usize).and_then(|lane| lane.long.as_deref());
+            let gaps = self.gaps.as_deref_mut();
+            let left = long.zip(gaps).is_some_and(|(long, gaps)| long.answers.leave(token, at, to, gaps));
+            if !left {
+                fill_answer(self.lanes, peer, token, at, to);
+            }
+            return;
+        }
+        match self.host.op(peer, SlotId::from_wire(token)) {
+            Some(Op::Message { payload, .. } | Op::Write(payload)) => {
+                if !self.gaps.as_deref_mut().is_some_and(|gaps| leave(payload, at as usize, to, gaps)) {
+                    fill(payload, at as usize, to);
+                }
+            }
+            _ => to.fill(0),
+        }
+    }
+}
+
+/// Copies bytes of an answer to a read.
+fn fill_answer(lanes: &Chunks<Lane>, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+    match lanes.get(peer as usize).and_then(|lane| lane.long.as_deref()) {
+        Some(long) => long.answers.fill(token, at, to),
+        None => to.fill(0),
+    }
+}
+
+/// Stands in for the application while an endpoint closes.
+pub struct Closing<'a> {
+    pub common: &'a mut Common,
+    pub lanes: &'a Chunks<Lane>,
+}
+
+impl Driver for Closing<'_> {
+    fn introduce(&mut self, _peer: u32, _address: SocketAddr) {}
+
+    fn record(&mut self, _peer: u32, _sender: &mut Sender, _stream: Stream, _record: Record<'_>) -> Flow {
+        Flow::Stop
+    }
+
+    fn lost(&mut self, _peer: u32, _reason: Lost) {}
+
+    fn acked(&mut self, _peer: u32, mark: u64) {
+        if mark == DETACHED {
+            self.common.detached = self.common.detached.saturating_sub(1);
+        }
+    }
+
+    fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+        fill_answer(self.lanes, peer, token, at, to); // peers that need other payloads are muted
+    }
+}

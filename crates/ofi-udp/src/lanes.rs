@@ -1,0 +1,434 @@
+//! All lanes of an endpoint over its socket.
+//!
+//! A message to a peer that nothing was sent to just now leaves at once; others gather in the session's stream until
+//! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave at once all the
+//! same: a program may send its last ones and never look again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ofi_api::{AddrFormat, Address, Info, OpFlags, Result};
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::DomainPart;
+use ofi_core::transport::{Arm, Host, Peer};
+use ofi_rdm::{Chunks, Endpoint, Instant};
+
+use crate::Udp;
+use crate::address;
+use crate::answer::{Spare, is_answer};
+use crate::config::{config, secret, security};
+use crate::connection::{self, Connected};
+use crate::datagram::{self, Beside, Book, Messages};
+use crate::glue::{ANSWERS, Closing, Glue};
+use crate::lane::{Common, Counts, Lane, Loose};
+use crate::liveness::Alive;
+use crate::message::ask_to_keep;
+use crate::settings;
+use crate::socket::{LONGEST_ROW, Sent, Socket, now};
+
+/// Longest payload that travels inside a command.
+const EAGER: usize = 16 << 10;
+/// Payload bytes that one endpoint keeps for receivers that are out of room.
+const KEPT_LIMIT: usize = 256 << 20;
+/// Batches received, and sent, by one poll.
+const ROUNDS: usize = 4;
+/// Peers that are looked at for each new one: more than one, so that those that went become fewer.
+const LOOKS: usize = 2;
+/// When to try again that a socket is full.
+const FULL: Duration = Duration::from_millis(1);
+/// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
+const GATHER: Duration = Duration::from_micros(20);
+/// Injected messages that leave at once one behind the other. More of them are a stream, whose sender polls.
+const HASTY: u8 = 8;
+
+/// The lanes of one endpoint.
+pub struct UdpLanes {
+    pub(crate) common: Common,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) lanes: Chunks<Lane>,
+    pub(crate) socket: Socket,
+    /// Of `FI_EP_DGRAM`: its messages go beside the sessions, which carry accesses to remote memory alone.
+    pub(crate) messages: Option<Box<Messages>>,
+    /// Something waits to be sent that no poll has looked at.
+    pub(crate) dirty: bool,
+    /// The socket takes no more for now.
+    full: bool,
+    /// Sessions of strangers that were not begun, when that was last said.
+    turned_away: u64,
+    pub(crate) alive: Alive,
+}
+
+impl UdpLanes {
+    pub(crate) fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        // An accepting endpoint stays where its passive endpoint was asked.
+        let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
+        let v6 = info.addr_format == AddrFormat::SockaddrIn6;
+        let name = name.map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, source.map(|source| source.ip()), v6);
+        let wanted = address::beside_groups(info, wanted);
+        let socket =
+            Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
+        socket.mark(crate::class::of(info))?;
+        let mut alive = Alive::new(wanted)?;
+        let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
+        endpoint.secure(&security(&AuthKey::of(info))?);
+        endpoint.set_addresses(socket.names());
+        alive.set_epoch(endpoint.epoch());
+        alive.watch(socket.raw())?;
+        let common = Common {
+            domain: Arc::clone(domain),
+            caps: info.caps,
+            auth: AuthKey::of(info),
+            greets: false,
+            eager: EAGER,
+            kept: 0,
+            kept_limit: KEPT_LIMIT,
+            detached: 0,
+            keeping: Vec::new(),
+            serving: Vec::new(),
+            spare: Spare::default(),
+            changed: Vec::new(),
+            loose: Loose::default(),
+            connection: connection::is_connected(info).then(Box::<Connected>::default),
+            counts: Counts::default(),
+        };
+        if common.connection.is_some() {
+            endpoint.admit(false);
+        }
+        let messages = datagram::is_datagram(info).then(|| Box::new(Messages::new(info)));
+        Ok(Self {
+            common,
+            endpoint,
+            lanes: Chunks::new(),
+            socket,
+            messages,
+            dirty: false,
+            full: false,
+            turned_away: 0,
+            alive,
+        })
+    }
+
+    pub(crate) fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+        if let Some(messages) = &mut self.messages {
+            messages.look_again();
+        }
+        if self.endpoint.find(socket).is_none() {
+            self.forget_loose(host);
+        }
+        let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
+        Beside { endpoint, lanes, loose: &mut self.common.loose }.meet(host, socket)
+    }
+
+    /// Forgets idle peers without a session.
+    fn forget_loose<H: Host<Udp>>(&mut self, host: &mut H) {
+        if self.common.connection.is_some() {
+            return; // has its own ways with them
+        }
+        for _ in 0..LOOKS.min(self.common.loose.peers.len()) {
+            let Some(peer) = self.common.loose.peers.pop_front() else { return };
+            if self.endpoint.address(peer).is_none_or(|address| address.port() == 0) {
+                continue; // stands for all that have no number of their own
+            }
+            let lane = &mut self.lanes[peer as usize];
+            if self.endpoint.is_open(peer) {
+                lane.is_loose = false; // until that is lost
+            } else if lane.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
+                lane.renew();
+                lane.is_loose = false;
+                self.endpoint.forget(peer);
+                if let Some(messages) = &mut self.messages {
+                    messages.look_again();
+                }
+            } else {
+                self.common.loose.peers.push_back(peer);
+            }
+        }
+    }
+
+    /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
+    pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
+        self.dirty = true;
+        if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.leaves(time, peer, flags) {
+            return;
+        }
+        let Some((buffer, gaps)) = self.socket.next() else { return };
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: Some(gaps) };
+        if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
+            self.socket.push(&transmit);
+            self.common.counts.sent += 1;
+            self.flush();
+        }
+    }
+
+    /// Whether what waits for `peer` leaves before the next poll.
+    #[inline]
+    fn leaves(&mut self, time: Instant, peer: Peer, flags: OpFlags) -> bool {
+        let lane = &mut self.lanes[peer as usize];
+        if self.endpoint.is_ready(time, peer, GATHER) {
+            lane.hasty = 0;
+            return true;
+        }
+        let hasty = flags.contains(OpFlags::INJECT) && lane.hasty < HASTY;
+        lane.hasty += u8::from(hasty);
+        hasty
+    }
+
+    /// Sends what waits in the batch. Whether there is room for more.
+    pub(crate) fn flush(&mut self) -> bool {
+        loop {
+            match self.socket.flush() {
+                Sent::All => return true,
+                Sent::Full => {
+                    self.common.counts.send_full += 1;
+                    return false;
+                }
+                Sent::TooLong(peer, len) => {
+                    if let Some(peer) = peer {
+                        self.endpoint.too_long(peer, len);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        if self.endpoint.is_stopped() {
+            self.resume(host);
+        }
+        let mut worked = false;
+        for _ in 0..ROUNDS {
+            if !host.hungry() {
+                break;
+            }
+            let (got, more) = self.socket.receive();
+            worked |= got > 0;
+            self.common.counts.received += got as u64;
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+            let mut index = 0;
+            while index < got {
+                if let Some(messages) = &mut self.messages
+                    && let (bytes, from) = self.socket.datagram(index)
+                    && bytes.first() == Some(&datagram::MAGIC)
+                {
+                    let loose = &mut glue.common.loose;
+                    let mut book = Beside { endpoint: &mut self.endpoint, lanes: glue.lanes, loose };
+                    // SAFETY: the datagram stays where it is until the next receive.
+                    unsafe { messages.take(glue.host, &mut book, from, bytes.as_ptr(), bytes.len()) };
+                    index += 1;
+                    continue;
+                }
+                let row = self.socket.row(index);
+                // One by one where each may be a message.
+                let count = if self.messages.is_some() { 1 } else { row.count() };
+                index += count;
+                let bytes = if count == 1 { &mut row.bytes[..row.len] } else { row.bytes };
+                if let Some(from) = row.from {
+                    self.endpoint.handle_row(time, address::canonical(from), bytes, row.len, &mut glue);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        if self.endpoint.wants_addresses() {
+            self.endpoint.set_addresses(self.socket.names());
+        }
+        for address in std::mem::take(&mut self.socket.refused) {
+            self.endpoint.unreachable(time, address);
+        }
+        if self.endpoint.turned_away() > self.turned_away * 2 {
+            self.turned_away = self.endpoint.turned_away();
+            tracing::warn!(target: "ofi::udp::ep_ctrl", count = self.turned_away,
+                "strangers are turned away: this endpoint remembers no more peers, or no more of one host");
+        }
+        if let Some(messages) = &mut self.messages {
+            let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
+            let mut book = Beside { endpoint, lanes, loose: &mut self.common.loose };
+            messages.look_again(); // sessions may have brought peers
+            messages.poll_groups(host, &mut book);
+        }
+        if !self.common.serving.is_empty() {
+            self.serve(host);
+        }
+        if !self.common.keeping.is_empty() {
+            self.end_keeping(host);
+        }
+        if self.common.connection.is_some() {
+            self.move_connection(host, time);
+        }
+        for _ in 0..std::mem::take(&mut self.common.loose.new) {
+            self.forget_loose(host);
+        }
+        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+        self.endpoint.handle_time(time, &mut glue);
+        for peer in std::mem::take(&mut self.common.changed) {
+            let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
+            self.endpoint.expect(time, peer, expects);
+        }
+        // What came took time, which must not count as the way of what is sent now.
+        let time = if worked { now() } else { time };
+        self.transmit(host, time, ROUNDS);
+    }
+
+    pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, rounds: usize) {
+        (self.dirty, self.full) = (false, false);
+        let most = self.socket.longest_row();
+        for _ in 0..rounds {
+            if self.socket.has_waiting() && !self.flush() {
+                (self.dirty, self.full) = (true, true);
+                return;
+            }
+            let mut all = false;
+            while let Some((buffer, gaps)) = self.socket.next() {
+                let (common, lanes) = (&mut self.common, &mut self.lanes);
+                let mut glue = Glue { common, lanes, host, gaps: Some(gaps) };
+                match self.endpoint.poll_train(time, most, &mut buffer[..LONGEST_ROW], &mut glue) {
+                    Some(transmit) => {
+                        self.socket.push(&transmit);
+                        self.common.counts.sent += transmit.count as u64;
+                    }
+                    None => {
+                        all = true;
+                        break;
+                    }
+                }
+            }
+            if !self.flush() {
+                (self.dirty, self.full) = (true, true);
+                return;
+            }
+            if all {
+                return;
+            }
+        }
+        self.dirty = true; // there may be more
+    }
+
+    /// Offers what was turned away before.
+    #[cold]
+    fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
+        if host.hungry() {
+            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+            self.endpoint.resume(now(), &mut glue);
+        }
+    }
+
+    /// Goes on with reads of peers, and with what these sent after them.
+    #[cold]
+    fn serve<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        let mut still = Vec::new();
+        for peer in std::mem::take(&mut self.common.serving) {
+            let lane = &mut self.lanes[peer as usize];
+            if let Some(sender) = self.endpoint.sender(time, peer) {
+                lane.serve_reads(&mut self.common, sender, host, peer);
+            }
+            let answers = self.endpoint.sender(time, peer).map_or(0, |sender| sender.bulk.records());
+            lane.is_served = lane.is_read() || answers > ANSWERS;
+            if lane.is_served {
+                still.push(peer);
+            }
+        }
+        self.common.serving = still;
+        self.resume(host);
+    }
+
+    /// Tells peers that payloads may come again.
+    #[cold]
+    fn end_keeping<H: Host<Udp>>(&mut self, host: &mut H) {
+        let time = now();
+        let eager = self.common.eager;
+        self.common.keeping.retain(|&peer| {
+            let lane = &mut self.lanes[peer as usize];
+            if lane.peer_keeps && !host.may_hold(peer, eager) {
+                return true;
+            }
+            lane.in_keeping = false;
+            // The session may have ended since, and its request with it.
+            if std::mem::take(&mut lane.peer_keeps)
+                && let Some(sender) = self.endpoint.sender(time, peer)
+            {
+                ask_to_keep(sender, false);
+            }
+            false
+        });
+    }
+
+    pub(crate) fn arm(&mut self) -> Arm {
+        // Acknowledgements do not wait for company while nobody looks.
+        let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
+        if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
+        {
+            return Arm::Ready;
+        }
+        let due = self.common.connection.as_ref().and_then(|connection| connection.due());
+        let time = now();
+        let again = self.full.then(|| time + FULL);
+        let next = [self.endpoint.poll_timeout(), due, again].into_iter().flatten().min();
+        if next.is_some_and(|next| next <= time) {
+            return Arm::Ready;
+        }
+        self.socket.wake_at(time, next);
+        let grouped = self.messages.as_ref().is_some_and(|messages| messages.is_readable());
+        if grouped || self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
+    }
+
+    /// Sends everything that needs no application.
+    fn send_rest(&mut self) {
+        let time = now();
+        let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
+        loop {
+            let Some((buffer, _)) = self.socket.next() else {
+                if !matches!(self.socket.flush(), Sent::All) {
+                    return;
+                }
+                continue;
+            };
+            match self.endpoint.poll_transmit(time, buffer, &mut closing) {
+                Some(transmit) => self.socket.push(&transmit),
+                None => break,
+            }
+        }
+        self.flush();
+    }
+
+    /// Waits a little for what was reported as sent, and says goodbye.
+    fn close(&mut self) {
+        self.alive.unwatch();
+        self.endpoint.take_leave(&is_answer);
+        self.send_rest();
+        let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        let connected = self.common.connection.is_some();
+        while (connected || self.common.detached > 0) && !self.endpoint.is_drained() && now() < end {
+            let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
+            self.socket.wait(wait);
+            let (got, _) = self.socket.receive();
+            let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
+            for index in 0..got {
+                let (bytes, from) = self.socket.datagram(index);
+                if let Some(from) = from {
+                    self.endpoint.handle(now(), address::canonical(from), bytes, &mut closing);
+                }
+            }
+            self.endpoint.handle_time(now(), &mut closing);
+            self.send_rest();
+        }
+        for peer in 0..self.endpoint.peers() as u32 {
+            if let Some((buffer, _)) = self.socket.next()
+                && let Some(transmit) = self.endpoint.close(peer, buffer)
+            {
+                self.socket.push(&transmit);
+            }
+            self.flush();
+        }
+    }
+}
+
+impl Drop for UdpLanes {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,106 @@
+//! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
+//!
+//! `ofi-rdm` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
+//! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
+//! `lanes.rs`, `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
+//! again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
+
+mod address;
+mod answer;
+mod atomic;
+mod class;
+mod command;
+mod config;
+mod connection;
+mod datagram;
+mod door;
+mod glue;
+mod interface;
+mod lane;
+mod lanes;
+mod liveness;
+mod message;
+mod near;
+mod nic;
+mod note;
+mod parts;
+mod port;
+mod ports;
+mod probe;
+mod provider;
+mod rma;
+mod settings;
+mod socket;
+mod state;
+mod statistics;
+mod sys;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::transport::{Port, Transport};
+
+pub use near::UdpOrShm;
+pub use provider::UdpProvider;
+pub use settings::SETTINGS;
+
+/// The transport over sockets, which the provider has together with shared memory ([`UdpOrShm`]).
+pub struct Udp;
+
+// SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the core.
+unsafe impl Transport for Udp {
+    type Domain = ();
+    type Region = ();
+    type Lanes = state::State;
+    type Op = message::Op;
+    type Token = message::Token;
+
+    const MATCHES: bool = true;
+    const KEEPS: bool = true;
+    const AUTH_KEY_SIZE: usize = ofi_core::auth::MAX_SIZE;
+
+    fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
+        Ok(())
+    }
+
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(state::State::new(domain, info))
+    }
+
+    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(())
+    }
+
+    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
+        Ok(()) // every access is checked when its bytes are copied, by the owner
+    }
+
+    fn alloc(
+        _domain: &Arc<DomainPart<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        ofi_core::pages::alloc(len, placement)
+    }
+
+    fn atomic_size() -> usize {
+        ofi_core::atomic::MOST_SENT
+    }
+
+    fn note_size() -> usize {
+        note::MOST
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        address::resolve(node, service, None)
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Ok(Box::new(port::UdpPort::open(info, name)?))
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        address::normalize(address)
+    }
+}

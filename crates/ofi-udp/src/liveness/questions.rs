@@ -1,0 +1,38 @@
+//! Questions of strangers that lie unread in the socket of an endpoint: they are looked at where they are, and stay there.
+
+use std::io::ErrorKind;
+use std::os::fd::RawFd;
+
+use crate::sys;
+
+/// Datagrams that are looked at each time.
+const LOOKS: usize = 1024;
+/// Answers that are given each time.
+const ANSWERS: usize = 64;
+
+/// Answers what asks for a session among the datagrams in a socket, from that socket. Whether there are any datagrams.
+pub fn answer(fd: RawFd, buffer: &mut [u8]) -> bool {
+    let socket = sys::lend_socket(fd);
+    let beyond = sys::peek_from_front(&socket, true);
+    let (mut unread, mut answered) = (false, Vec::new());
+    for _ in 0..LOOKS {
+        match socket.peek_from(buffer) {
+            Ok((len, from)) => {
+                unread = true;
+                if let Some(answer) = ofi_rdm::answer_question(&buffer[..len])
+                    && !answered.contains(&(from, answer))
+                {
+                    let _ = socket.send_to(&answer, from);
+                    answered.push((from, answer));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue, // of an earlier datagram
+            Err(_) => break,
+        }
+        if !beyond || answered.len() == ANSWERS {
+            break;
+        }
+    }
+    sys::peek_from_front(&socket, false);
+    unread
+}

@@ -1,0 +1,342 @@
+//! Messages: short ones inside a command, long ones announced and then pulled by the receiver.
+
+use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, Fields, Words, flag};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
+use ofi_rdm::{Flow, Sender};
+
+use crate::Udp;
+use crate::command::kind;
+use crate::lane::{Common, DETACHED, Lane};
+use crate::parts::Parts;
+use crate::socket::Gaps;
+
+/// What this transport keeps of an operation that has not ended.
+pub enum Op {
+    /// A short message that waits for its arrival.
+    Sent,
+    /// A message that was injected before there was a session with its peer.
+    Injected,
+    /// A short message or write that waits for word from the peer.
+    Confirm,
+    /// An announced message.
+    Message {
+        /// Its payload.
+        payload: Payload,
+        /// It ends only when the peer says so.
+        confirm: bool,
+        /// Bytes in all.
+        len: usize,
+        /// The peer has asked for it.
+        asked: bool,
+    },
+    /// A long remote write.
+    Write(Payload),
+    /// A remote read.
+    Read {
+        /// Where it goes.
+        pieces: Box<[Piece]>,
+        /// Bytes that have arrived.
+        got: usize,
+        /// Bytes in all.
+        len: usize,
+    },
+}
+
+/// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until the
+/// operation ends, which is not before the call that makes the packet has sent it.
+pub fn leave(payload: &Payload, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
+    payload.pieces().is_ok_and(|pieces| gaps.leave(pieces, skip, to))
+}
+
+/// Copies bytes of a payload from byte `skip` on to `to`; what there is not becomes zero.
+pub fn fill(payload: &Payload, skip: usize, to: &mut [u8]) {
+    let got = payload.gather(skip, to);
+    to[got..].fill(0);
+}
+
+/// Names a payload at its sender (`Transport::Token`).
+#[derive(Clone, Copy, Debug)]
+pub struct Token {
+    /// The sender's operation.
+    op: u64,
+    /// Flags of the announcement.
+    flags: u8,
+}
+
+/// A payload that is being pulled.
+pub struct Pull {
+    token: Token,
+    got: usize,
+    len: usize,
+}
+
+/// Bytes of records that may wait in the stream to a peer, past which it takes no more.
+pub const STREAM_LIMIT: usize = 1 << 20;
+
+impl Lane {
+    /// Sends a message.
+    pub fn send<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
+            || sender.commands.records() > STREAM_LIMIT
+        {
+            return Err(Error::AGAIN);
+        }
+        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        if out.len > common.eager || self.keeps || out.flags.contains(OpFlags::MATCH_COMPLETE) {
+            return self.announce(common, sender, host, out);
+        }
+        const ENDS_LATER: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
+        let confirm = out.flags.contains(OpFlags::DELIVERY_COMPLETE);
+        let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
+            && !out.flags.intersects(ENDS_LATER);
+        let mut fields = Fields::new();
+        let mut flags = 0;
+        let mark = if detached && common.greets {
+            // Who the peer is turns out when it answers: until then this one may fail, and is told of if it does.
+            (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
+            self.begin(common, out.peer);
+            Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
+        } else if detached {
+            (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
+            Some(DETACHED)
+        } else {
+            self.begin(common, out.peer);
+            let id = host.open(out.peer, out.ticket, if confirm { Op::Confirm } else { Op::Sent });
+            if confirm {
+                flags |= flag::CONFIRM;
+                fields.word(id.to_wire());
+            }
+            (!confirm).then(|| id.to_wire())
+        };
+        flags |= fields.envelope(out);
+        let body = sender.commands.record(kind::MESSAGE, flags, fields.bytes(), out.len, mark);
+        // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+        unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
+        common.counts.eager += 1;
+        Ok(if detached && !common.greets { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Tells the peer of a message whose payload stays here for now.
+    #[cold]
+    fn announce<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+        // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
+        let keep = out.len <= common.eager && !confirm;
+        if keep && common.kept + out.len > common.kept_limit {
+            return Err(Error::AGAIN);
+        }
+        let (id, mut flags) = if keep {
+            common.counts.kept += 1;
+            common.kept += out.len;
+            // SAFETY: the core lends the pieces of what it posts.
+            (self.long().kept.insert(unsafe { copy::copied(out.pieces, out.len) }), flag::KEPT)
+        } else {
+            self.begin(common, out.peer);
+            // SAFETY: the core lends the pieces of what it posts.
+            let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
+            let flags = if confirm { flag::CONFIRM } else { 0 };
+            (
+                host.open(out.peer, out.ticket, Op::Message { payload, confirm, len: out.len, asked: false }),
+                flags,
+            )
+        };
+        let mut fields = Fields::new();
+        fields.word(id.to_wire()).word(out.len as u64);
+        flags |= fields.envelope(out);
+        sender.commands.record(kind::ANNOUNCE, flags, fields.bytes(), 0, None);
+        common.counts.announced += 1;
+        Ok(if keep { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Takes a message.
+    pub fn take_message<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let confirm = words.word_if(flags & flag::CONFIRM != 0)?;
+        let mut arrived = words.arrived(peer, flags)?;
+        arrived.len = words.0.len();
+        // SAFETY: the payload is readable for its length during the call.
+        let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
+        match delivery {
+            Delivery::Taken => {}
+            Delivery::Stopped => return Ok(Flow::Stop),
+            Delivery::Kept => {
+                if !self.peer_keeps && !host.may_hold(peer, common.eager) {
+                    self.peer_keeps = true;
+                    if !std::mem::replace(&mut self.in_keeping, true) {
+                        common.keeping.push(peer);
+                    }
+                    ask_to_keep(sender, true);
+                }
+            }
+        }
+        if let Some(op) = confirm {
+            Self::done(sender, 0, op, Ok(()));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Takes an announcement.
+    pub fn take_announcement<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, len) = (words.word()?, words.word()?);
+        let mut arrived = words.arrived(peer, flags)?;
+        arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
+        let token = Token { op, flags };
+        match host.announce(&arrived, token) {
+            Announced::Pull(into) => self.pull(common, sender, host, peer, token, into),
+            Announced::Kept => {}
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => Self::discard(sender, token),
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Asks for an announced payload, to go into the open receive `into`.
+    pub fn pull<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        token: Token,
+        into: SlotId,
+    ) {
+        let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
+        let mut fields = Fields::new();
+        fields.word(token.op).word(into.to_wire()).word(len as u64);
+        sender.bulk.record(kind::SEND, token.flags & flag::KEPT, fields.bytes(), 0, None);
+        if len == 0 {
+            host.received(into, Ok(()));
+            if token.flags & flag::CONFIRM != 0 {
+                Self::done(sender, 0, token.op, Ok(()));
+            }
+            return;
+        }
+        if !self.expects() {
+            common.changed.push(peer);
+        }
+        self.long().pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+    }
+
+    /// Tells the sender that its payload is not wanted.
+    pub fn discard(sender: &mut Sender, token: Token) {
+        Self::done(sender, token.flags & flag::KEPT, token.op, Ok(()));
+    }
+
+    /// The peer asks for a payload.
+    pub fn start_payload<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, into, wanted) = (words.word()?, words.word()?, words.word()?);
+        let id = SlotId::from_wire(op);
+        if flags & flag::KEPT != 0 {
+            let Some(bytes) = self.long().kept.remove(id) else { return Ok(()) };
+            common.kept -= bytes.len();
+            let len = usize::try_from(wanted).map_or(bytes.len(), |wanted| wanted.min(bytes.len()));
+            if len > 0 {
+                let mut fields = Fields::new();
+                fields.word(into).word(0);
+                sender
+                    .bulk
+                    .record(kind::MESSAGE_PART, 0, fields.bytes(), len, None)
+                    .copy_from_slice(&bytes[..len]);
+            }
+            return Ok(());
+        }
+        match host.op(peer, id) {
+            Some(Op::Message { confirm, len, asked, .. }) => {
+                if wanted > *len as u64 || std::mem::replace(asked, true) {
+                    return Err(Broken);
+                }
+                if wanted > 0 {
+                    sender.bulk.payload(kind::MESSAGE_PART, 0, into, op, wanted);
+                } else if !*confirm {
+                    self.finish(common, host, peer, id, Ok(()));
+                }
+                Ok(())
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    /// Parts of a pulled payload have come.
+    pub fn take_message_parts<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        parts: &Parts<'_>,
+    ) -> Result<(), Broken> {
+        let into = SlotId::from_wire(parts.id);
+        let pull = self.long().pulls.get_mut(&parts.id).ok_or(Broken)?;
+        if parts.at != pull.got as u64 || parts.len > pull.len - pull.got {
+            return Err(Broken);
+        }
+        if let Some(receiving) = host.receiving(into) {
+            let mut got = pull.got;
+            for bytes in parts.bytes() {
+                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within the
+                // length that they were found to have.
+                unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, got) };
+                got += bytes.len();
+            }
+        }
+        pull.got += parts.len;
+        if pull.got == pull.len {
+            let token = pull.token;
+            self.long().pulls.remove(&parts.id);
+            if !self.expects() {
+                common.changed.push(peer);
+            }
+            host.received(into, Ok(()));
+            if token.flags & flag::CONFIRM != 0 {
+                Self::done(sender, 0, token.op, Ok(()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells the peer whether to keep its payloads.
+pub fn ask_to_keep(sender: &mut Sender, keep: bool) {
+    sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
+}

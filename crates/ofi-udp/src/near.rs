@@ -1,0 +1,147 @@
+//! Peers of the same host: shared memory, under the address that the endpoint has on the network.
+//!
+//! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all addresses of
+//! the host is `fi_shm://udp/0.0.0.0:7000`; each says so by a [`Door`]. Whoever is about to send to it for the first time looks whether the address is this host's and the door is
+//! there. Everybody else uses the socket, which the endpoint has in any case: other hosts, containers with a network of
+//! their own, other users, and processes that have shared memory turned off.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use ofi_api::{AddrFormat, Address, Info, Result};
+use ofi_core::composite::Pairing;
+use ofi_shm::Shm;
+
+use crate::Udp;
+use crate::address;
+use crate::door::{self, Door, SCHEME};
+use crate::settings;
+use crate::socket::local;
+use crate::state::State;
+
+/// What comes before the address in the names of passive endpoints: another endpoint may have the same address.
+const PASSIVE: &str = "passive/";
+
+/// Sockets for other hosts, and shared memory for this one.
+pub struct UdpOrShm;
+
+/// Whether the address is one of this host's.
+fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+impl Pairing for UdpOrShm {
+    type Near = Shm;
+    type Far = Udp;
+    type Meeting = Door;
+
+    const FAR_IS_COSTLY: bool = true;
+
+    fn near_info(info: &Info) -> Option<Info> {
+        let info = Info { src_addr: None, dest_addr: None, addr_format: AddrFormat::Str, ..info.clone() };
+        settings::SHARED_MEMORY.get().then_some(info)
+    }
+
+    fn own_near(lanes: &State, far: &Address) -> Option<Address> {
+        let own = address::socket(far).ok()?;
+        Some(name(if lanes.has_all_addresses() { all_of(own) } else { own }))
+    }
+
+    fn far_addresses(near: &Address) -> Vec<Address> {
+        let Some(socket) = socket_in(near) else { return Vec::new() };
+        if !socket.ip().is_unspecified() {
+            return vec![Address::from(socket)];
+        }
+        let v6 = socket.is_ipv6();
+        let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
+        let ips = std::iter::once(address::own_ip(v6)).chain(mine);
+        ips.map(|ip| Address::from(SocketAddr::new(ip, socket.port()))).collect()
+    }
+
+    fn meet(near: &Address) -> Result<Door> {
+        Door::open(near)
+    }
+
+    fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
+        near_names(far, name).find(door::is_open)
+    }
+
+    fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
+        let own = address::socket(far).ok()?;
+        let wanted = wanted.and_then(|wanted| address::socket(wanted).ok());
+        let bound = address::to_bind(wanted, None, own.is_ipv6());
+        Some(passive_name(if bound.ip().is_unspecified() { all_of(own) } else { own }))
+    }
+
+    fn near_passive(far: &Address) -> Option<Address> {
+        near_names(far, passive_name).find(door::is_open)
+    }
+
+    fn near_names(far: &Address) -> Vec<Address> {
+        near_names(far, name).collect()
+    }
+
+    fn is_beside(one: &Address, other: &Address) -> bool {
+        let ip = |address| address::socket(address).ok().map(|socket| socket.ip());
+        ip(one).is_some() && ip(one) == ip(other)
+    }
+}
+
+/// The names in shared memory, made by `name`, that an endpoint of this host at `far` may have.
+fn near_names(far: &Address, name: fn(SocketAddr) -> Address) -> impl Iterator<Item = Address> {
+    let socket = address::socket(far).ok().filter(|socket| is_local(socket.ip()));
+    socket.into_iter().flat_map(|socket| [socket, all_of(socket)]).map(name)
+}
+
+/// The name in shared memory of the endpoint at `socket`.
+fn name(socket: SocketAddr) -> Address {
+    Address::from_text(&format!("{SCHEME}{socket}"))
+}
+
+/// The name in shared memory of the passive endpoint at `socket`.
+fn passive_name(socket: SocketAddr) -> Address {
+    Address::from_text(&format!("{SCHEME}{PASSIVE}{socket}"))
+}
+
+/// Where the endpoint is whose name in shared memory this is.
+fn socket_in(near: &Address) -> Option<SocketAddr> {
+    near.text()?.strip_prefix(SCHEME)?.parse().ok().map(address::canonical)
+}
+
+/// The port of `socket`, at all addresses of its family.
+fn all_of(socket: SocketAddr) -> SocketAddr {
+    SocketAddr::new(local::any(socket.is_ipv6()), socket.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_from_its_name_in_shared_memory() {
+        for text in [
+            "10.0.0.1:7000",
+            "[::1]:1",
+            "[fe80::1%3]:65535",
+            "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535",
+        ] {
+            let far = Address::from(text.parse::<SocketAddr>().unwrap());
+            let near = name(address::socket(&far).unwrap());
+            assert_eq!(UdpOrShm::far_addresses(&near), [far], "{near}");
+        }
+        for text in ["fi_shm://udp/", "fi_shm://udp/x:1", "fi_shm://10.0.0.1:7000"] {
+            assert!(UdpOrShm::far_addresses(&Address::from_text(text)).is_empty());
+        }
+    }
+
+    #[test]
+    fn an_endpoint_at_all_addresses_is_known_by_each() {
+        let all = UdpOrShm::far_addresses(&Address::from_text("fi_shm://udp/0.0.0.0:7"));
+        assert_eq!(all[0], Address::from(SocketAddr::new(address::own_ip(false), 7)));
+        assert!(all.contains(&Address::from(SocketAddr::from(([127, 0, 0, 1], 7)))));
+    }
+
+    #[test]
+    fn an_address_of_documentation_is_not_this_host_s() {
+        assert!(is_local([127, 0, 0, 1].into()) && !is_local([203, 0, 113, 9].into()));
+    }
+}

@@ -1,0 +1,88 @@
+//! Parts of one payload that came together: records of one kind and name, each of which begins where the one before ended.
+
+use ofi_rdm::wire::Record;
+
+use ofi_core::transport::record::{Broken, Words};
+
+/// Bytes of a part's record before those of the payload: whose it is, and where they begin.
+const FIELDS: usize = 16;
+
+/// See the module.
+pub struct Parts<'a> {
+    /// Whose payload it is: what the record of each says.
+    pub id: u64,
+    /// Where in the payload the first begins.
+    pub at: u64,
+    /// Bytes of the payload, all together.
+    pub len: usize,
+    records: &'a [Record<'a>],
+}
+
+impl<'a> Parts<'a> {
+    /// The first of `records`, and those behind that go on with its payload.
+    ///
+    /// # Errors
+    /// [`Broken`] if the first is no part.
+    pub fn of(records: &'a [Record<'a>]) -> Result<Self, Broken> {
+        let first = records.first().ok_or(Broken)?;
+        let (id, at, mut len) = fields(first)?;
+        let goes_on = |record: &&Record<'_>| {
+            let Ok((next_id, next_at, next_len)) = fields(record) else { return false };
+            let next = at.checked_add(len as u64) == Some(next_at);
+            if record.kind != first.kind || next_id != id || !next {
+                return false;
+            }
+            len += next_len;
+            true
+        };
+        let count = 1 + records[1..].iter().take_while(goes_on).count();
+        Ok(Self { id, at, len, records: &records[..count] })
+    }
+
+    /// How many there are: at least one.
+    pub fn count(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Their bytes of the payload, part by part.
+    pub fn bytes(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.records.iter().map(|record| &record.body[FIELDS..])
+    }
+}
+
+/// Whose part it is, where it begins, and its bytes of the payload.
+fn fields(record: &Record<'_>) -> Result<(u64, u64, usize), Broken> {
+    let mut words = Words(record.body);
+    Ok((words.word()?, words.word()?, words.0.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::kind;
+    use ofi_core::transport::record::Fields;
+
+    fn part(kind: u8, id: u64, at: u64, bytes: &[u8]) -> (u8, Vec<u8>) {
+        (kind, [Fields::new().word(id).word(at).bytes(), bytes].concat())
+    }
+
+    #[test]
+    fn parts_end_where_another_payload_begins_or_bytes_are_missing() {
+        let first = part(kind::WRITE_PART, 7, 100, b"abc");
+        for (next, count) in [
+            (part(kind::WRITE_PART, 7, 103, b"de"), 2),
+            (part(kind::WRITE_PART, 7, 104, b"de"), 1),
+            (part(kind::WRITE_PART, 8, 103, b"de"), 1),
+            (part(kind::MESSAGE_PART, 7, 103, b"de"), 1),
+            ((kind::WRITE_PART, vec![0; FIELDS - 1]), 1),
+        ] {
+            let records = [&first, &next].map(|(kind, body)| Record { kind: *kind, flags: 0, body });
+            let parts = Parts::of(&records).unwrap();
+            assert_eq!((parts.id, parts.at, parts.count()), (7, 100, count));
+            let bytes: Vec<u8> = parts.bytes().flatten().copied().collect();
+            assert_eq!((bytes.len(), &bytes[..3]), (parts.len, &b"abc"[..]));
+        }
+        let short = Record { kind: kind::WRITE_PART, flags: 0, body: &[0; FIELDS - 1] };
+        assert!(Parts::of(&[short]).is_err() && Parts::of(&[]).is_err());
+    }
+}

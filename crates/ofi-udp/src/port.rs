@@ -1,0 +1,248 @@
+//! The socket of a passive endpoint: sessions that carry nothing but packets of connection management.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ofi_api::{AddrFormat, Address, Error, Info, Result};
+use ofi_core::auth::AuthKey;
+use ofi_core::transport::{MAX_PACKET, Port};
+use ofi_rdm::wire::Record;
+use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
+
+use crate::address;
+use crate::command::kind;
+use crate::config::{config, secret, security};
+use crate::liveness::Alive;
+use crate::settings;
+use crate::socket::{Choice, Sent, Socket, now};
+
+/// Packets that wait for the event queue to be read; their senders' streams wait with them.
+const INBOX: usize = 1024;
+/// Bytes that may wait for one peer.
+const STREAM_LIMIT: usize = 64 << 10;
+/// Clients with a session at a time.
+const CLIENTS: usize = 1 << 16;
+/// When to try again that a socket is full.
+const FULL: Duration = Duration::from_millis(1);
+
+/// What the protocol tells.
+#[derive(Default)]
+struct Desk {
+    inbox: VecDeque<(u32, Vec<u8>)>,
+    fresh: Vec<u32>,
+    lost: Vec<u32>,
+}
+
+impl Driver for Desk {
+    fn introduce(&mut self, peer: u32, _address: SocketAddr) {
+        self.fresh.push(peer);
+    }
+
+    fn record(&mut self, peer: u32, _sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
+        if stream != Stream::Commands || record.kind != kind::CONNECTION || record.body.len() > MAX_PACKET {
+            return Flow::Broken;
+        }
+        if self.inbox.len() >= INBOX {
+            return Flow::Stop;
+        }
+        self.inbox.push_back((peer, record.body.to_vec()));
+        Flow::Next
+    }
+
+    fn lost(&mut self, peer: u32, _reason: Lost) {
+        self.lost.push(peer);
+    }
+
+    fn acked(&mut self, _peer: u32, _mark: u64) {}
+
+    fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
+        to.fill(0); // it has no payloads
+    }
+}
+
+struct Inner {
+    endpoint: Endpoint,
+    socket: Socket,
+    desk: Desk,
+    alive: Alive,
+    /// Whom it last sent something to: there may be no session yet, which the protocol counts as nothing to wait for.
+    last: Option<u32>,
+}
+
+/// See the module.
+pub struct UdpPort {
+    address: Address,
+    fd: RawFd,
+    inner: Mutex<Inner>,
+}
+
+impl UdpPort {
+    /// Binds it.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
+    pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
+        let name = name.map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6);
+        let socket =
+            Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
+        let mut alive = Alive::new(wanted)?;
+        let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
+        let mut endpoint = Endpoint::new(config, secret()?);
+        endpoint.secure(&security(&AuthKey::of(info))?);
+        endpoint.set_addresses(socket.names());
+        alive.set_epoch(endpoint.epoch());
+        alive.watch(socket.raw())?;
+        let address = Address::from(socket.name());
+        let (fd, desk) = (socket.fd(), Desk::default());
+        Ok(Self { address, fd, inner: Mutex::new(Inner { endpoint, socket, desk, alive, last: None }) })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Takes in what has come, and sends what is to be sent.
+    fn drive(&mut self) {
+        if self.endpoint.is_stopped() {
+            self.endpoint.resume(now(), &mut self.desk);
+        }
+        loop {
+            let (got, more) = self.socket.receive();
+            for index in 0..got {
+                let (bytes, from) = self.socket.datagram(index);
+                if let Some(from) = from {
+                    self.endpoint.handle(now(), address::canonical(from), bytes, &mut self.desk);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        for address in std::mem::take(&mut self.socket.refused) {
+            self.endpoint.unreachable(now(), address);
+        }
+        // Who does not answer pings is forgotten: strangers hold no place for longer than the bound.
+        for peer in std::mem::take(&mut self.desk.fresh) {
+            self.endpoint.expect(now(), peer, true);
+        }
+        self.endpoint.handle_time(now(), &mut self.desk);
+        self.forget();
+        self.endpoint.hasten();
+        self.send();
+    }
+
+    /// Whether what it sent last has not arrived.
+    fn owes(&mut self) -> bool {
+        let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
+        sender.is_some_and(|sender| sender.commands.buffered() > 0)
+    }
+
+    fn forget(&mut self) {
+        let lost = std::mem::take(&mut self.desk.lost);
+        // Requests of those that are gone need no answer.
+        self.desk.inbox.retain(|(peer, _)| !lost.contains(peer));
+        lost.into_iter().for_each(|peer| self.endpoint.forget(peer));
+    }
+
+    fn send(&mut self) {
+        loop {
+            while let Some((buffer, _)) = self.socket.next() {
+                match self.endpoint.poll_transmit(now(), buffer, &mut self.desk) {
+                    Some(transmit) => self.socket.push(&transmit),
+                    None => break,
+                }
+            }
+            if !self.socket.has_waiting() {
+                break;
+            }
+            match self.socket.flush() {
+                Sent::All => {}
+                Sent::Full => break,
+                Sent::TooLong(peer, len) => {
+                    if let Some(peer) = peer {
+                        self.endpoint.too_long(peer, len);
+                    }
+                }
+            }
+        }
+        let full = self.socket.has_waiting().then(|| now() + FULL);
+        let next = [self.endpoint.poll_timeout(), full].into_iter().flatten().min();
+        self.socket.wake_at(now(), next);
+    }
+}
+
+impl Port for UdpPort {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn address_towards(&self, from: &Address) -> Address {
+        match address::socket(from) {
+            Ok(from) => Address::from(self.inner().socket.name_towards(from)),
+            Err(_) => self.address.clone(),
+        }
+    }
+
+    fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {
+        let to = address::socket(to)?;
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        let (peer, _) = inner.endpoint.peer(to);
+        let sender = inner.endpoint.sender(now(), peer).ok_or(Error::AGAIN)?;
+        if sender.commands.buffered() > STREAM_LIMIT {
+            return Err(Error::AGAIN);
+        }
+        sender.commands.record(kind::CONNECTION, 0, packet, 0, None);
+        inner.last = Some(peer);
+        inner.endpoint.expect(now(), peer, true);
+        inner.endpoint.handle_time(now(), &mut inner.desk);
+        inner.forget();
+        inner.send();
+        Ok(())
+    }
+
+    fn receive(&self) -> Option<(Address, Vec<u8>)> {
+        let mut inner = self.inner();
+        if inner.desk.inbox.is_empty() {
+            inner.drive();
+        }
+        while let Some((peer, packet)) = inner.desk.inbox.pop_front() {
+            if let Some(from) = inner.endpoint.address(peer) {
+                return Some((Address::from(from), packet));
+            }
+        }
+        None
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.fd)
+    }
+}
+
+impl Drop for Inner {
+    /// Waits a little for refusals to arrive, and says goodbye.
+    fn drop(&mut self) {
+        self.alive.unwatch();
+        let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        self.drive();
+        while (!self.endpoint.is_drained() || self.owes()) && now() < end {
+            let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
+            self.socket.wait(wait.min(Duration::from_millis(10)));
+            self.drive();
+        }
+        for peer in 0..self.endpoint.peers() as u32 {
+            if let Some((buffer, _)) = self.socket.next()
+                && let Some(transmit) = self.endpoint.close(peer, buffer)
+            {
+                self.socket.push(&transmit);
+            }
+            let _ = self.socket.flush();
+        }
+    }
+}

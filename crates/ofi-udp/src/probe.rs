@@ -1,0 +1,81 @@
+//! Whether anybody has a port. A datagram socket that is connected is told by the system when the peer's host says that
+//! nobody has; the socket of an endpoint, which has many peers, is not.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use ofi_rdm::Instant;
+use ofi_rdm::wire::header::flag;
+use ofi_rdm::wire::{Header, Kind, header};
+
+/// Time between the first two looks; it doubles.
+const FIRST: Duration = Duration::from_millis(1);
+/// And the longest.
+const LONGEST: Duration = Duration::from_millis(200);
+
+/// See the module.
+pub struct Probe {
+    socket: UdpSocket,
+    /// Whose port.
+    pub to: SocketAddr,
+    /// When to look again.
+    pub next: Instant,
+    gap: Duration,
+}
+
+impl Probe {
+    /// Begins to look, from address `from`. `None` where the system has no socket for it: then silence tells.
+    pub fn new(from: IpAddr, to: SocketAddr, now: Instant) -> Option<Self> {
+        let socket = UdpSocket::bind((from, 0)).ok()?;
+        socket.set_nonblocking(true).ok()?;
+        socket.connect(to).ok()?;
+        Some(Self { socket, to, next: now, gap: FIRST })
+    }
+
+    /// Looks, if it is time. Whether nobody has the port.
+    pub fn is_refused(&mut self, now: Instant) -> bool {
+        if now < self.next {
+            return false;
+        }
+        (self.next, self.gap) = (now + self.gap, (self.gap * 2).min(LONGEST));
+        let mut buffer = [0u8; 64];
+        for _ in 0..16 {
+            match self.socket.recv(&mut buffer) {
+                Ok(_) => {} // an answer: somebody is there
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return true,
+                Err(_) => break,
+            }
+        }
+        // A question after an endpoint that there is not. What it is answered does not matter.
+        let mut packet = [0u8; header::LEN];
+        Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, 0, 0) }.write(&mut packet);
+        self.socket.send(&packet).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(probe: &mut Probe, bound: Duration) -> bool {
+        let start = std::time::Instant::now();
+        while start.elapsed() < bound {
+            if probe.is_refused(crate::socket::now()) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    #[test]
+    fn a_port_that_nobody_has_is_told_from_one_that_somebody_has() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        let mut probe = Probe::new(to.ip(), to, crate::socket::now()).unwrap();
+        assert!(!look(&mut probe, Duration::from_millis(50)));
+        drop(socket);
+        assert!(look(&mut probe, Duration::from_secs(5)));
+    }
+}

@@ -1,0 +1,307 @@
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::keys::Accessor;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
+use ofi_rdm::{Flow, Sender};
+
+use crate::Udp;
+use crate::answer::{CHUNK, READ_AHEAD};
+use crate::command::kind;
+use crate::lane::{Common, Lane, Long};
+use crate::message::{Op, STREAM_LIMIT};
+use crate::parts::Parts;
+
+/// A long write of the peer, being executed here.
+pub struct ServedWrite {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    got: usize,
+    len: usize,
+    data: Option<RemoteData>,
+    failed: Option<Errno>,
+}
+
+/// A read of the peer, being executed here.
+pub struct ServedRead {
+    op: u64,
+    remote: Vec<RemotePiece>,
+    done: usize,
+    len: usize,
+}
+
+/// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that each part is put in
+/// place where it lies.
+const SHORT_ANSWER: usize = 4 << 10;
+
+impl Lane {
+    /// Reads or writes the peer's memory.
+    pub fn rma<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Result<Posted> {
+        if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
+            || sender.commands.records() > STREAM_LIMIT
+        {
+            return Err(Error::AGAIN);
+        }
+        let data = out.remote_data();
+        let short = out.write && out.len <= common.eager;
+        let op = match (out.write, short) {
+            (true, true) => Op::Confirm,
+            // SAFETY: the core lends the pieces of what it posts.
+            (true, false) => Op::Write(unsafe { Payload::new(out.pieces, out.len, out.flags) }),
+            (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+        };
+        self.begin(common, out.peer);
+        let id = host.open(out.peer, out.ticket, op).to_wire();
+        let mut fields = Fields::new();
+        fields.word(id).pieces(out.remote);
+        let flags = fields.remote_data(data);
+        let fields = fields.bytes();
+        if short {
+            let body = sender.commands.record(kind::WRITE, flags, fields, out.len, None);
+            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+            unsafe { copy::gather(out.pieces, 0, body.as_mut_ptr(), out.len) };
+        } else if out.write {
+            sender.commands.record(kind::WRITE_LONG, flags, fields, 0, None);
+            sender.commands.payload(kind::WRITE_PART, 0, id, id, out.len as u64);
+        } else {
+            sender.commands.record(kind::READ, flags, fields, 0, None);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// The length of an access, if all of it is allowed.
+    pub fn check(
+        common: &Common,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        // What the endpoint was not opened for is refused like a right that the region does not have.
+        if !common.serves(kind, access) {
+            return Err(Errno::EACCES);
+        }
+        common.domain.regions.check_all_as(who, remote, access)
+    }
+
+    /// Executes a short write of the peer.
+    pub fn take_write<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.word()?, words.pieces()?);
+        let data = words.remote_data(flags)?;
+        let bytes = words.0;
+        let result = match Self::check(
+            common,
+            accessor(common, host, peer),
+            &remote,
+            Caps::RMA,
+            MrAccess::REMOTE_WRITE,
+        ) {
+            Ok(total) if total != bytes.len() => return Err(Broken),
+            Ok(_) => {
+                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                if let Some(data) = data
+                    && !host.remote_write(peer, data, bytes.len())
+                {
+                    return Ok(Flow::Stop);
+                }
+                let who = accessor(common, host, peer);
+                let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+                if written.is_ok() {
+                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                }
+                written
+            }
+            Err(errno) => Err(errno),
+        };
+        Self::done(sender, 0, op, result);
+        Ok(Flow::Next)
+    }
+
+    /// Starts a long write of the peer.
+    pub fn take_long_write(
+        &mut self,
+        common: &Common,
+        who: Accessor<'_>,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.word()?, words.pieces()?);
+        let data = words.remote_data(flags)?;
+        let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
+        if len == 0 || self.is_written() {
+            return Err(Broken);
+        }
+        let failed = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
+        self.long().write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
+        Ok(Flow::Next)
+    }
+
+    /// Executes parts of a long write.
+    pub fn take_write_parts<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        parts: &Parts<'_>,
+    ) -> Result<Flow, Broken> {
+        let write = self.long().write.as_mut().ok_or(Broken)?;
+        if parts.id != write.op || parts.at != write.got as u64 || parts.len > write.len - write.got {
+            return Err(Broken);
+        }
+        let last = write.got + parts.len == write.len;
+        if last
+            && write.failed.is_none()
+            && let Some(data) = write.data
+        {
+            // Whether the last bytes may be written is looked at first: what is reported must have happened.
+            let who = accessor(common, host, peer);
+            if let Err(errno) = Self::check(common, who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+                write.failed = Some(errno);
+            } else if !host.remote_write(peer, data, write.len) {
+                return Ok(Flow::Stop);
+            }
+        }
+        if write.failed.is_none() {
+            let who = accessor(common, host, peer);
+            let written =
+                common.domain.regions.write_as(who, &write.remote, write.got, parts.len, parts.bytes());
+            write.failed = written.err();
+        }
+        write.got += parts.len;
+        if last && let Some(write) = self.long().write.take() {
+            if write.failed.is_none() {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+            }
+            Self::done(sender, 0, parts.id, write.failed.map_or(Ok(()), Err));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Starts a read of the peer.
+    pub fn take_read<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        body: &[u8],
+    ) -> Result<Flow, Broken> {
+        let mut words = Words(body);
+        let (op, remote) = (words.word()?, words.pieces()?);
+        match Self::check(common, accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+            Err(errno) => Self::done(sender, 0, op, Err(errno)),
+            Ok(0) => {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
+                Self::done(sender, 0, op, Ok(()));
+            }
+            Ok(len) => {
+                self.long().reads.push_back(ServedRead { op, remote, done: 0, len });
+                self.serve_reads(common, sender, host, peer);
+                if self.is_read() {
+                    self.await_service(common, peer);
+                }
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Answers reads as far as answers may wait. The bytes are copied now: later commands of the peer may change the memory.
+    pub fn serve_reads<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+    ) {
+        let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
+        while let Some(read) = reads.front_mut() {
+            if answers.bytes() + sender.bulk.records() > READ_AHEAD {
+                return;
+            }
+            let part = CHUNK.min(read.len - read.done);
+            // Checked before anything is promised, as a region may have been closed meanwhile.
+            let mut bytes = common.spare.take(part);
+            let who = accessor(common, host, peer);
+            let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+            let result =
+                allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
+            let at = read.done as u64;
+            if result.is_ok() && part > SHORT_ANSWER {
+                let token = answers.keep(bytes, at);
+                sender.bulk.part_of_payload(kind::READ_PART, 0, read.op, token, at..at + part as u64);
+            } else {
+                if result.is_ok() {
+                    let mut fields = Fields::new();
+                    fields.word(read.op).word(at);
+                    let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
+                    body.copy_from_slice(&bytes);
+                }
+                common.spare.give_back(bytes);
+            }
+            read.done += part;
+            if let Err(errno) = result {
+                Self::done(sender, 0, read.op, Err(errno));
+                reads.pop_front();
+            } else if read.done == read.len {
+                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
+                reads.pop_front();
+            }
+        }
+    }
+
+    /// Takes the bytes of a read of this end.
+    pub fn take_read_parts<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        parts: &Parts<'_>,
+    ) -> Result<(), Broken> {
+        let id = SlotId::from_wire(parts.id);
+        // One that has failed is over as soon as its peer says so, which overtakes what was answered before.
+        let Some(op) = host.op(peer, id) else { return Ok(()) };
+        let Op::Read { pieces, got, len } = op else { return Err(Broken) };
+        // In any order: each byte comes once, or the peer fools itself.
+        let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
+        let end = at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
+        if parts.len > *len - *got {
+            return Err(Broken);
+        }
+        for bytes in parts.bytes() {
+            // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
+            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
+            at += bytes.len();
+        }
+        debug_assert_eq!(at, end);
+        *got += parts.len;
+        if got == len {
+            self.finish(common, host, peer, id, Ok(()));
+        }
+        Ok(())
+    }
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+    Accessor { auth: &common.auth, peer: host.address(peer) }
+}

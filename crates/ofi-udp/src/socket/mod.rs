@@ -1,0 +1,386 @@
+//! An endpoint's socket, its batches of datagrams, and the descriptor that it sleeps on.
+//!
+//! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets of one
+//! length to one peer become one message (`segments.rs`). In: `driver.rs` chooses between system calls (`incoming.rs`) and io_uring
+//! (`ring.rs`), which take messages apart again. What is received leaves the socket only in [`Socket::receive`].
+
+mod driver;
+mod errors;
+mod incoming;
+pub mod local;
+pub mod name;
+mod outgoing;
+mod ring;
+mod segments;
+mod vacancy;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ofi_api::Result;
+use ofi_core::sys::{Timer, WaitSet};
+use ofi_rdm::{Instant, Transmit};
+
+use driver::Driver;
+use local::Locals;
+use outgoing::Outgoing;
+use segments::Row;
+use vacancy::Vacancy;
+
+use crate::sys::{Bound, bind};
+
+pub use driver::Choice;
+pub use outgoing::Gaps;
+pub use segments::MOST_BYTES as LONGEST_ROW;
+
+/// The time, as `ofi-rdm` counts it.
+pub fn now() -> Instant {
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    let start = START.get_or_init(std::time::Instant::now);
+    // Not 0, so that what was never is always earlier.
+    Instant::from_nanos(1_000_000 + start.elapsed().as_nanos() as u64)
+}
+
+/// What became of a try to send.
+pub enum Sent {
+    /// Everything went.
+    All,
+    /// The socket is full. The rest waits.
+    Full,
+    /// The datagram is too long for the path: to this peer, of so many bytes. The rest waits.
+    TooLong(Option<u32>, usize),
+}
+
+/// See the module.
+pub struct Socket {
+    /// Before the socket, so that it is dropped before it.
+    driver: Driver,
+    socket: UdpSocket,
+    /// Bytes that the kernel lets it receive ahead.
+    pub granted: usize,
+    /// What it is bound to.
+    pub address: SocketAddr,
+    outgoing: Outgoing,
+    /// Of a socket with all addresses of the host.
+    locals: Option<Locals>,
+    /// Addresses where ICMP says that nobody is.
+    pub refused: Vec<SocketAddr>,
+    set: WaitSet,
+    /// The set has the socket. Each datagram would tell the set of itself, which costs its sender: so not before somebody may sleep.
+    watched: AtomicBool,
+    timer: Timer,
+    timer_set: Option<Instant>,
+    /// Datagrams that the system would not send.
+    pub unsendable: u64,
+    /// System calls that sent, and that received something.
+    pub calls: [u64; 2],
+    /// Behind the socket, so that it is dropped after it.
+    vacancy: Vacancy,
+}
+
+fn empty_header() -> libc::mmsghdr {
+    // SAFETY: integers and pointers, for which all zeros are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+impl Socket {
+    /// Binds a socket with buffers of about `buffer` bytes, which receives as `choice` says. `segments`: as for [`bind`].
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
+    pub fn new(address: SocketAddr, buffer: usize, segments: bool, choice: Choice) -> Result<Self> {
+        let Bound { socket, granted, joins } = bind(address, buffer, segments)?;
+        let address = socket.local_addr().map_err(|_| ofi_core::sys::os_error("getsockname"))?;
+        let (set, timer) = (WaitSet::new()?, Timer::new()?);
+        set.add(timer.fd())?;
+        Ok(Self {
+            driver: Driver::new(&socket, choice)?,
+            socket,
+            granted,
+            address,
+            outgoing: Outgoing::new(joins)?,
+            locals: address.ip().is_unspecified().then(Locals::default),
+            refused: Vec::new(),
+            set,
+            watched: AtomicBool::new(false),
+            timer,
+            timer_set: None,
+            unsendable: 0,
+            calls: [0; 2],
+            vacancy: Vacancy::new(address),
+        })
+    }
+
+    /// Marks everything that is sent.
+    ///
+    /// # Errors
+    /// Those of [`crate::class::mark`].
+    pub fn mark(&self, class: ofi_api::TrafficClass) -> Result<()> {
+        crate::class::mark(&self.socket, class)
+    }
+
+    /// Receives a batch: how many datagrams, and whether there may be more.
+    pub fn receive(&mut self) -> (usize, bool) {
+        match self.driver.receive(&self.socket) {
+            Ok((0, _)) => (0, false),
+            Ok(got) => {
+                self.calls[1] += 1;
+                got
+            }
+            Err(_) => {
+                self.take_errors();
+                (0, true)
+            }
+        }
+    }
+
+    /// The bytes of datagram `index` of the last batch, and its sender.
+    #[inline]
+    pub fn datagram(&mut self, index: usize) -> (&mut [u8], Option<SocketAddr>) {
+        self.row(index).first()
+    }
+
+    /// The datagrams of the last batch from `index` on that came in one message.
+    #[inline]
+    pub fn row(&mut self, index: usize) -> Row<'_> {
+        let row = self.driver.row(index);
+        if let (Some(locals), Some(from), Some(local)) = (&mut self.locals, row.from, row.local) {
+            locals.note(crate::address::canonical(from), local);
+        }
+        row
+    }
+
+    /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others most
+    /// likely reach.
+    pub fn name(&self) -> SocketAddr {
+        let mut name = crate::address::canonical(self.address);
+        if name.ip().is_unspecified() {
+            name.set_ip(crate::address::own_ip(name.is_ipv6()));
+        }
+        name
+    }
+
+    /// The address that the peer at `from` knows it by.
+    pub fn name_towards(&self, from: SocketAddr) -> SocketAddr {
+        let mut name = self.name();
+        if let Some(locals) = &self.locals
+            && let Some(ip) = locals.of(from).or_else(|| crate::address::route(from))
+        {
+            name.set_ip(ip);
+        }
+        name
+    }
+
+    /// Everything that it is reached by, as far as that is known now.
+    pub fn names(&self) -> Vec<SocketAddr> {
+        if self.locals.is_none() {
+            return vec![self.name()];
+        }
+        let v6 = self.address.is_ipv6();
+        let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
+        mine.map(|ip| SocketAddr::new(ip, self.address.port())).collect()
+    }
+
+    /// Sends one datagram of `bytes`, an address and a length.
+    ///
+    /// # Errors
+    /// What sendmsg(2) answers.
+    ///
+    /// # Safety
+    /// The bytes may be read; others may change them meanwhile.
+    #[inline]
+    pub unsafe fn send_to(&mut self, bytes: (*const u8, usize), to: SocketAddr) -> std::io::Result<usize> {
+        let local = self.locals.as_ref().and_then(|locals| locals.of(to));
+        // SAFETY: the caller's promise.
+        match unsafe { local::send_raw(&self.socket, bytes, to, local) } {
+            // The address is gone.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EINVAL)
+                    && self.locals.as_mut().is_some_and(Locals::forget) =>
+            {
+                // SAFETY: as above.
+                unsafe { local::send_raw(&self.socket, bytes, to, None) }
+            }
+            sent => sent,
+        }
+    }
+
+    #[cold]
+    fn take_errors(&mut self) {
+        let refused = &mut self.refused;
+        errors::drain(&self.socket, |to| {
+            if !refused.contains(&to) {
+                refused.push(to);
+            }
+        });
+    }
+
+    /// The buffer of the next datagram to be sent, unless a batch is full, and where gaps in it are noted.
+    #[inline]
+    pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
+        self.outgoing.next()
+    }
+
+    /// Datagrams that a row in such a buffer may have, which ends within [`LONGEST_ROW`].
+    #[inline]
+    pub fn longest_row(&self) -> usize {
+        self.outgoing.longest_row()
+    }
+
+    /// The datagram, or the row of them, in the buffer of [`Socket::next`] is to be sent.
+    #[inline]
+    pub fn push(&mut self, transmit: &Transmit) {
+        self.outgoing.push(transmit);
+    }
+
+    /// Whether datagrams wait to be sent.
+    pub fn has_waiting(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends what waits. What is left has no gaps.
+    pub fn flush(&mut self) -> Sent {
+        while !self.outgoing.is_empty() {
+            let errno = match send(&self.socket, self.outgoing.describe(self.locals.as_ref())) {
+                Ok(messages) => {
+                    self.calls[0] += 1;
+                    self.outgoing.sent(messages);
+                    continue;
+                }
+                Err(errno) => errno,
+            };
+            match errno {
+                libc::EAGAIN | libc::ENOBUFS | libc::EINTR => {
+                    self.outgoing.settle();
+                    return Sent::Full;
+                }
+                // What ICMP said about an earlier one: this one has not been tried.
+                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH => {
+                    self.take_errors();
+                    if !self.outgoing.is_again() {
+                        continue;
+                    }
+                }
+                libc::EMSGSIZE => self.take_errors(), // it is in the queue, too
+                // An address of this host may be gone that peers have sent to.
+                libc::EINVAL if self.locals.as_mut().is_some_and(Locals::forget) => continue,
+                _ => {}
+            }
+            // Many that the device cannot cut, or one that is too long.
+            let Some((peer, len)) = self.outgoing.refused() else { continue };
+            if errno == libc::EMSGSIZE {
+                self.outgoing.settle();
+                return Sent::TooLong(peer, len);
+            }
+            // No route, forbidden: what the protocol repeats until its patience ends.
+            self.unsendable += 1;
+        }
+        Sent::All
+    }
+
+    /// Makes the descriptor readable at `time`.
+    pub fn wake_at(&mut self, now: Instant, time: Option<Instant>) {
+        if self.timer_set.is_none() && time.is_none() {
+            return;
+        }
+        if self.timer_set != time || time.is_some_and(|time| time <= now) {
+            self.timer.set(time.map(|time| time.since(now).max(Duration::from_nanos(1))));
+            self.timer_set = time;
+        }
+    }
+
+    /// Readable when there is something to receive, or the timer is due.
+    pub fn fd(&self) -> RawFd {
+        if !self.watched.load(Ordering::Relaxed) {
+            match self.set.add(self.socket.as_raw_fd()) {
+                Ok(()) => self.watched.store(true, Ordering::Relaxed),
+                Err(error) => {
+                    tracing::error!(target: "ofi::udp::ep_ctrl", "nothing that comes will wake a sleeper: {error}");
+                }
+            }
+        }
+        self.set.fd()
+    }
+
+    /// The socket itself.
+    pub fn raw(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Makes the descriptor readable whenever `fd` is.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) answers.
+    pub fn watch(&self, fd: RawFd) -> Result<()> {
+        self.set.add(fd)
+    }
+
+    /// Takes what ICMP says off the socket.
+    pub fn take_refused(&mut self) -> Vec<SocketAddr> {
+        self.take_errors();
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the socket
+    /// would keep it readable for good.
+    pub fn is_readable(&mut self) -> bool {
+        if self.driver.holds() {
+            return true;
+        }
+        let readable = |socket: &UdpSocket| ofi_core::sys::is_readable(socket.as_raw_fd());
+        if !readable(&self.socket) {
+            return false;
+        }
+        self.take_errors();
+        !self.refused.is_empty() || readable(&self.socket)
+    }
+
+    /// Blocks until something may have come, for at most `time`.
+    pub fn wait(&mut self, time: Duration) {
+        let deadline = std::time::Instant::now() + time;
+        if !self.driver.holds() {
+            ofi_core::sys::wait_readable(&[self.socket.as_raw_fd()], Some(deadline));
+        }
+    }
+
+    /// Whether datagrams have left the socket that nobody has taken yet.
+    pub fn holds(&mut self) -> bool {
+        self.driver.holds()
+    }
+
+    /// Whether io_uring receives, and how often the kernel was entered for it.
+    pub fn ring(&self) -> (bool, u64) {
+        (self.driver.has_ring(), self.driver.entries())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if !self.driver.end() {
+            self.vacancy.await_it();
+        }
+    }
+}
+
+/// Sends messages; answers how many went, or the error number of the first.
+fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let fd = socket.as_raw_fd();
+    let sent = match headers {
+        [one] => {
+            // SAFETY: the header leads to names, vectors and controls that hold until the batch is described anew, of the
+            // lengths that it says; the vectors to the batch's buffers, and to memory that is lent during this call.
+            let sent = unsafe { libc::sendmsg(fd, &one.msg_hdr, flags) };
+            if sent < 0 { -1 } else { 1 }
+        }
+        // SAFETY: as above.
+        many => unsafe { libc::sendmmsg(fd, many.as_mut_ptr(), many.len() as libc::c_uint, flags) },
+    };
+    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests;
