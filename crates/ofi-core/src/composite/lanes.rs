@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
 
-use super::link::{Names, NearRequest};
+use super::link::{Names, NearRequest, wrap};
 use super::pace::Pace;
 use super::routes::{FAR, NEAR, Route, Routes};
 use super::side::{self, SideHost};
@@ -376,7 +376,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
             if link.is_open()
                 && let Some(name) = P::near_passive(to)
             {
-                match near.lanes.packet(&name, packet, watch) {
+                match wrap(to, packet).and_then(|packet| near.lanes.packet(&name, &packet, watch)) {
                     Ok(()) => {
                         link.ask(Names { far: to.clone(), near: name });
                         return Ok(());
@@ -386,6 +386,9 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                     }
                 }
             } else if let Some(name) = link.near(to) {
+                if link.has_asked(&name) {
+                    return near.lanes.packet(&name, &wrap(to, packet)?, watch);
+                }
                 return near.lanes.packet(&name, packet, watch);
             }
         }

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use ofi_api::Address;
+use ofi_api::{Address, Errno, Error, Result};
 
-use crate::transport::Held;
+use crate::transport::{Held, MAX_PACKET};
 
 /// The two addresses of an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,11 @@ impl Link {
         [peer, asked].into_iter().flatten().find(|names| which(names))
     }
 
+    /// Whether the end of this near address is the passive endpoint that was asked.
+    pub fn has_asked(&self, near: &Address) -> bool {
+        matches!(&self.0, Way::Near { asked: Some(names), .. } if names.near == *near)
+    }
+
     /// The near address of the end at `far`.
     pub fn near(&self, far: &Address) -> Option<Address> {
         self.find(|names| names.far == *far).map(|names| names.near.clone())
@@ -78,6 +83,24 @@ impl Link {
     pub fn far(&self, near: &Address) -> Option<Address> {
         self.find(|names| names.near == *near).map(|names| names.far.clone())
     }
+}
+
+/// A packet for a passive endpoint, which has one near name and may have several far addresses: which of them was asked for goes along.
+///
+/// # Errors
+/// `FI_E2BIG` if that is too much for a packet.
+pub fn wrap(asked: &Address, packet: &[u8]) -> Result<Vec<u8>> {
+    let text = asked.to_string();
+    let len = u8::try_from(text.len()).map_err(|_| Error::new(Errno::E2BIG))?;
+    let wrapped = [&[len], text.as_bytes(), packet].concat();
+    if wrapped.len() > MAX_PACKET { Err(Error::new(Errno::E2BIG)) } else { Ok(wrapped) }
+}
+
+/// What was [wrapped](wrap), unless it is something else.
+pub fn unwrap(bytes: &[u8]) -> Option<(Address, &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    let (text, packet) = rest.split_at_checked(len.into())?;
+    Some((std::str::from_utf8(text).ok()?.parse().ok()?, packet))
 }
 
 /// What a port keeps with a request that came over the near transport.
@@ -124,6 +147,16 @@ mod tests {
         link.go_far();
         assert!(!link.is_open() && !link.is_near());
         assert_eq!(link.near(&Address::from_text("peer")), None);
+    }
+
+    #[test]
+    fn a_packet_for_a_passive_endpoint_says_which_address_was_asked() {
+        let address: Address = "[2001:db8::1]:7471".parse().unwrap();
+        let wrapped = wrap(&address, b"packet").unwrap();
+        assert_eq!(unwrap(&wrapped), Some((address.clone(), &b"packet"[..])));
+        assert!((0..wrapped.len() - 6).all(|len| unwrap(&wrapped[..len]).is_none()));
+        assert_eq!(unwrap(b"\x03abc"), None);
+        assert_eq!(wrap(&address, &[0; MAX_PACKET]).unwrap_err().errno(), Errno::E2BIG);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ofi_api::{Address, Errno, Error, Info, Result};
 
 use super::Pairing;
-use super::link::{Names, NearRequest};
+use super::link::{Names, NearRequest, unwrap};
 use crate::sys::WaitSet;
 use crate::transport::{Held, Port, Transport};
 
@@ -22,10 +22,11 @@ struct NearPort<P: Pairing> {
     set: WaitSet,
 }
 
-/// How endpoints asked, by their far addresses: those that asked over the near transport have a near one.
+/// How endpoints asked, by their far addresses: of those that asked over the near transport, their near one, and the far one of this end that
+/// they asked.
 #[derive(Default)]
 struct Asked {
-    ways: HashMap<Address, Option<Address>>,
+    ways: HashMap<Address, Option<Names>>,
     /// Oldest first.
     order: VecDeque<Address>,
     /// Of the request that was received last.
@@ -33,11 +34,11 @@ struct Asked {
 }
 
 impl Asked {
-    fn remember(&mut self, far: &Address, near: Option<Address>) {
-        if self.ways.insert(far.clone(), near).is_some() {
+    fn remember(&mut self, from: &Address, near: Option<Names>) {
+        if self.ways.insert(from.clone(), near).is_some() {
             return;
         }
-        self.order.push_back(far.clone());
+        self.order.push_back(from.clone());
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -84,14 +85,18 @@ impl<P: Pairing> BothPort<P> {
 
     /// Takes what came over the near transport.
     fn receive_near(&self) -> Option<(Address, Vec<u8>)> {
-        let (near, packet) = self.near.as_ref()?.port.receive()?;
+        let (near, bytes) = self.near.as_ref()?.port.receive()?;
+        let (asked_for, packet) = unwrap(&bytes)?;
+        let packet = packet.to_vec();
         let mut fars = P::far_addresses(&near);
         // An endpoint with several addresses most likely asked from the one that was asked.
         let own = self.far.address();
         let at = fars.iter().position(|far| P::is_beside(far, own)).unwrap_or(0);
         let far = if fars.is_empty() { near.clone() } else { fars.swap_remove(at) };
         let mut asked = self.asked();
-        asked.remember(&far, Some(near.clone()));
+        // Of another kind, it would be none of this endpoint's.
+        let own = if asked_for.format() == own.format() { asked_for } else { own.clone() };
+        asked.remember(&far, Some(Names { far: own, near: near.clone() }));
         asked.held = Some(NearRequest::held(Names { far: far.clone(), near }));
         Some((far, packet))
     }
@@ -103,14 +108,17 @@ impl<P: Pairing> Port for BothPort<P> {
     }
 
     fn address_towards(&self, from: &Address) -> Address {
-        self.far.address_towards(from)
+        match self.asked().ways.get(from) {
+            Some(Some(names)) => names.far.clone(),
+            _ => self.far.address_towards(from),
+        }
     }
 
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(near) = &self.near else { return self.far.send(to, packet) };
         let way = self.asked().ways.get(to).cloned();
         match way {
-            Some(Some(name)) => near.port.send(&name, packet),
+            Some(Some(names)) => near.port.send(&names.near, packet),
             Some(None) => self.far.send(to, packet),
             // It asked another port, or long ago.
             None => match P::near_names(to).iter().find_map(|name| match near.port.send(name, packet) {
@@ -155,9 +163,10 @@ mod tests {
         for number in 0..REMEMBERED + 2 {
             asked.remember(&address(number), None);
         }
-        asked.remember(&address(2), Some(address(9)));
+        let names = Names { far: address(8), near: address(9) };
+        asked.remember(&address(2), Some(names.clone()));
         assert_eq!((asked.ways.len(), asked.order.len()), (REMEMBERED, REMEMBERED));
         assert_eq!(asked.ways.get(&address(1)), None);
-        assert_eq!(asked.ways.get(&address(2)), Some(&Some(address(9))));
+        assert_eq!(asked.ways.get(&address(2)), Some(&Some(names)));
     }
 }
