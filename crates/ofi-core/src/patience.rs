@@ -1,17 +1,16 @@
 //! What a thread that polls in vain does for the others that want its core.
 //!
-//! A program that spins on a queue until a message comes needs the core for nothing while whoever is to send that message
-//! waits for the core. Where there are more spinning threads than cores, each message would then cost a time slice of the
-//! system's (some 3 ms). So each source (an endpoint, a counter) looks at the clock now and then while polls of it find
-//! nothing, and tells the poll to let others run.
+//! A thread that busy-polls for a message may hold the very core that the sender waits for. With more polling threads than
+//! cores, each message then costs a time slice of the scheduler (some 3 ms). So each source (an endpoint, a counter) looks at
+//! the clock now and then while its polls find nothing, and has the poll yield.
 //!
 //! Invariants:
-//! I1. Nobody gives way who has not lost the core to others in the second before: on cores of their own threads spin.
-//! I2. Nobody gives way before it has spun for [`SPIN`] and found nothing, nor whose polls are far apart: such a thread
-//!     does something else in between, which is none of our business.
-//! I3. A thread that yielded to one that does not yield in turn gets its core back after a time slice only. It rests
-//!     instead from then on for a while: a sleeper is woken before those who have used up their share.
-//! I4. No clock is read but at every [`LOOK`]-th poll in vain, and where such a row of them ends.
+//! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
+//! I2. A thread yields only after it has polled in vain for [`SPIN`], and only if its polls follow each other closely: between polls that
+//!     are far apart it does other work.
+//! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
+//!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
+//! I4. The clock is read at every [`LOOK`]-th poll in vain, and at the end of such a run, and never otherwise.
 
 use std::time::{Duration, Instant};
 

@@ -304,7 +304,8 @@ pub struct Receiving<'a> {
 
 /// What a transport calls in the core.
 pub trait Host<T: Transport> {
-    /// A poll has undone what [`Lanes::arm`] did: who sleeps and did not poll would not be woken, and is to arm anew.
+    /// A poll has disarmed the lanes ([`Lanes::arm`]). Threads that sleep without having polled would not be woken any more: the core wakes
+    /// them, and they arm again.
     fn disarmed(&mut self);
 
     /// A new peer has this address. Peers are introduced in the order of their numbers; one that was [retired](Host::retire)

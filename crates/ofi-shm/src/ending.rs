@@ -16,7 +16,7 @@ use crate::message::{Coming, Op};
 const WHOLE_ROUND: u64 = 3;
 
 impl Lane {
-    /// The peer has ended, and knows nothing of what this end still wants of it. What it sent before is another matter.
+    /// The peer has ended: fails everything that this end still asks of it. What the peer sent before is still delivered.
     pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.gone = true;
         self.settle_reads();

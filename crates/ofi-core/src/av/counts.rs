@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// The counts of a vector that this keeps open, one load away; or of none, which never change.
+/// One load leads to the counts of an address vector, which this keeps open. Without a vector, they never change.
 pub struct CountsOf {
     counts: NonNull<Counts>,
     _av: Option<Arc<Av>>,

@@ -239,7 +239,7 @@ impl<T: Transport> SharedRx<T> {
             return Err(super::post_receive::scattered_multi(op.buf.pieces().len()));
         }
         let asked = flags.contains(OpFlags::COMPLETION);
-        // A message of an endpoint that closes meanwhile is none: then the receive looks for the next.
+        // The endpoint that holds a message may close before it is taken. Then the receive looks for another message.
         let _settling = Settling::begin(&self.settling);
         loop {
             let settled = {

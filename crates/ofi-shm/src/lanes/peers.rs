@@ -49,7 +49,7 @@ impl ShmLanes {
         None
     }
 
-    /// A lane was lost. Its peer may come back, and find it as it is, unless another one takes it.
+    /// The peer of this lane is lost. The lane is kept for its return, and is given to another peer if none is free.
     pub(super) fn spare(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         if !lane.is_spare {

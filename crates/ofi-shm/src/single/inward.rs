@@ -1,5 +1,5 @@
-//! The end that gets the bytes: which way they come, and reading them from the front. They are a message's, or a write's that is served
-//! here, or what a read of this end asks for.
+//! The receiving end of a long transfer: it chooses how the bytes come, and copies them from the front. The transfer is a message, a peer's
+//! write to a region of this end, or this end's own read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
