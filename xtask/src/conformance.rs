@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn instances_and_their_skips_are_found() {
-        let text = "ofi_testkit::conformance!(shm: ShmPair);\ntestkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
+        let text = "ofi_testkit::conformance!(shm: ShmPair);\nofi_testkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
                     order: \"none, promised\",\n    loss: \"some\",\n]);\n        ofi_testkit::conformance!($name: $kit, skip = [\n\
                     $($case: $reason,)*\n    vectors: \"none\",\n]);\nconnected!(shm_msg: ShmConnected, skip = [\n    waits: \"one\",\n]);";
         let all = instances_of(text);

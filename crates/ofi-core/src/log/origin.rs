@@ -7,10 +7,18 @@ pub(super) struct Origin<'a> {
     pub subsystem: &'a str,
 }
 
-/// Crates of this stack whose names do not begin with `ofi` or `transport_`, and what they are called in the
-/// log.
-const OTHER_CRATES: [(&str, &str); 5] =
-    [("ofi_rdm", "rdm"), ("ibv", "verbs"), ("efa_sys", "efa"), ("mxl", "mxl"), ("multirail", "multirail")];
+/// Crates that have names of their own in the log. Others of this stack, which all begin with `ofi_`, are the core.
+const NAMED: [(&str, &str); 9] = [
+    ("ofi_shm", "shm"),
+    ("ofi_udp", "udp"),
+    ("ofi_rdm", "rdm"),
+    ("ofi_verbs", "verbs"),
+    ("ibv", "verbs"),
+    ("ofi_efa", "efa"),
+    ("efa_sys", "efa"),
+    ("mxl", "mxl"),
+    ("multirail", "multirail"),
+];
 
 impl<'a> Origin<'a> {
     /// Reads `ofi::<provider>::<subsystem>`, or takes the crate from a module path. `None` for crates that
@@ -22,11 +30,8 @@ impl<'a> Origin<'a> {
             let provider = parts.next().unwrap_or("core");
             return Some(Self { provider, subsystem: parts.next().unwrap_or("core") });
         }
-        let provider = match first.strip_prefix("transport_") {
-            Some(transport) => transport,
-            None if first.starts_with("ofi_") => "core",
-            None => OTHER_CRATES.into_iter().find(|(name, _)| *name == first)?.1,
-        };
+        let named = NAMED.into_iter().find(|(name, _)| *name == first).map(|(_, provider)| provider);
+        let provider = named.or(first.starts_with("ofi_").then_some("core"))?;
         Some(Self { provider, subsystem: "core" })
     }
 }
