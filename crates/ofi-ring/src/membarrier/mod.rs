@@ -82,15 +82,16 @@ mod imp {
     use super::{Failed, Support};
 
     pub(super) fn register() -> Support {
-        let wanted = libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED | libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
-        match membarrier(libc::MEMBARRIER_CMD_QUERY) {
-            Ok(offered) if offered & wanted == wanted => {}
-            _ => return Support::Missing,
-        }
-        match membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) {
-            Ok(_) => Support::Expedited,
-            Err(_) => Support::Missing,
-        }
+        enter(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+    }
+
+    /// Registers for a kind of barrier, if the kernel has both.
+    fn enter(barrier: libc::c_int, register: libc::c_int) -> Support {
+        // Who links a static library by hand gets the constructor only if something names it.
+        core::hint::black_box(&super::early::REGISTER);
+        let wanted = barrier | register;
+        let offered = membarrier(libc::MEMBARRIER_CMD_QUERY).is_ok_and(|offered| offered & wanted == wanted);
+        if offered && membarrier(register).is_ok() { Support::Expedited } else { Support::Missing }
     }
 
     pub(super) fn heavy() -> Result<(), Failed> {
@@ -100,11 +101,7 @@ mod imp {
     pub(super) fn register_private() -> Support {
         static SUPPORT: OnceLock<Support> = OnceLock::new();
         *SUPPORT.get_or_init(|| {
-            let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
-            let wanted = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED | register;
-            let offered =
-                membarrier(libc::MEMBARRIER_CMD_QUERY).is_ok_and(|offered| offered & wanted == wanted);
-            if offered && membarrier(register).is_ok() { Support::Expedited } else { Support::Missing }
+            enter(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
         })
     }
 
@@ -125,8 +122,6 @@ mod imp {
     }
 
     pub(super) fn membarrier(command: libc::c_int) -> Result<libc::c_int, Failed> {
-        // Who links a static library by hand gets the constructor only if something names it.
-        core::hint::black_box(&super::early::REGISTER);
         // SAFETY: the call takes two integers after the command and touches no memory of the caller.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         if result >= 0 {
