@@ -86,7 +86,10 @@ impl<P: Pairing> BothPort<P> {
     /// Takes what came over the near transport.
     fn receive_near(&self) -> Option<(Address, Vec<u8>)> {
         let (near, bytes) = self.near.as_ref()?.port.receive()?;
-        let (asked_for, packet) = unwrap(&bytes)?;
+        let Some((asked_for, packet)) = unwrap(&bytes) else {
+            tracing::debug!(target: "ofi::core::ep_ctrl", from = %near, "dropped a packet that does not say which address was asked");
+            return None;
+        };
         let packet = packet.to_vec();
         let mut fars = P::far_addresses(&near);
         // An endpoint with several addresses most likely asked from the one that was asked.
