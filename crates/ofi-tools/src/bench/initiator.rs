@@ -8,7 +8,7 @@ use multirail::{Agent, Local, Remote, Way};
 use serde_json::json;
 
 use super::figures::{Figures, Row};
-use super::meeting::{Meeting, Request};
+use super::meeting::{Meeting, Opening, Request};
 use super::memory::{Memory, fill, wrong};
 use super::{Direction, Options, Scheme, agent, plot};
 use crate::failure::{Failure, Result};
@@ -96,7 +96,13 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
         let of_one = options.scheme == Scheme::ManyToOne;
         let name = format!("mr-bench-target-{}", if of_one { 0 } else { nth });
         let (rails, initiators) = (options.rails.clone(), if of_one { pairs } else { 1 });
-        meeting.say(&Request::Open { name, rails, len, library: options.library_memory, initiators })?;
+        meeting.say(&Request::Open(Opening {
+            name,
+            rails,
+            len,
+            library: options.library_memory,
+            initiators,
+        }))?;
         let target = agent.load(&meeting.hear_bytes()?).map_err(stack("the target's metadata"))?;
         let regions = agent.regions(&target).map_err(stack("the target's regions"))?;
         // The newest is this initiator's.

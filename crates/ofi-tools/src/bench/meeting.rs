@@ -16,14 +16,29 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// What the initiator asks of the target.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Open an agent with this name, these rails and memory, for so many initiators in all. Answered by its metadata; the initiator's follows.
-    Open { name: String, rails: Vec<String>, len: u64, library: bool, initiators: usize },
+    /// Open an agent. Answered by its metadata; the initiator's follows.
+    Open(Opening),
     /// Fill the memory.
     Fill { len: u64, seed: u64 },
     /// Compare the memory.
     Check { len: u64, seed: u64 },
     /// That is all.
     End,
+}
+
+/// What an initiator needs of a target.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Opening {
+    /// What the target's agent is called.
+    pub name: String,
+    /// Providers of its rails.
+    pub rails: Vec<String>,
+    /// Bytes of memory for this initiator.
+    pub len: u64,
+    /// Memory that the library allocates.
+    pub library: bool,
+    /// How many initiators there are in all.
+    pub initiators: usize,
 }
 
 /// One end of the meeting.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use multirail::Agent;
 
 use super::agent;
-use super::meeting::{Meeting, PATIENCE, Request};
+use super::meeting::{Meeting, Opening, PATIENCE, Request};
 use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -33,13 +33,13 @@ pub(super) fn run(address: &str) -> Result<()> {
     // The first says how many there are. Nobody knows when it comes; the others come with it.
     let (stream, _) = listener.accept().map_err(system)?;
     let mut meeting = Meeting::of(stream)?;
-    let opened = Opened::hear(&mut meeting)?;
-    let agent = agent(&opened.name, &opened.rails)?;
-    let mut guests = vec![admit(&agent, meeting, &opened)?];
-    while guests.len() < opened.initiators {
+    let first = opening(&mut meeting)?;
+    let agent = agent(&first.name, &first.rails)?;
+    let mut guests = vec![admit(&agent, meeting, &first)?];
+    while guests.len() < first.initiators {
         let mut meeting = Meeting::of(next(&listener).map_err(system)?)?;
-        let other = Opened::hear(&mut meeting)?;
-        if other.rails != opened.rails {
+        let other = opening(&mut meeting)?;
+        if other.rails != first.rails {
             return Err(Failure::Peer("an initiator of another run came".to_string()));
         }
         guests.push(admit(&agent, meeting, &other)?);
@@ -47,30 +47,19 @@ pub(super) fn run(address: &str) -> Result<()> {
     serve(&agent, guests)
 }
 
-/// What an initiator asks for at first.
-struct Opened {
-    name: String,
-    rails: Vec<String>,
-    len: u64,
-    library: bool,
-    initiators: usize,
-}
-
-impl Opened {
-    fn hear(meeting: &mut Meeting) -> Result<Self> {
-        let Request::Open { name, rails, len, library, initiators } = meeting.hear()? else {
-            return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
-        };
-        if len == 0 || len > LONGEST {
-            return Err(Failure::Peer(format!(
-                "the initiator asks for {len} bytes; 1 to {LONGEST} are given"
-            )));
-        }
-        if !(1..=MOST).contains(&initiators) {
-            return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
-        }
-        Ok(Self { name, rails, len, library, initiators })
+/// What an initiator asks for at first, if that can be given.
+fn opening(meeting: &mut Meeting) -> Result<Opening> {
+    let Request::Open(opening) = meeting.hear()? else {
+        return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
+    };
+    let Opening { len, initiators, .. } = opening;
+    if len == 0 || len > LONGEST {
+        return Err(Failure::Peer(format!("the initiator asks for {len} bytes; 1 to {LONGEST} are given")));
     }
+    if !(1..=MOST).contains(&initiators) {
+        return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
+    }
+    Ok(opening)
 }
 
 /// The next connection, which comes soon.
@@ -92,7 +81,7 @@ fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
 }
 
 /// Gives an initiator its memory.
-fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opened) -> Result<Guest> {
+fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opening) -> Result<Guest> {
     let memory = Memory::new(agent, opened.len, opened.library)?;
     meeting.say_bytes(&agent.metadata().map_err(Failure::stack("metadata"))?)?;
     agent.load(&meeting.hear_bytes()?).map_err(Failure::stack("the initiator's metadata"))?;
