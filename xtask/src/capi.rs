@@ -1,7 +1,7 @@
 //! libfabric's C interface: linking `libfabric.so.1`, installing it, and running C programs on it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::StepResult;
@@ -358,15 +358,23 @@ pub fn run_on(folder: &Path, command: &mut Command) -> StepResult {
 pub fn patient(command: &mut Command) -> StepResult {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+    ended(&mut child, &name, PATIENCE).map(|()| Outcome::Passed)
+}
+
+/// Waits until a program has ended well. One that runs for longer than `patience` is killed.
+///
+/// # Errors
+/// How else it ended.
+pub fn ended(child: &mut Child, name: &str, patience: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match child.try_wait().map_err(|error| format!("{name}: {error}"))? {
-            Some(status) if status.success() => return Ok(Outcome::Passed),
+            Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(format!("{name} ended with {status}")),
-            None if begin.elapsed() > PATIENCE => {
+            None if begin.elapsed() > patience => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("{name} did not end within {} s", PATIENCE.as_secs()));
+                return Err(format!("{name} did not end within {} s", patience.as_secs()));
             }
             None => std::thread::sleep(Duration::from_millis(10)),
         }

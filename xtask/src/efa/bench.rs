@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::StepResult;
-use crate::capi::{built, link_with};
+use crate::capi::{built, ended, link_with};
 use crate::step::{Outcome, cargo, not_run, output, run, target_dir};
 use facts::Facts;
 use page::{Row, Rows};
@@ -63,9 +63,9 @@ pub fn main(options: &Options) -> StepResult {
         eprintln!("--- {}", measurement.name);
         let result = measurement.run(&programs, &facts, options.port + 1, address.as_deref());
         // Both go on together, also after one side failed.
-        let ended = told(&mut stream, result.is_ok())?;
+        let well = told(&mut stream, result.is_ok())?;
         match result {
-            Ok(found) if ended => rows.add(&measurement.name, found),
+            Ok(found) if well => rows.add(&measurement.name, found),
             Ok(_) => rows.failed(&measurement.name, "the other side failed: it says why"),
             Err(why) => rows.failed(&measurement.name, &why),
         }
@@ -256,24 +256,9 @@ fn finished(mut child: Child, path: &Path) -> Result<String, String> {
     };
     let text = reader(child.stdout.take().map(|stream| Box::new(stream) as _));
     let log = reader(child.stderr.take().map(|stream| Box::new(stream) as _));
-    let end = Instant::now() + PATIENCE;
-    let status = loop {
-        match child.try_wait().map_err(|error| error.to_string())? {
-            Some(status) => break status,
-            None if Instant::now() > end => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{} did not end within {} s", path.display(), PATIENCE.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
+    let ended = ended(&mut child, &path.display().to_string(), PATIENCE);
     let (text, log) = (text.join().unwrap_or_default(), log.join().unwrap_or_default());
-    if status.success() {
-        Ok(text)
-    } else {
-        Err(format!("{} ended with {status}: {}", path.display(), log.trim()))
-    }
+    ended.map(|()| text).map_err(|why| format!("{why}: {}", log.trim()))
 }
 
 /// Both sides on emulated devices of this host: that it runs, and writes its page. `start` has a command find the device.

@@ -81,6 +81,11 @@ impl Facts {
         self.0.get("C's program")?.as_str().map(Path::new)
     }
 
+    /// Whether its device is not a real one.
+    pub fn is_emulated(&self) -> bool {
+        self.0.get("emulated").and_then(Value::as_bool).unwrap_or(false)
+    }
+
     /// Why nothing can be measured, if so.
     pub fn missing(&self) -> Option<&str> {
         let has = self.0.get("has efa").and_then(Value::as_bool).unwrap_or(false);

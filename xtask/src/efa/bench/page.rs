@@ -107,10 +107,7 @@ pub fn rows_of_rails(text: &str) -> Result<Vec<Row>, String> {
 /// What the system answers.
 pub fn write(file: &Path, hosts: &[(&str, &Facts)], rows: &Rows, quick: bool) -> Result<(), String> {
     let mut page = String::from("# efa-bench\n\n");
-    let emulated = hosts
-        .iter()
-        .any(|(_, facts)| facts.lines().any(|(name, value)| name == "emulated" && value == "true"));
-    if emulated {
+    if hosts.iter().any(|(_, facts)| facts.is_emulated()) {
         page.push_str(
             "**On an emulated device: this says that the programs run, and nothing of EFA's speed.**\n\n",
         );
