@@ -1,14 +1,12 @@
 //! The key-value store between processes that know only an address of the server, as those of other hosts do.
 
+mod support;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The example, which `cargo test` builds beside the tests.
 fn example() -> Command {
-    let tests = std::env::current_exe().expect("this program");
-    let built = tests.ancestors().nth(2).expect("the build folder").join("examples/kv_store");
-    assert!(built.exists(), "{}: not there (cargo build -p ofi --examples)", built.display());
-    let mut command = Command::new(built);
+    let mut command = support::example("kv_store");
     // Hosts share no memory.
     command.env("FI_UDP_SHARED_MEMORY", "0");
     command

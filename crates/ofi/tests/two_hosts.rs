@@ -1,14 +1,12 @@
 //! The program of the README, as two processes.
 
+mod support;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The example, which `cargo test` builds beside the tests.
 fn example() -> Command {
-    let tests = std::env::current_exe().expect("this program");
-    let built = tests.ancestors().nth(2).expect("the build folder").join("examples/two_hosts");
-    assert!(built.exists(), "{}: not there (cargo build -p ofi --examples)", built.display());
-    Command::new(built)
+    support::example("two_hosts")
 }
 
 #[test]
