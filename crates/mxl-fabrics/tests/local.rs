@@ -153,55 +153,6 @@ fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
 }
 
 #[test]
-fn samples_of_any_number_of_channels_go_into_the_rings() {
-    for provider in PROVIDERS {
-        for channels in [1, 3, 64] {
-            let (near, far) = (Folder::new(), Folder::new());
-            // Another length of the rings at the far end.
-            std::fs::write(
-                far.path().join("options.json"),
-                r#"{"urn:x-mxl:option:history_duration/v1.0": 130000000}"#,
-            )
-            .unwrap();
-            let definition = microphone(channels);
-            let mut writer =
-                near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
-            let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-            let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-            initiator.add(target.info()).unwrap();
-            both(&mut initiator, &mut target, |initiator, _| initiator.event().is_some());
-            let reader = far.domain().read_samples(definition.id).unwrap();
-            assert_ne!(reader.max_read(), writer.max_write());
-            let value = |channel: u32, sample: u64| (sample % 4096 + u64::from(channel) * 5000) as f32;
-            let first = 1_000_003;
-            for batch in 1..=100 {
-                let (index, count) = (first + batch * 480, 480_u64);
-                let mut open = writer.open(index, count).unwrap();
-                for channel in 0..channels {
-                    let samples: Vec<f32> = (index - count..index).map(|at| value(channel, at)).collect();
-                    open.write_channel(channel, &samples).unwrap();
-                }
-                open.commit().unwrap();
-                initiator.send_samples(index, count).unwrap();
-                both(&mut initiator, &mut target, |_, received| {
-                    assert!(!matches!(received, Some(Received::Lost { .. })), "{provider}: {received:?}");
-                    received == Some(Received::Samples { index, count })
-                });
-                let samples = reader.read(index, count, Wait::Not).unwrap();
-                let mut there = vec![0_f32; count as usize];
-                for channel in 0..channels {
-                    samples.read_channel(channel, &mut there).unwrap();
-                    let is_right =
-                        there.iter().zip(index - count..).all(|(&sample, at)| sample == value(channel, at));
-                    assert!(is_right, "{provider}: batch {batch} of channel {channel}");
-                }
-            }
-            assert_eq!(target.stats().nonsense, 0, "{provider}");
-        }
-    }
-}
-
-#[test]
 fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
     for provider in PROVIDERS {
         let (near, far, other) = (Folder::new(), Folder::new(), Folder::new());

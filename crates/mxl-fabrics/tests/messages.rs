@@ -1,4 +1,4 @@
-//! Providers without remote writes, and with a largest message: transfers are cut, and payloads go in messages.
+//! However payloads go: by remote writes or in messages, whole or cut to a largest message.
 
 mod common;
 
@@ -20,6 +20,8 @@ fn options(messages_only: bool, max_message: Option<usize>) -> Options {
 /// What the target and the initiator are opened with.
 fn ways() -> Vec<(Options, Options)> {
     vec![
+        // Remote writes, whole.
+        (options(false, None), options(false, None)),
         // Either end, or both, without remote writes.
         (options(true, None), options(true, None)),
         (options(true, None), options(false, None)),
