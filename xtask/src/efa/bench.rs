@@ -114,9 +114,20 @@ fn meet(options: &Options) -> Result<(TcpStream, Option<String>), String> {
         let (stream, _) = listener.accept().map_err(|error| format!("port {port}: {error}"))?;
         return Ok((stream, None));
     };
-    let stream = TcpStream::connect((host.as_str(), port)).map_err(|error| {
-        format!("{host}, port {port}: {error}; start cargo xtask efa-bench there first, and let TCP through")
-    })?;
+    // The other may still be building.
+    let begin = Instant::now();
+    let stream = loop {
+        match TcpStream::connect((host.as_str(), port)) {
+            Ok(stream) => break stream,
+            Err(_) if begin.elapsed() < Duration::from_secs(20) => {
+                std::thread::sleep(Duration::from_millis(200))
+            }
+            Err(error) => {
+                let advice = "start cargo xtask efa-bench there first, and let TCP through";
+                return Err(format!("{host}, port {port}: {error}; {advice}"));
+            }
+        }
+    };
     Ok((stream, Some(host.clone())))
 }
 
@@ -272,16 +283,7 @@ pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
     let file = target_dir("efa-bench").join("efa-bench.md");
     let _ = std::fs::remove_file(&file);
     let mut server = side(None).spawn().map_err(|error| error.to_string())?;
-    let begin = Instant::now();
-    // The client gives up at once while nobody listens.
-    let client = loop {
-        match output(&mut side(Some("127.0.0.1"))) {
-            Err(_) if begin.elapsed() < Duration::from_secs(20) && matches!(server.try_wait(), Ok(None)) => {
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            ended => break ended,
-        }
-    };
+    let client = output(&mut side(Some("127.0.0.1")));
     let _ = server.kill();
     let _ = server.wait();
     client?;
