@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
+use ofi_core::sys::unix;
 use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
@@ -68,6 +69,8 @@ struct State {
     /// Greetings that were sent, until they are answered.
     unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
+    /// Doors of endpoints ([`crate::door`]), whose callers are sent away, so that there is room for others.
+    doors: HashMap<RawFd, Arc<OwnedFd>>,
     /// Ends to be told when the next round has read all sockets.
     ends: Vec<Farewell>,
 }
@@ -169,6 +172,18 @@ impl Helper {
             self.poke();
             std::thread::sleep(Duration::from_micros(20));
         }
+    }
+
+    /// Looks after a door, a listening socket that does not block, from now on.
+    pub fn tend(&self, door: &Arc<OwnedFd>) {
+        self.state().doors.insert(door.as_raw_fd(), Arc::clone(door));
+        self.poke();
+    }
+
+    /// Stops looking after a door.
+    pub fn leave(&self, door: RawFd) {
+        self.state().doors.remove(&door);
+        self.poke();
     }
 
     fn serves(&self, endpoint: &Weak<Shared>) -> bool {
@@ -297,7 +312,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut next_sweep = Instant::now() + SWEEP;
     loop {
         // Everything is asked anew each time: this thread runs when peers come and go, not for messages.
-        let (mut polls, endpoints, ends, timeout) = {
+        let (mut polls, endpoints, doors, ends, timeout) = {
             let Some(helper) = helper.upgrade() else { return };
             let mut state = helper.state();
             let ends = std::mem::take(&mut state.ends);
@@ -305,6 +320,8 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let mut polls = vec![readable(wake.as_raw_fd())];
             polls.extend(state.endpoints.keys().map(|&fd| readable(fd)));
             let endpoints: Vec<Weak<Shared>> = state.endpoints.values().cloned().collect();
+            let doors: Vec<Arc<OwnedFd>> = state.doors.values().cloned().collect();
+            polls.extend(doors.iter().map(|door| readable(door.as_raw_fd())));
             let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
             polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
             let swept = state.processes.values().any(|process| process.watch.is_none())
@@ -320,14 +337,16 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             } else {
                 -1
             };
-            (polls, endpoints, ends, timeout)
+            (polls, endpoints, doors, ends, timeout)
         };
         // SAFETY: the array is as long as said.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
         ofi_core::sys::drain_eventfd(&wake);
         let Some(helper) = helper.upgrade() else { return };
         helper.rounds.fetch_add(1, Ordering::AcqRel);
-        for (endpoint, poll) in endpoints.iter().zip(&polls[1..]) {
+        let (at_endpoints, rest) = polls[1..].split_at(endpoints.len());
+        let (at_doors, at_processes) = rest.split_at(doors.len());
+        for (endpoint, poll) in endpoints.iter().zip(at_endpoints) {
             if poll.revents != 0
                 && !ends.iter().any(|end| end.holds_up(endpoint))
                 && helper.serves(endpoint)
@@ -343,7 +362,13 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             }
         }
         ends.into_iter().for_each(Farewell::tell);
-        if polls[1 + endpoints.len()..].iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
+        for (door, _) in doors.iter().zip(at_doors).filter(|(_, poll)| poll.revents != 0) {
+            // Who knocked has learnt already what there is to learn.
+            while let Some(caller) = unix::accept(door.as_fd()) {
+                drop(caller);
+            }
+        }
+        if at_processes.iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
             next_sweep = Instant::now() + SWEEP;
             helper.bury();
         }

@@ -12,6 +12,7 @@ mod cma;
 mod command;
 mod connection;
 mod control;
+pub mod door;
 mod ending;
 mod farewell;
 #[doc(hidden)]

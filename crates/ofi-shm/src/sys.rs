@@ -99,3 +99,23 @@ pub fn random() -> u64 {
     }
     u64::from_ne_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_process_is_told_from_a_living_one() {
+        assert!(
+            !has_ended(std::process::id() as i32) && !has_ended(0),
+            "nobody knows of another namespace's"
+        );
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        while !has_ended(pid) {
+            std::thread::yield_now(); // until it is a zombie, which has ended
+        }
+        child.wait().unwrap();
+        assert!(has_ended(pid));
+    }
+}

@@ -13,7 +13,6 @@ mod command;
 mod config;
 mod connection;
 mod datagram;
-mod door;
 mod glue;
 mod interface;
 mod lane;

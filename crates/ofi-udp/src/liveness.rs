@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,6 @@ struct Known {
     sockets: HashMap<SocketAddr, (Arc<UdpSocket>, u16)>,
     /// Sockets of endpoints, and when each is to be looked at; it is in the set if it has not to be.
     watched: HashMap<RawFd, Option<Instant>>,
-    /// Doors of endpoints ([`crate::door`]), whose callers are sent away.
-    doors: HashMap<RawFd, Arc<OwnedFd>>,
 }
 
 struct Helper {
@@ -100,13 +98,6 @@ impl Helper {
                 asked.dedup();
                 asked.into_iter().for_each(|epoch| self.let_out(epoch));
             }
-            let doors: Vec<Arc<OwnedFd>> = self.known().doors.values().cloned().collect();
-            for door in doors {
-                // Who knocked has learnt already what there is to learn.
-                while let Some(caller) = accept(&door) {
-                    drop(caller);
-                }
-            }
         }
     }
 }
@@ -142,45 +133,6 @@ impl Helper {
         if let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) {
             endpoint.let_out();
         }
-    }
-}
-
-/// The next caller of a listening socket that does not block.
-fn accept(door: &OwnedFd) -> Option<OwnedFd> {
-    let none = std::ptr::null_mut();
-    // SAFETY: no address is asked for.
-    let fd = unsafe { libc::accept4(door.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC) };
-    // SAFETY: the call just made this descriptor, so nothing else owns it.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Keeps a door tended: those who knock are sent away, so that there is room for others.
-pub struct Tended {
-    helper: Arc<Helper>,
-    door: Arc<OwnedFd>,
-}
-
-/// Tends a door, which is a listening socket that does not block, until the answer is dropped.
-///
-/// # Errors
-/// `FI_EMFILE`, `FI_EAGAIN`.
-pub fn tend(door: OwnedFd) -> Result<Tended> {
-    let helper = Helper::get()?;
-    let door = Arc::new(door);
-    helper.known().doors.insert(door.as_raw_fd(), Arc::clone(&door));
-    let tended = Tended { helper, door };
-    tended.helper.set.add(tended.door.as_raw_fd())?;
-    Ok(tended)
-}
-
-impl Drop for Tended {
-    fn drop(&mut self) {
-        let fd = self.door.as_raw_fd();
-        self.helper.set.remove(fd);
-        self.helper.known().doors.remove(&fd);
-        // Closed for everybody at once, also where the thread holds on to it for a moment.
-        // SAFETY: takes no pointers.
-        unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
     }
 }
 

@@ -85,7 +85,7 @@ pub fn echo(line: &mut Line, arguments: &[String]) {
 /// Listens, as another user, at the name that says that an endpoint is to be met over shared memory.
 pub fn squat(line: &mut Line, arguments: &[String]) {
     become_another_user();
-    let name = SocketAddr::from_abstract_name(format!("ofi-udp/near/{}", arguments[0])).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("ofi-near/udp/{}", arguments[0])).unwrap();
     let _listener = UnixListener::bind_addr(&name).unwrap();
     line.say("listening");
     let _ = line.try_hear();

@@ -328,6 +328,15 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         }
     }
 
+    fn claims(&self) -> bool {
+        self.far.claims()
+    }
+
+    fn receive_posted<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        let mut heard = false;
+        self.far.receive_posted(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
+    }
+
     #[inline(always)]
     fn poll<H: Host<Both<P>>>(&mut self, host: &mut H) {
         if !self.open.is_empty() {

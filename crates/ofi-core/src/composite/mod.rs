@@ -33,7 +33,8 @@ use crate::transport::{Port, Transport};
 pub trait Pairing: Sized + Send + Sync + 'static {
     /// The transport for peers nearby.
     type Near: Transport;
-    /// The transport for all others, and for unreliable datagrams.
+    /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages ([`Lanes::claims`](crate::transport::Lanes::claims)),
+    /// endpoints have no near transport.
     type Far: Transport;
     /// What an enabled endpoint has, while peers may reach it over the near transport.
     type Meeting: Send + Sync;
@@ -143,6 +144,10 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         P::Far::key(&region.far)
     }
 
+    fn counts(region: &Self::Region) -> bool {
+        P::Far::counts(&region.far)
+    }
+
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         let near = match (&domain.near, &region.near) {
             (Some(domain), Some(region)) => P::Near::deregister(&domain.transport, region),
@@ -177,6 +182,10 @@ unsafe impl<P: Pairing> Transport for Both<P> {
 
     fn atomic_size() -> usize {
         P::Near::atomic_size().min(P::Far::atomic_size())
+    }
+
+    fn cm_data_size() -> usize {
+        P::Near::cm_data_size().min(P::Far::cm_data_size())
     }
 
     fn note_size() -> usize {

@@ -146,6 +146,14 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         }
     }
 
+    fn insertions(&self) -> u32 {
+        self.host.insertions()
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        self.host.addresses()
+    }
+
     #[inline]
     fn address(&self, local: Peer) -> Option<&Address> {
         self.host.address(self.peer(local))
@@ -187,6 +195,20 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
         *self.heard = true;
         self.host.received(id, result);
+    }
+
+    fn claim(&mut self, peer: Peer) -> Option<SlotId> {
+        self.host.claim(self.routes.peer(S::INDEX, peer))
+    }
+
+    fn landed(&mut self, id: SlotId, arrived: &Arrived) {
+        *self.heard = true;
+        self.host.landed(id, &Arrived { peer: self.peer(arrived.peer), ..*arrived });
+    }
+
+    fn spent(&mut self, id: SlotId, data: u64, len: usize) {
+        *self.heard = true;
+        self.host.spent(id, data, len);
     }
 
     fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {

@@ -18,7 +18,7 @@ use super::failed;
 /// Most descriptors in one datagram; of more that come the kernel drops those for which there is no room.
 pub const MAX_FDS: usize = 4;
 
-/// Who sent a datagram, as the kernel knows it.
+/// Who sent a datagram or is at the other end, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id in this process's namespace; 0 if it is not visible here.
@@ -91,7 +91,7 @@ pub fn connect(socket: &OwnedFd, name: &[u8]) -> Result<bool> {
 /// # Errors
 /// What listen(2) answers.
 pub fn listen(socket: &OwnedFd) -> Result<()> {
-    net::listen(socket, 64).map_err(failed("listen"))
+    net::listen(socket, libc::SOMAXCONN).map_err(failed("listen"))
 }
 
 /// The next connection that waits at a listening socket.
@@ -107,8 +107,8 @@ pub fn pass_credentials(socket: &OwnedFd) -> Result<()> {
     net::sockopt::set_socket_passcred(socket, true).map_err(failed("setsockopt(SO_PASSCRED)"))
 }
 
-/// The user of the process at the other end: for a connection made here, who called listen(2).
-pub fn peer_user(socket: &OwnedFd) -> Option<u32> {
+/// The process at the other end: for a connection made here, the one that called listen(2).
+pub fn peer(socket: &OwnedFd) -> Option<Credentials> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option's value is a writable `ucred`, whose length is beside it.
@@ -121,7 +121,7 @@ pub fn peer_user(socket: &OwnedFd) -> Option<u32> {
             &raw mut len,
         )
     };
-    (rc == 0).then_some(who.uid)
+    (rc == 0).then_some(Credentials { pid: who.pid, uid: who.uid })
 }
 
 /// Sends a datagram with at most [`MAX_FDS`] descriptors to the socket called `to`, or to the one that it is connected to.

@@ -103,7 +103,7 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
         }
         match connect(&socket) {
             Ok(Some(to)) => {
-                if unix::peer_user(&to) != Some(effective_user()) {
+                if unix::peer(&to).is_none_or(|who| who.uid != effective_user()) {
                     return Err(Error::with(
                         Errno::EACCES,
                         "another user has the name of this address vector",
@@ -192,7 +192,7 @@ fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
         }
         // Others may have been faster.
         while let Some(asking) = unix::accept(held.listener.as_fd()) {
-            if unix::peer_user(&asking) == Some(effective_user()) {
+            if unix::peer(&asking).is_some_and(|who| who.uid == effective_user()) {
                 // One that does not take them asks again.
                 let _ = unix::send(&asking, None, &[1], &[held.listener.as_fd(), held.memory.as_fd()]);
             }

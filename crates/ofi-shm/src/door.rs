@@ -1,0 +1,123 @@
+//! How a process of this host learns, at once and without the application's help, that an endpoint of another transport can be
+//! met over shared memory, or a passive one be asked there: an abstract UNIX socket named after its address in shared memory.
+//!
+//! Connecting to it answers three things. It is there: so the endpoint lives in the same network namespace, which abstract
+//! sockets belong to, and which says whose address it is. It listens: so its owner met no obstacle, and wants to be met.
+//! And the kernel tells whose process listens (`SO_PEERCRED`): somebody else's is not to be believed. Nothing is sent.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use ofi_api::{Address, Errno, Error, Result};
+use ofi_core::sys::effective_user;
+use ofi_core::sys::unix::{self, Credentials};
+use rustix::net::{Shutdown, SocketType, shutdown};
+
+use crate::helper::Helper;
+use crate::name::SCHEME;
+use crate::sys;
+
+pub use crate::name::is_local;
+
+/// How the names begin; the address follows, without its scheme.
+const PREFIX: &str = "ofi-near/";
+/// The user that the kernel names where the true one has no number in this user namespace.
+const NOBODY: u32 = 65_534;
+
+/// An endpoint's door, open until it is dropped.
+pub struct Door {
+    helper: Arc<Helper>,
+    socket: Arc<OwnedFd>,
+}
+
+/// The abstract name of the door of the endpoint at `near`.
+fn name(near: &Address) -> Result<String> {
+    let own = near.text().and_then(|text| text.strip_prefix(SCHEME));
+    let own = own.ok_or_else(|| {
+        Error::wanted(
+            Errno::EINVAL,
+            "the address of an endpoint that is met over shared memory",
+            format!("{SCHEME}PROVIDER/NAME"),
+            near.to_string(),
+            "use an address of provider shm",
+        )
+    })?;
+    Ok(format!("{PREFIX}{own}"))
+}
+
+impl Door {
+    /// Opens the door of the endpoint at `near`.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE` if somebody has the name; `FI_EMFILE`.
+    pub fn open(near: &Address) -> Result<Self> {
+        let (name, socket) = (name(near)?, unix::socket(SocketType::STREAM)?);
+        if !unix::bind(&socket, name.as_bytes())? {
+            return Err(Error::with(Errno::EADDRINUSE, format!("another endpoint is met at {near}")));
+        }
+        unix::listen(&socket)?;
+        let (helper, socket) = (Helper::get()?, Arc::new(socket));
+        helper.tend(&socket);
+        Ok(Self { helper, socket })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.helper.leave(self.socket.as_raw_fd());
+        // Closed for everybody at once, also where the helper holds on to it for a moment.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+/// Who listens at a door: `None` if nobody does, or too many are knocking.
+fn listener(near: &Address) -> Option<Credentials> {
+    let (name, socket) = (name(near).ok()?, unix::socket(SocketType::STREAM).ok()?);
+    unix::connect(&socket, name.as_bytes()).ok().filter(|there| *there)?;
+    unix::peer(&socket)
+}
+
+/// Whether the endpoint at `near` is one of this user's on this host, and to be met over shared memory.
+///
+/// A door's socket may have been inherited by a child, which does not answer for it: so its process has to live. One of another
+/// process namespace has no number here, and is believed.
+pub fn is_open(near: &Address) -> bool {
+    let Some(who) = listener(near) else { return false };
+    who.uid == effective_user() && who.uid != NOBODY && !sys::has_ended(who.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        Address::from_text(&format!("{SCHEME}test/127.0.0.1:{port}"))
+    }
+
+    #[test]
+    fn a_door_is_open_while_it_is_kept() {
+        assert!(!is_open(&address(1)));
+        let door = Door::open(&address(1)).unwrap();
+        assert!(is_open(&address(1)) && !is_open(&address(2)));
+        assert_eq!(Door::open(&address(1)).err().unwrap().errno(), Errno::EADDRINUSE);
+        drop(door);
+        assert!(!is_open(&address(1)));
+    }
+
+    #[test]
+    fn only_addresses_in_shared_memory_have_doors() {
+        let error = Door::open(&Address::from_text("127.0.0.1:1")).err().unwrap();
+        assert_eq!(error.errno(), Errno::EINVAL);
+        assert!(!is_open(&Address::from_text("127.0.0.1:1")));
+    }
+
+    #[test]
+    fn knocking_costs_nothing_that_runs_out() {
+        let _door = Door::open(&address(3)).unwrap();
+        for _ in 0..20_000 {
+            while !is_open(&address(3)) {
+                std::thread::yield_now(); // those who tend it are behind
+            }
+        }
+    }
+}
