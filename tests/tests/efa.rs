@@ -10,12 +10,14 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 mod direct;
 #[path = "../efa/native.rs"]
 mod native;
+#[path = "../near.rs"]
+mod near;
 #[path = "../efa/raw.rs"]
 mod raw;
 #[path = "../efa/troubles.rs"]
 mod troubles;
 
-/// Reliable datagram endpoints.
+/// Reliable datagram endpoints, every byte over the device.
 struct EfaPair;
 
 impl Kit for EfaPair {
@@ -29,9 +31,25 @@ impl Kit for EfaPair {
         });
         Hints::new().provider("efa").ep_type(EpType::Rdm)
     }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
 }
 
-ofi_testkit::conformance!(efa: EfaPair, skip = [
+/// The same, with shared memory between the endpoints: as they are by default.
+struct EfaNear;
+
+impl Kit for EfaNear {
+    fn hints(&self) -> Hints {
+        EfaPair.hints()
+    }
+}
+
+/// The suite without what endpoints of this provider do not have.
+macro_rules! on_efa {
+    ($name:ident: $kit:expr, skip = []) => {
+ofi_testkit::conformance!($name: $kit, skip = [
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",
@@ -82,3 +100,13 @@ ofi_testkit::conformance!(efa: EfaPair, skip = [
     the_source_address_of_the_hints_is_the_name: "the device chooses names",
     services_are_inserted_by_name: "names lead to no address of this fabric",
 ]);
+    };
+}
+
+on_efa!(efa: EfaPair, skip = []);
+on_efa!(efa_near: EfaNear, skip = []);
+
+#[test]
+fn peers_of_one_host_are_met_over_shared_memory_unless_it_is_forbidden() {
+    near::check(&EfaNear, &EfaPair);
+}

@@ -21,6 +21,10 @@ impl Kit for Driven {
     fn hints(&self) -> Hints {
         Hints::new().provider("efa").ep_type(EpType::Rdm).domain("driven0-rdm")
     }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
 }
 
 fn open() -> Side {

@@ -13,13 +13,15 @@ mod hostile;
 mod loss;
 #[path = "../verbs/native.rs"]
 mod native;
+#[path = "../near.rs"]
+mod near;
 
 use connected::caller;
 use loss::victim;
 
 ofi_testkit::roles!(victim, caller);
 
-/// Reliable datagram endpoints, by IPv4.
+/// Reliable datagram endpoints, by IPv4, every byte over the device.
 struct VerbsPair;
 
 impl Kit for VerbsPair {
@@ -30,6 +32,19 @@ impl Kit for VerbsPair {
 
     fn connected_caps(&self) -> Caps {
         Caps::MSG | Caps::RMA
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// The same, with shared memory between the endpoints: as they are by default.
+struct VerbsNear;
+
+impl Kit for VerbsNear {
+    fn hints(&self) -> Hints {
+        VerbsPair.hints()
     }
 }
 
@@ -60,3 +75,8 @@ ofi_testkit::conformance!(verbs: VerbsPair, skip = [
     a_datagram_to_nobody_completes: "datagrams of the device have other addresses, and 4 bytes of data: tests/verbs/datagram.rs",
     a_datagram_longer_than_its_receive_is_an_error: "datagrams of the device have other addresses, and 4 bytes of data: tests/verbs/datagram.rs",
 ]);
+
+#[test]
+fn peers_of_one_host_are_met_over_shared_memory_unless_it_is_forbidden() {
+    near::check(&VerbsNear, &VerbsPair);
+}

@@ -5,6 +5,8 @@
 //! (`window.rs`); remote accesses and atomic operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a
 //! device has to do.
 //!
+//! Peers of the same host go another way, over shared memory: `near.rs`.
+//!
 //! What C libfabric's protocol lacks and the core has (refusals of accesses, receive contexts, notes, back-pressure) goes between endpoints of
 //! this library alone, which know each other by a feature bit ([`wire::Features::OWN`]).
 
@@ -20,6 +22,7 @@ mod lane;
 mod lanes;
 mod message;
 mod native;
+mod near;
 mod op;
 mod provider;
 mod read;
@@ -37,6 +40,7 @@ use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
+pub use near::EfaOrShm;
 pub use provider::EfaProvider;
 pub use settings::SETTINGS;
 

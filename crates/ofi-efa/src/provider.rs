@@ -6,14 +6,16 @@ use ofi_api::{
     AddrFormat, Caps, EpType, Fabric, Info, Mode, MrMode, MsgOrder, Offers, OpFlags, Protocol, Provider,
     Refusal, Request, Result, Version,
 };
+use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
 use crate::domain::domain_name;
 use crate::native::Rdma;
+use crate::near::EfaOrShm;
 use crate::rma::IOV_LIMIT;
+use crate::srd;
 use crate::srd::Limits;
-use crate::{Efa, srd};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "efa";
@@ -112,7 +114,7 @@ unsafe impl Provider for EfaProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Efa>::open(info))
+        Ok(FabricCore::<Both<EfaOrShm>>::open(info))
     }
 
     fn has_device_keys(&self) -> bool {

@@ -69,6 +69,14 @@ pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
     "Whether devices read and write peers' memory by themselves; otherwise its owner does",
 );
 
+/// Whether peers of this host are reached over shared memory.
+pub static ENABLE_SHM_TRANSFER: Setting<bool> = Setting::new(
+    "efa",
+    "enable_shm_transfer",
+    true,
+    "Reach peers of the same host, user and network namespace over shared memory, if they are this library's (provider shm's settings apply)",
+);
+
 /// Registrations of local memory that a domain keeps.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
@@ -93,6 +101,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &LINGER_MS,
     &MIN_READ_MESSAGE,
     &USE_DEVICE_RDMA,
+    &ENABLE_SHM_TRANSFER,
     &MR_CACHE_MAX_COUNT,
     &MR_CACHE_MAX_SIZE,
 ];

@@ -5,6 +5,8 @@
 //! are announced, and the receiver reads them from where they lie (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's
 //! owner, who checks key, bounds and rights when the bytes are copied (`rma.rs`, `atomic.rs`).
 //!
+//! Peers of the same host go another way, over shared memory: `near.rs`.
+//!
 //! Datagram endpoints (`datagram.rs`) and connected ones (`connected/`) speak what C libfabric's provider speaks.
 
 mod adapter;
@@ -20,6 +22,7 @@ mod meeting;
 mod memory;
 mod message;
 mod native;
+mod near;
 mod provider;
 mod quiet;
 mod refused;
@@ -37,6 +40,7 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, Op
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
+pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
 

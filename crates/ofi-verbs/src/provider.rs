@@ -7,6 +7,7 @@ use ofi_api::{
     AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, Mode, MrMode,
     MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
 };
+use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
@@ -14,7 +15,8 @@ use ofi_core::transport::record::RMA_IOV_LIMIT;
 use crate::connected;
 use crate::datagram::Name;
 use crate::domain::Own;
-use crate::{Verbs, address, domain};
+use crate::near::VerbsOrShm;
+use crate::{address, domain};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "verbs";
@@ -167,7 +169,7 @@ unsafe impl Provider for VerbsProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Verbs>::open(info))
+        Ok(FabricCore::<Both<VerbsOrShm>>::open(info))
     }
 
     fn has_device_keys(&self) -> bool {

@@ -68,6 +68,14 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
+/// Whether peers of this host are reached over shared memory.
+pub static SHARED_MEMORY: Setting<bool> = Setting::new(
+    "verbs",
+    "shared_memory",
+    true,
+    "Reach peers of the same host, user and network namespace over shared memory (FI_EP_RDM; provider shm's settings apply)",
+);
+
 /// Registrations of local memory that a domain keeps.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "verbs",
@@ -91,6 +99,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &PEER_CREDITS,
     &CONNECT_TIMEOUT_MS,
     &LINGER_MS,
+    &SHARED_MEMORY,
     &MR_CACHE_MAX_COUNT,
     &MR_CACHE_MAX_SIZE,
 ];

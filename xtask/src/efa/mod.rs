@@ -59,8 +59,10 @@ fn folder() -> PathBuf {
     if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
 }
 
-/// Has a command find the device.
+/// Has a command find the device, and use it to other processes of this host too, unless the environment says otherwise.
 fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
+    const SHM: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
+    command.env(SHM, std::env::var_os(SHM).unwrap_or_else(|| "0".into()));
     command.env("LD_PRELOAD", emulator).env("EFA_EMULATOR_DIR", dir)
 }
 

@@ -7,6 +7,8 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm 2>/dev/null || { mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm; }
 mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
 ulimit -l unlimited
+# Tests are threads of one process here, and library memory is a descriptor each.
+ulimit -n 65536
 
 fail() {
     echo "the machine cannot be set up: $*"

@@ -1,0 +1,99 @@
+//! Peers of the same host: shared memory, under the address that the endpoint has at its device.
+//!
+//! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`, and says so by a [`Door`].
+//! Connected endpoints and unreliable datagrams stay with the device: the other end may be C libfabric's.
+
+use std::net::SocketAddr;
+
+use ofi_api::{AddrFormat, Address, EpType, Info, Result};
+use ofi_core::composite::Pairing;
+use ofi_shm::Shm;
+use ofi_shm::door::{self, Door};
+
+use crate::state::State;
+use crate::{Verbs, address, settings};
+
+/// How the addresses in shared memory begin.
+const SCHEME: &str = "fi_shm://verbs/";
+
+/// A device for other hosts, and shared memory for this one.
+pub struct VerbsOrShm;
+
+impl Pairing for VerbsOrShm {
+    type Near = Shm;
+    type Far = Verbs;
+    type Meeting = Door;
+
+    const FAR_IS_COSTLY: bool = false;
+
+    fn near_info(info: &Info) -> Option<Info> {
+        let near = Info { src_addr: None, dest_addr: None, addr_format: AddrFormat::Str, ..info.clone() };
+        (info.ep_attr.ep_type == EpType::Rdm && settings::SHARED_MEMORY.get()).then_some(near)
+    }
+
+    fn own_near(_lanes: &State, far: &Address) -> Option<Address> {
+        address::socket(far).ok().map(name)
+    }
+
+    fn far_addresses(near: &Address) -> Vec<Address> {
+        socket_in(near).map(Address::from).into_iter().collect()
+    }
+
+    fn meet(near: &Address) -> Result<Door> {
+        Door::open(near)
+    }
+
+    fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
+        address::socket(far).ok().filter(|socket| door::is_local(socket.ip())).map(name).filter(door::is_open)
+    }
+
+    fn near_names(far: &Address) -> Vec<Address> {
+        address::socket(far).ok().map(name).into_iter().collect()
+    }
+
+    fn is_beside(one: &Address, other: &Address) -> bool {
+        let ip = |address| address::socket(address).ok().map(|socket| socket.ip());
+        ip(one).is_some() && ip(one) == ip(other)
+    }
+}
+
+/// The name in shared memory of the endpoint at `socket`.
+fn name(socket: SocketAddr) -> Address {
+    Address::from_text(&format!("{SCHEME}{socket}"))
+}
+
+/// Where the endpoint is whose name in shared memory this is.
+fn socket_in(near: &Address) -> Option<SocketAddr> {
+    near.text()?.strip_prefix(SCHEME)?.parse().ok().map(address::canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_from_its_name_in_shared_memory() {
+        for text in ["10.0.0.1:7471", "[fe80::1%3]:1", "[2001:db8::1]:65535"] {
+            let far = Address::from(text.parse::<SocketAddr>().unwrap());
+            let near = VerbsOrShm::near_names(&far).remove(0);
+            assert_eq!(VerbsOrShm::far_addresses(&near), [far], "{near}");
+        }
+        for text in ["fi_shm://verbs/", "fi_shm://verbs/x:1", "fi_shm://udp/10.0.0.1:1"] {
+            assert!(VerbsOrShm::far_addresses(&Address::from_text(text)).is_empty());
+        }
+    }
+
+    #[test]
+    fn nobody_is_near_who_has_no_door() {
+        let far = Address::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let own = VerbsOrShm::near_names(&far).remove(0);
+        let mut door = Door::open(&own).unwrap();
+        assert_eq!(VerbsOrShm::near_address(&mut door, &far), Some(own));
+        let elsewhere = Address::from(SocketAddr::from(([203, 0, 113, 9], 1)));
+        let name = VerbsOrShm::near_names(&elsewhere).remove(0);
+        let _squatted = Door::open(&name).unwrap();
+        assert_eq!(VerbsOrShm::near_address(&mut door, &elsewhere), None, "not an address of this host");
+        let silent = Address::from(SocketAddr::from(([127, 0, 0, 1], 2)));
+        assert_eq!(VerbsOrShm::near_address(&mut door, &silent), None);
+    }
+}
