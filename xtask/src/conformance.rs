@@ -19,8 +19,18 @@ const DOCUMENT: &str = "docs/conformance.md";
 /// Where tests may be.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
 /// Where the suite is made into tests of a transport.
-const INSTANCES: [&str; 3] =
-    ["tests/tests/conformance.rs", "tests/tests/suites/udp.rs", "tests/tests/suites/connected.rs"];
+const INSTANCES: [&str; 6] = [
+    "tests/tests/conformance.rs",
+    "tests/tests/lanes/main.rs",
+    "tests/tests/suites/udp.rs",
+    "tests/tests/efa.rs",
+    "tests/tests/verbs.rs",
+    "tests/tests/suites/connected.rs",
+];
+/// Macros that run the suite without cases that several transports have no use for.
+const SHARED_SKIPS: [&str; 2] = ["connected", "on_efa"];
+/// Columns of a line of names.
+const WIDTH: usize = 118;
 
 /// Writes the document, or checks that it is as it would be written.
 ///
@@ -158,8 +168,11 @@ fn tests_of(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Which transports the suite runs for, and what each skips with what reason.
-fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
+/// A run of the suite: its name, and the cases that it skips with the reason of each.
+type Instance = (String, Vec<(String, String)>);
+
+/// For which transports the suite runs.
+fn instances() -> Result<Vec<Instance>, String> {
     let mut all = Vec::new();
     for file in INSTANCES {
         let text = fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
@@ -168,13 +181,14 @@ fn instances() -> Result<Vec<(String, Vec<String>)>, String> {
     Ok(all)
 }
 
-/// A row for each `ofi_testkit::conformance!(name: ...)` and `connected!(name: ...)`; what the latter have in common stands in the
-/// macro of that name, as the instance `$name`, and is a row of its own.
-fn instances_of(text: &str) -> Vec<(String, Vec<String>)> {
+/// A row for each `ofi_testkit::conformance!(name: ...)`, and for each `connected!(name: ...)` and the like: what the latter have in
+/// common stands in the macro of that name, as the instance `$name`, and is a row of its own.
+fn instances_of(text: &str) -> Vec<Instance> {
     let mut all = Vec::new();
     for (at, call) in text.match_indices("!(") {
-        let connected = text[..at].ends_with("\nconnected");
-        if !connected && !text[..at].ends_with("ofi_testkit::conformance") {
+        let before = &text[..at];
+        let shared = SHARED_SKIPS.iter().find(|name| before.ends_with(&format!("\n{name}")));
+        if shared.is_none() && !before.ends_with("ofi_testkit::conformance") {
             continue;
         }
         let rest = &text[at + call.len()..];
@@ -182,12 +196,46 @@ fn instances_of(text: &str) -> Vec<(String, Vec<String>)> {
         let skips = rest.split_once('[').map_or("", |(_, list)| list.trim_end().trim_end_matches(']'));
         let skips = skips.lines().flat_map(|line| line.split("\",")).map(str::trim);
         let skips = skips.filter(|skip| !skip.is_empty() && !skip.starts_with('$'));
-        let skips = skips.map(|skip| skip.trim_end_matches(',').replace('"', ""));
-        let common = connected.then(|| "what connected endpoints skip".to_string());
-        let name = if name == "$name" { "connected endpoints" } else { name.trim() };
-        all.push((name.to_string(), common.into_iter().chain(skips).collect()));
+        let skips = skips.filter_map(|skip| skip.trim_end_matches(',').split_once(": "));
+        let skips = skips.map(|(case, reason)| (case.to_string(), reason.trim_matches('"').to_string()));
+        let common = shared.map(|name| (format!("all of {name}!"), String::new()));
+        let name = match (name, before.rsplit("macro_rules! ").next()) {
+            ("$name", Some(inside)) => format!("{}!", inside.split_whitespace().next().unwrap_or("")),
+            _ => name.trim().to_string(),
+        };
+        all.push((name, common.into_iter().chain(skips).collect()));
     }
     all
+}
+
+/// A run of the suite as a list: for each reason the cases that are skipped for it.
+fn skips((name, skips): &Instance) -> String {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (case, reason) in skips {
+        match by_reason.iter_mut().find(|(other, _)| other == reason) {
+            Some((_, cases)) => cases.push(case),
+            None => by_reason.push((reason, vec![case])),
+        }
+    }
+    let mut text = if skips.is_empty() {
+        format!("- **{name}** skips nothing\n")
+    } else {
+        format!("- **{name}** skips\n")
+    };
+    for (reason, cases) in by_reason {
+        let why = if reason.is_empty() { String::new() } else { format!("{reason}: ") };
+        let mut line = format!("  - {why}");
+        for (at, case) in cases.iter().enumerate() {
+            let word = if at + 1 == cases.len() { (*case).to_string() } else { format!("{case}, ") };
+            if line.len() + word.trim_end().len() > WIDTH {
+                let _ = writeln!(text, "{}", line.trim_end());
+                line = String::from("    ");
+            }
+            line.push_str(&word);
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
 }
 
 /// Everything that is wrong with the two files.
@@ -227,12 +275,7 @@ fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String
     all
 }
 
-fn render(
-    table: &Table,
-    deviations: &Deviations,
-    tests: &Tests,
-    instances: &[(String, Vec<String>)],
-) -> String {
+fn render(table: &Table, deviations: &Deviations, tests: &Tests, instances: &[Instance]) -> String {
     let rules = || table.section.iter().flat_map(|section| &section.rule);
     let named: BTreeSet<&String> = rules().flat_map(|rule| &rule.tests).collect();
     let cases = tests.values().filter(|test| test.case).count();
@@ -245,15 +288,11 @@ fn render(
          <!-- Generated by `cargo xtask conformance` from conformance.toml, deviations.toml and the names of tests. -->\n\n\
          Rules of libfabric's man pages, by topic, and the tests that show each. A case of the suite (marked *) runs for\n\
          every transport and endpoint type; the others are tests of one thing. {} rules: {shown} shown by tests, {} not\n\
-         followed on purpose, {later} waiting. The suite has {cases} cases.\n\n\
-         | transport | skipped cases |\n|---|---|\n",
+         followed on purpose, {later} waiting. The suite has {cases} cases.\n\n",
         rules().count(),
         deviations.deviation.len(),
     );
-    for (name, skips) in instances {
-        let skips = if skips.is_empty() { "none".to_string() } else { skips.join("; ") };
-        let _ = writeln!(text, "| {name} | {} |", cell(&skips));
-    }
+    text.extend(instances.iter().map(skips));
     for section in &table.section {
         let _ = write!(text, "\n## {}\n\n| rule | | shown by |\n|---|---|---|\n", section.title);
         for rule in &section.rule {
@@ -331,14 +370,15 @@ mod tests {
     #[test]
     fn instances_and_their_skips_are_found() {
         let text = "ofi_testkit::conformance!(shm: ShmPair);\nofi_testkit::conformance!(dgram: UdpDgramPair, skip = [\n    \
-                    order: \"none, promised\",\n    loss: \"some\",\n]);\n        ofi_testkit::conformance!($name: $kit, skip = [\n\
+                    order: \"none, promised\",\n    loss: \"some\",\n]);\nmacro_rules! connected {\n        ofi_testkit::conformance!($name: $kit, skip = [\n\
                     $($case: $reason,)*\n    vectors: \"none\",\n]);\nconnected!(shm_msg: ShmConnected, skip = [\n    waits: \"one\",\n]);";
         let all = instances_of(text);
         assert_eq!(all[0], ("shm".to_string(), Vec::new()));
-        assert_eq!(all[1].1, ["order: none, promised", "loss: some"]);
-        assert_eq!(all[2], ("connected endpoints".to_string(), vec!["vectors: none".to_string()]));
-        assert_eq!(all[3].0, "shm_msg");
-        assert_eq!(all[3].1, ["what connected endpoints skip", "waits: one"]);
+        let told: Vec<String> = all.iter().map(skips).collect();
+        assert_eq!(told[0], "- **shm** skips nothing\n");
+        assert_eq!(told[1], "- **dgram** skips\n  - none, promised: order\n  - some: loss\n");
+        assert_eq!(told[2], "- **connected!** skips\n  - none: vectors\n");
+        assert_eq!(told[3], "- **shm_msg** skips\n  - all of connected!\n  - one: waits\n");
     }
 
     #[test]
