@@ -193,8 +193,23 @@ fn a_sender_waits_for_receives_and_shutdown_ends_its_waiting() {
 }
 
 #[test]
-fn remote_accesses_are_for_applications_that_give_receives_for_their_data() {
+fn accesses_carry_data_for_applications_that_give_receives_for_it() {
+    let info = kit().info(&kit().usual());
+    assert_eq!((info.rx_attr.mode, info.domain_attr.cq_data_size), (Mode::RX_CQ_DATA, 4));
+    // Without the mode: accesses as they are, as from C's provider, and messages with data.
     let hints = kit().usual().mode(Mode::empty());
+    let info = kit().info(&hints);
+    assert_eq!(
+        (info.rx_attr.mode, info.mode, info.domain_attr.cq_data_size),
+        (Mode::empty(), Mode::empty(), 0)
+    );
+    let info = kit().info(&hints.clone().caps(Caps::MSG));
+    assert_eq!(
+        (info.rx_attr.mode, info.mode, info.domain_attr.cq_data_size),
+        (Mode::empty(), Mode::empty(), 4)
+    );
+    // Both of them are for an application with the mode alone.
+    let hints = hints.cq_data_size(4);
     let explained = ofi::explain(&Request {
         version: Version::API,
         node: None,
@@ -204,10 +219,6 @@ fn remote_accesses_are_for_applications_that_give_receives_for_their_data() {
     });
     let refusals = explained.unwrap().refusals;
     assert!(refusals.iter().any(|refusal| refusal.offered.contains("RX_CQ_DATA")), "{refusals:?}");
-    let info = kit().info(&hints.caps(Caps::MSG));
-    assert_eq!((info.rx_attr.mode, info.mode), (Mode::empty(), Mode::empty()));
-    let info = kit().info(&kit().usual());
-    assert_eq!((info.rx_attr.mode, info.domain_attr.cq_data_size), (Mode::RX_CQ_DATA, 4));
 }
 
 /// An end of connections that is no endpoint of ours.

@@ -74,13 +74,19 @@ fn a_blocked_reader_wakes_for_a_datagram() {
 }
 
 #[test]
-fn addresses_are_of_their_port_and_names_are_refused() {
+fn addresses_are_of_their_port_and_a_name_is_of_this_end_alone() {
     let side = open();
     assert_eq!((side.name().format(), side.name().bytes().len()), (AddrFormat::IbUd, 32));
     let hints = Hints::new().provider("verbs").ep_type(EpType::Dgram);
     let named =
-        ofi::getinfo(Version::API, Some("10.77.0.1"), Some("7471"), GetinfoFlags::empty(), Some(&hints));
-    assert_eq!(named.unwrap_err().errno(), Errno::ENODATA);
+        |node, flags| ofi::getinfo(Version::API, Some(node), Some("7471"), flags, Some(&hints.clone()));
+    assert_eq!(named("10.77.0.1", GetinfoFlags::empty()).unwrap_err().errno(), Errno::ENODATA);
+    assert_eq!(named("10.77.0.9", GetinfoFlags::SOURCE).unwrap_err().errno(), Errno::ENODATA);
+    for node in ["10.77.0.1", "0.0.0.0"] {
+        let infos = named(node, GetinfoFlags::SOURCE).unwrap();
+        let gid = |address: &Address| address.bytes()[..16].to_vec();
+        assert_eq!(infos[0].src_addr.as_ref().map(gid), Some(gid(&side.name())));
+    }
     let kit: &dyn ofi_testkit::Kit = &Datagrams;
     let elsewhere = Address::new(AddrFormat::IbUd, &[1; 32]);
     let refused = kit.opening_for(hints.addr_format(AddrFormat::IbUd)).name(&elsewhere).try_open();

@@ -61,7 +61,15 @@ fn wait_for(path: &Path) {
     }
 }
 
-fn either_end_comes_back(provider: &str, node: &str, service: Option<&str>) {
+/// Where a target is, and whether it is there again when its process comes back.
+struct Place<'a> {
+    provider: &'a str,
+    node: &'a str,
+    service: Option<&'a str>,
+    lasts: bool,
+}
+
+fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();
     let id = definition.id.to_string();
@@ -81,12 +89,18 @@ fn either_end_comes_back(provider: &str, node: &str, service: Option<&str>) {
     let index = until_arrived(&writer, 1000, reader, 20);
 
     sending.kill();
-    let sending = demo(&initiator, &near);
+    let mut sending = demo(&initiator, &near);
     let index = until_arrived(&writer, index + 50, reader, 20);
 
     receiving.kill();
     // Its flow stays: the next target goes on in it.
+    std::fs::remove_file(&info).unwrap();
     let receiving = demo(&target, &far);
+    if !lasts {
+        wait_for(&info);
+        sending.kill();
+        sending = demo(&initiator, &near);
+    }
     let index = until_arrived(&writer, index, reader, 20);
 
     receiving.kill();
@@ -108,11 +122,29 @@ fn either_end_comes_back(provider: &str, node: &str, service: Option<&str>) {
 
 #[test]
 fn either_end_comes_back_over_shared_memory() {
-    either_end_comes_back("shm", &format!("fi_shm://mxl-killed-{}", std::process::id()), None);
+    let node = format!("fi_shm://mxl-killed-{}", std::process::id());
+    either_end_comes_back(Place { provider: "shm", node: &node, service: None, lasts: true });
 }
 
 #[test]
 fn either_end_comes_back_over_udp() {
     let service = (20_000 + std::process::id() % 10_000).to_string();
-    either_end_comes_back("udp", "127.0.0.1", Some(&service));
+    let service = Some(service.as_str());
+    either_end_comes_back(Place { provider: "udp", node: "127.0.0.1", service, lasts: true });
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn either_end_comes_back_over_verbs() {
+    let service = Some("7477");
+    either_end_comes_back(Place { provider: "verbs", node: "10.77.0.1", service, lasts: true });
+}
+
+/// An address is of a queue pair there, and ends with its process.
+#[cfg(feature = "efa")]
+#[test]
+#[ignore = "needs an EFA device: cargo xtask efa --test"]
+fn either_end_comes_back_over_efa() {
+    either_end_comes_back(Place { provider: "efa", node: "127.0.0.1", service: None, lasts: false });
 }

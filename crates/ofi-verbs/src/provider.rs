@@ -1,11 +1,11 @@
 //! What the provider offers: the devices of this host, by their addresses.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, Info, LinkAttr, LinkState, Mode, MrMode,
-    MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
+    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, GetinfoFlags, Info, LinkAttr, LinkState,
+    Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
@@ -41,6 +41,13 @@ const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
 fn accesses(info: Info) -> Info {
     let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
     info.rx_attr.mode = Mode::RX_CQ_DATA;
+    info
+}
+
+/// The same for an application that is not prepared for it, and asks for no CQ data: so does C's provider.
+fn plain_accesses(info: Info) -> Info {
+    let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
+    info.domain_attr.cq_data_size = 0;
     info
 }
 
@@ -120,6 +127,23 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
+/// The device that node and service of a request for datagrams name, by an address of its port. A port number says nothing here, as
+/// in C's provider, which keeps it in the address: the queue pair gets its number when it is made.
+fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
+    if request.node.is_none() && request.service.is_none() {
+        return Ok(None);
+    }
+    let named = || request.node.or(request.service).unwrap_or("").to_string();
+    if !request.flags.contains(GetinfoFlags::SOURCE) {
+        let offered = "the addresses that fi_getname answers: a queue pair has no name";
+        return Err(refusal("node and service", named(), offered));
+    }
+    let Some(node) = request.node.filter(|node| !node.is_empty()) else { return Ok(None) };
+    let resolved = address::resolve(Some(node), None, None).and_then(|address| address::socket(&address));
+    let ip = resolved.map_err(|error| refusal("node and service", named(), error.to_string()))?.ip();
+    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+}
+
 /// What is known of a device.
 fn nic(own: &Own) -> Nic {
     let context = own.context;
@@ -177,7 +201,7 @@ unsafe impl Provider for VerbsProvider {
     }
 }
 
-/// Connected endpoints of a device: with remote accesses for an application that is prepared for what comes with them.
+/// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let longest = own.context.port(own.port).map_or(connected::LONGEST, |port| port.max_message);
@@ -190,7 +214,8 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
         let modes = hints.info.mode | hints.info.rx_attr.mode;
         modes.contains(Mode::RX_CQ_DATA) || hints.info.caps.contains(Caps::RMA)
     });
-    let mut types: [(EpType, Narrow); 2] = [(EpType::Msg, accesses), (EpType::Msg, messages)];
+    let mut types: [(EpType, Narrow); 3] =
+        [(EpType::Msg, accesses), (EpType::Msg, plain_accesses), (EpType::Msg, messages)];
     if !prepared {
         types.reverse();
     }
@@ -261,11 +286,7 @@ impl VerbsProvider {
 
     /// Datagram endpoints: one offer for each device, by its first address or the one that is asked for.
     fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
-        if request.node.is_some() || request.service.is_some() {
-            let offered = "the addresses that fi_getname answers: a queue pair has no name";
-            let named = request.node.or(request.service).unwrap_or("");
-            return Err(refusal("node and service", named.to_string(), offered));
-        }
+        let device = datagram_device(request)?;
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();
@@ -280,7 +301,10 @@ impl VerbsProvider {
             };
             let nic = nic(own);
             let mut variants = base.variants();
-            let mut wanted = !seen.contains(&own.context.name());
+            let mut wanted = match device {
+                Some(ip) => ip == own.ip,
+                None => !seen.contains(&own.context.name()),
+            };
             for info in &mut variants {
                 offer::name_ends(info, request, None);
                 match &info.src_addr {
@@ -305,6 +329,9 @@ impl VerbsProvider {
         }
         if !offers.infos.is_empty() {
             offers.refusals.clear();
+        } else if let (Some(ip), true) = (device, offers.refusals.is_empty()) {
+            let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
+            return Err(refusal("node (FI_SOURCE)", ip.to_string(), has.join(", ")));
         }
         Ok(offers)
     }
