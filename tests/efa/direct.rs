@@ -131,3 +131,22 @@ fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
         ended += 1;
     }
 }
+
+#[test]
+fn a_device_is_named_by_its_gid_for_this_end_alone() {
+    let _alone = alone();
+    let hints = hints(Caps::MSG);
+    let ask = |node: &str, flags| ofi::getinfo(Version::API, Some(node), Some("9228"), flags, Some(&hints));
+    let kit: &dyn Kit = &EfaPair;
+    let own = kit.info(&hints).src_addr.unwrap();
+    let gid: [u8; 16] = own.bytes()[..16].try_into().unwrap();
+    let node = std::net::Ipv6Addr::from(gid).to_string();
+    for node in [&node, &own.to_string()] {
+        let infos = ask(node, GetinfoFlags::SOURCE).unwrap();
+        assert!(infos.iter().all(|info| info.src_addr.as_ref() == Some(&own)), "{infos:?}");
+        assert_eq!(ask(node, GetinfoFlags::empty()).unwrap_err().errno(), Errno::ENODATA);
+    }
+    for node in ["fe80::dead", "10.1.2.3"] {
+        assert_eq!(ask(node, GetinfoFlags::SOURCE).unwrap_err().errno(), Errno::ENODATA);
+    }
+}

@@ -39,7 +39,8 @@ unsafe impl Lanes<Efa> for State {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        if let Some(name) = name {
+        // The offer's own address says the device alone.
+        if let Some(name) = name.filter(|name| address::device(name) != Ok(domain.transport.device.gid())) {
             return Err(Error::wanted(
                 Errno::EADDRNOTAVAIL,
                 "the name of an endpoint of provider efa",

@@ -1,21 +1,22 @@
 //! What the provider offers: the devices of this host.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Caps, EpType, Fabric, Info, Mode, MrMode, MsgOrder, Offers, OpFlags, Protocol, Provider,
-    Refusal, Request, Result, Version,
+    AddrFormat, Caps, EpType, Fabric, GetinfoFlags, Info, Mode, MrMode, MsgOrder, Offers, OpFlags, Protocol,
+    Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::domain::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
+use crate::address;
 use crate::domain::domain_name;
 use crate::native::Rdma;
 use crate::near::EfaOrShm;
 use crate::rma::IOV_LIMIT;
-use crate::srd;
-use crate::srd::Limits;
+use crate::srd::{self, Gid, Limits};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "efa";
@@ -129,21 +130,19 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         return Err(refusal("addr_format", hinted.to_string(), "FI_ADDR_EFA"));
     }
     offer::check_formats(NAME, request, AddrFormat::Efa)?;
-    if request.node.is_some() || request.service.is_some() {
-        let named = request.node.or(request.service).unwrap_or("");
-        return Err(refusal("node and service", named, "addresses that fi_getname answers"));
-    }
+    let wanted = wanted_device(request)?;
     let (mut offers, mut direct) = (Offers::default(), Vec::new());
     // libfabric 1.x has no such fabric: programs of its time find each other over the other one.
     let named = request.hints.is_some_and(|hints| hints.info.fabric_attr.name == DIRECT);
     let offers_direct = named || request.version >= Version::new(2, 0);
-    for device in devices {
+    for device in devices.iter().filter(|device| wanted.is_none_or(|gid| gid == device.gid())) {
         let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
         let format = AddrFormat::Efa;
         let base = Base { name: NAME, protocol: Protocol::EFA, reach, format, rma_iov_limit: IOV_LIMIT };
         let mut variants = base.variants();
         for info in &mut variants {
             offer::name_ends(info, request, None);
+            info.src_addr = Some(address::unmade(&device.gid()));
             info.domain_attr.name = domain_name(device.name());
             info.nic = Some(device.nic());
         }
@@ -164,6 +163,30 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     offers.infos.splice(0..0, direct);
     if !offers.infos.is_empty() {
         offers.refusals.clear();
+    } else if offers.refusals.is_empty() {
+        let has: Vec<String> =
+            devices.iter().map(|device| Ipv6Addr::from(device.gid()).to_string()).collect();
+        let wanted = wanted.map_or(String::new(), |gid| Ipv6Addr::from(gid).to_string());
+        return Err(refusal("src_addr", wanted, has.join(", ")));
     }
     Ok(offers)
+}
+
+/// The device that is asked for as this end's: by a node with `FI_SOURCE`, or by an address of the hints. A service says nothing of
+/// this end, as in C's provider: the device chooses the queue pair.
+fn wanted_device(request: &Request<'_>) -> Result<Option<Gid>, Refusal> {
+    let source = request.flags.contains(GetinfoFlags::SOURCE);
+    if !source && let Some(named) = request.node.or(request.service) {
+        return Err(refusal("node and service", named, "addresses that fi_getname answers"));
+    }
+    if let Some(node) = request.node.filter(|node| !node.is_empty()) {
+        let gid = address::device_named(node);
+        return gid.map(Some).map_err(|error| refusal("node (FI_SOURCE)", node, error.to_string()));
+    }
+    let hinted = request.hints.and_then(|hints| hints.info.src_addr.as_ref());
+    let gid = hinted.map(|hinted| {
+        let gid = address::device(hinted);
+        gid.map_err(|error| refusal("src_addr", hinted.to_string(), error.to_string()))
+    });
+    gid.transpose()
 }
