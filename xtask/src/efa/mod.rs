@@ -88,6 +88,7 @@ fn test(report: &mut Report) {
     });
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
+    report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
     programs::test(report, &emulator, &dir);
     report.add_retried("efa-bench, both sides on emulated devices", || {
         bench::on_emulator(|side| _ = on(side, &emulator, &dir))
@@ -148,6 +149,12 @@ fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
 fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
     let mut demo = Command::new(capi::tool("fi_write_demo", "efa")?);
     run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
+}
+
+/// Grains between two processes, either of which is killed and comes back.
+fn flows(emulator: &Path, dir: &Path) -> StepResult {
+    let mut test = Command::new(vm::suite::program("mxl-fabrics", "processes", Some("verbs,efa"))?);
+    run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other. Untagged messages of 2.x's program

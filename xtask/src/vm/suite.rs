@@ -24,8 +24,16 @@ struct Program {
     cases: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 2] = [
+const PROGRAMS: [Program; 3] = [
     Program { package: "ibv", test: "loopback", feature: None, threads: 1, cases: &[] },
+    // With the features that `cargo xtask efa --test` builds it with.
+    Program {
+        package: "mxl-fabrics",
+        test: "processes",
+        feature: Some("verbs,efa"),
+        threads: 1,
+        cases: &["over_verbs"],
+    },
     // Of the conformance suite what shows that every part of the transport works. All of it takes half an hour in emulation, and some cases
     // then miss their limits of time; `cargo xtask vm` runs any of them.
     Program {
@@ -79,7 +87,11 @@ pub fn run(report: &mut Report) {
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
         report.add(&name, || {
-            let mut arguments = vec![program(package, test, feature)?, format!("--test-threads={threads}")];
+            let mut arguments = vec![
+                program(package, test, feature)?,
+                format!("--test-threads={threads}"),
+                "--include-ignored".into(),
+            ];
             arguments.extend(cases.iter().map(|&case| case.into()));
             inside(&name, &arguments)
         });
