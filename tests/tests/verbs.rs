@@ -15,6 +15,8 @@ mod loss;
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/shared_receive.rs"]
+mod shared_receive;
 
 use connected::caller;
 use loss::victim;

@@ -91,7 +91,7 @@ impl Attacker {
         let context = ibv::contexts().unwrap()[0];
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 256).unwrap();
-        let srq = SharedReceiveQueue::new(&pd, 128).unwrap();
+        let srq = SharedReceiveQueue::new(&pd, 128, 1).unwrap();
         // Never freed: it is the device's as long as the process lives.
         let memory = Box::leak(vec![0u8; 2 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
@@ -113,7 +113,7 @@ impl Attacker {
     fn receive(&self) {
         let to = Segment { addr: self.memory.wrapping_add(SLOT), len: SLOT as u32, lkey: self.region.lkey() };
         // SAFETY: leaked memory.
-        let _ = unsafe { self.srq.post(1, to) };
+        let _ = unsafe { self.srq.post(1, &[to]) };
     }
 
     /// Takes what has ended, and answers whether a send has.

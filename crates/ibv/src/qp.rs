@@ -121,12 +121,16 @@ impl QueuePairAttr {
 }
 
 /// Most pieces of a request.
-const MAX_PIECES: usize = 16;
+pub(crate) const MAX_PIECES: usize = 16;
 /// What sends name instead of a peer's memory.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
 /// Puts the pieces of a request where the driver reads them; how many.
-fn gather(call: &'static str, room: &mut [ibv_sge; MAX_PIECES], pieces: &[Segment]) -> Result<c_int> {
+pub(crate) fn gather(
+    call: &'static str,
+    room: &mut [ibv_sge; MAX_PIECES],
+    pieces: &[Segment],
+) -> Result<c_int> {
     let Some(room) = room.get_mut(..pieces.len()) else {
         return Err(Error::with(call, libc::EINVAL, "a request has 16 pieces at most"));
     };

@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::pd::ProtectionDomain;
-use crate::qp::Segment;
+use crate::qp::{MAX_PIECES, Segment, gather};
 
 /// Receives for whatever comes to any of its queue pairs.
 pub struct SharedReceiveQueue {
@@ -21,13 +21,13 @@ unsafe impl Send for SharedReceiveQueue {}
 unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
-    /// Makes one for `size` receives of one piece.
+    /// Makes one for `size` receives of up to `pieces` pieces.
     ///
     /// # Errors
     /// Those of ibv_create_srq(3).
-    pub fn new(pd: &Arc<ProtectionDomain>, size: usize) -> Result<Arc<Self>> {
+    pub fn new(pd: &Arc<ProtectionDomain>, size: usize, pieces: u32) -> Result<Arc<Self>> {
         let max_wr = u32::try_from(size).unwrap_or(u32::MAX);
-        let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr, max_sge: 1, srq_limit: 0 };
+        let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr, max_sge: pieces, srq_limit: 0 };
         // SAFETY: the domain is there, and the structure is as the interface has it.
         let srq = unsafe { (verbs()?.ibv_create_srq)(pd.as_ptr(), &mut attr) };
         let srq = NonNull::new(srq).ok_or_else(|| Error::last("ibv_create_srq"))?;
@@ -44,13 +44,14 @@ impl SharedReceiveQueue {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered for local access, and nobody else's until the receive ends or the queue is gone.
-    pub unsafe fn post(&self, id: u64, to: Segment) -> Result<()> {
+    /// The segments are registered for local access, and nobody else's until the receive ends or the queue is gone.
+    pub unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()> {
         let Some(post) = self.pd.context().ops().post_srq_recv else {
             return Err(Error::of("ibv_post_srq_recv", libc::ENOSYS));
         };
-        let mut sge = to.into_sge();
-        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut pieces = [ibv_sge::default(); MAX_PIECES];
+        let num_sge = gather("ibv_post_srq_recv", &mut pieces, to)?;
+        let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
         let mut bad = null_mut();
         // SAFETY: a queue of this driver, and a request that the driver copies.
         match unsafe { post(self.srq.as_ptr(), &mut request, &mut bad) } {

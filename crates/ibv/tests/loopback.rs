@@ -45,7 +45,7 @@ impl Setup {
         let (context, address) = device()?;
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
-        let srq = SharedReceiveQueue::new(&pd, 16).unwrap();
+        let srq = SharedReceiveQueue::new(&pd, 16, 1).unwrap();
         // Never freed: it is the device's as long as the process lives.
         let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
@@ -138,7 +138,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, server) = setup.connect();
     // SAFETY: slot 1 is used by nothing else until the receive has ended.
-    unsafe { setup.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
     setup.fill(0, 0xA5);
     // SAFETY: slot 0 stays as it is until the send has ended.
     unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], Post::default()) }.unwrap();
@@ -179,7 +179,7 @@ fn requests_carry_short_messages_and_may_be_quiet() {
     assert_eq!(qp.inline_size(), 64);
     for slot in [1, 2] {
         // SAFETY: the slot is used by nothing else until the receive has ended.
-        unsafe { setup.srq.post(slot as u64, setup.slot(slot, SLOT)) }.unwrap();
+        unsafe { setup.srq.post(slot as u64, &[setup.slot(slot, SLOT)]) }.unwrap();
     }
     for (id, quiet) in [(8, true), (9, false)] {
         let mut bytes = [id as u8; 64];
@@ -210,7 +210,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, _server) = setup.connect();
     // SAFETY: slot 1 is used by nothing else until the receive has ended.
-    unsafe { setup.srq.post(7, setup.slot(1, SLOT)) }.unwrap();
+    unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
     let channel = CompletionChannel::new(setup.attr.pd.context()).unwrap();
     let cq = CompletionQueue::new(&channel, 8).unwrap();
     cq.arm().unwrap();

@@ -9,12 +9,13 @@ mod payload;
 mod port;
 pub mod record;
 
+use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
     Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, Piece, Placement, RemotePiece,
-    Result, Statistic,
+    Result, RxAttr, Statistic,
 };
 
 use crate::domain::{DomainPart, Regions, Registered};
@@ -148,6 +149,18 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>>;
+
+    /// What a device has of a shared receive context that is being opened, where the domain's endpoints take receives before their
+    /// messages ([`Lanes::claims`]).
+    ///
+    /// # Errors
+    /// What the device answers.
+    fn shared_receives(
+        _domain: &Arc<DomainPart<Self>>,
+        _attr: &RxAttr,
+    ) -> Result<Option<Arc<dyn SharedReceives>>> {
+        Ok(None)
+    }
 
     /// Turns a node and service name into an address (`fi_av_insertsvc`).
     ///
@@ -426,6 +439,23 @@ pub trait Host<T: Transport> {
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }
 
+/// A device's part of a shared receive context: it fills the context's receives with what comes to whichever of its endpoints.
+pub trait SharedReceives: Any + Send + Sync {
+    /// Hands a receive to the device. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] of the endpoint whose message
+    /// took it, which may be before this returns.
+    ///
+    /// # Errors
+    /// What the device answers; it has nothing of it then.
+    ///
+    /// # Safety
+    /// The pieces are lent until the receive has ended, or the context was [closed](Self::close) and its endpoints' lanes have settled
+    /// ([`Lanes::settle_receives`]).
+    unsafe fn post(&self, id: SlotId, pieces: &[Piece]) -> Result<()>;
+
+    /// The application has closed the context.
+    fn close(&self);
+}
+
 /// What a transport may call from a thread of its own. See [`Lanes::attend`].
 pub trait Attendant: Send + Sync {
     /// Has [`Lanes::let_out`] called, under the endpoint's lock.
@@ -524,6 +554,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     fn claims(&self) -> bool {
         false
     }
+
+    /// Its receives are those of a shared context. Told once, after [`Lanes::enable`].
+    fn share(&mut self, _receives: &Arc<dyn SharedReceives>) {}
 
     /// A receive was posted, where [`Lanes::claims`] says so.
     fn receive_posted<H: Host<T>>(&mut self, _host: &mut H) {}

@@ -162,7 +162,7 @@ impl Adapter {
         let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
         let size = (receives + SEND_SLOTS + READS).min(limits.max_completions);
         let cq = CompletionQueue::new(&completions, size).map_err(failed)?;
-        let srq = SharedReceiveQueue::new(pd, receives).map_err(failed)?;
+        let srq = SharedReceiveQueue::new(pd, receives, 1).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
         let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1, SLOT)?, Slab::new(pd, receives, SLOT)?);
         let size = REQUESTS.min(limits.max_queue) as u32;
@@ -194,7 +194,8 @@ impl Adapter {
     /// Has a slot receive.
     pub fn receive(&self, slot: u32) {
         // SAFETY: the slot's record has been taken, so that it is the device's again; the slab goes after the queue.
-        let posted = unsafe { self.srq.post(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
+        let posted =
+            unsafe { self.srq.post(RECEIVE | u64::from(slot), &[self.receiving.segment(slot, SLOT)]) };
         if let Err(error) = posted {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }

@@ -36,9 +36,11 @@ mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, OpFlags, Placement, Result};
+use ofi_api::{
+    AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, OpFlags, Placement, Result, RxAttr,
+};
 use ofi_core::domain::{DomainPart, Registered};
-use ofi_core::transport::{Port, Transport};
+use ofi_core::transport::{Port, SharedReceives, Transport};
 
 pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
@@ -97,6 +99,16 @@ unsafe impl Transport for Verbs {
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
         memory::alloc(&domain.transport.cache, len, placement)
+    }
+
+    fn shared_receives(
+        domain: &Arc<DomainPart<Self>>,
+        attr: &RxAttr,
+    ) -> Result<Option<Arc<dyn SharedReceives>>> {
+        if !domain.transport.keyed {
+            return Ok(None); // of endpoints that match messages themselves
+        }
+        Ok(Some(Arc::new(connected::SharedReceives::new(domain, attr)?)))
     }
 
     fn atomic_size() -> usize {

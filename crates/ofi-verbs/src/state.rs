@@ -1,5 +1,6 @@
 //! An endpoint's lanes, of whatever type it is, as the core calls them.
 
+use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -145,6 +146,9 @@ unsafe impl Lanes<Verbs> for State {
     }
 
     fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
+        if let Self::Connected(connected) = self {
+            return connected.settle_receives(host);
+        }
         let Ok(lanes) = self.open() else { return };
         for peer in 0..lanes.lanes.len() {
             let mut is_gone = false;
@@ -180,6 +184,13 @@ unsafe impl Lanes<Verbs> for State {
 
     fn claims(&self) -> bool {
         matches!(self, Self::Connected(_))
+    }
+
+    fn share(&mut self, receives: &Arc<dyn ofi_core::transport::SharedReceives>) {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(receives) as _;
+        if let (Self::Connected(connected), Ok(receives)) = (self, any.downcast()) {
+            connected.share(receives);
+        }
     }
 
     fn receive_posted<H: Host<Verbs>>(&mut self, host: &mut H) {

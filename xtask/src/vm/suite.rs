@@ -45,6 +45,7 @@ const PROGRAMS: [Program; 3] = [
             "verbs::skipped",
             "peers_of_one_host",
             "connected::",
+            "shared_receive::",
             "verbs::connection::",
             "native::",
             "datagram::messages_of",

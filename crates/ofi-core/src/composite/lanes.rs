@@ -15,7 +15,8 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, Transport,
+    Arm, Attendant, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, SharedReceives,
+    Transport,
 };
 
 /// The near transport of an enabled endpoint.
@@ -330,6 +331,10 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
 
     fn claims(&self) -> bool {
         self.far.claims()
+    }
+
+    fn share(&mut self, receives: &Arc<dyn SharedReceives>) {
+        self.far.share(receives);
     }
 
     fn receive_posted<H: Host<Both<P>>>(&mut self, host: &mut H) {

@@ -21,13 +21,13 @@ mod side;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result, RxAttr};
 
 pub use either::Either;
 pub use lanes::BothLanes;
 
 use crate::domain::{DomainPart, Registered};
-use crate::transport::{Port, Transport};
+use crate::transport::{Port, SharedReceives, Transport};
 
 /// Which transports go together, and how their addresses do. Addresses of the far one are the endpoint's.
 pub trait Pairing: Sized + Send + Sync + 'static {
@@ -166,6 +166,13 @@ unsafe impl<P: Pairing> Transport for Both<P> {
             Some(near) => P::Near::alloc(near, len, placement),
             None => P::Far::alloc(&domain.transport.far, len, placement),
         }
+    }
+
+    fn shared_receives(
+        domain: &Arc<DomainPart<Self>>,
+        attr: &RxAttr,
+    ) -> Result<Option<Arc<dyn SharedReceives>>> {
+        P::Far::shared_receives(&domain.transport.far, attr)
     }
 
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {

@@ -214,7 +214,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     fn open_shared_receive(&self, attr: &RxAttr) -> Result<Arc<dyn Endpoint>> {
         self.0.born.check()?;
         limits::check_rx(attr)?;
-        Ok(Srx::open(&self.0, attr))
+        Ok(Srx::open(&self.0, attr)?)
     }
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {

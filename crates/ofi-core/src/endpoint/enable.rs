@@ -81,6 +81,9 @@ impl<T: Transport> EpCore<T> {
         state.name = Some(name);
         let rx = &mut state.ends.rx;
         rx.claimed = lanes.claims();
+        if let Some(part) = &rx.shared {
+            part.context.hand_over(&mut lanes)?;
+        }
         rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed);
         state.lanes = Some(lanes);
         state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];

@@ -189,7 +189,7 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
-        let Some(filling) = self.rx.filling.remove(id) else { return };
+        let Some(filling) = self.take_filling(id) else { return };
         match result {
             Ok(()) => self.receiver(filling.at).complete(&filling),
             Err(errno) => self.receiver(filling.at).fail(&filling, errno),
@@ -204,13 +204,13 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn landed(&mut self, id: SlotId, arrived: &Arrived) {
-        let Some(filling) = self.rx.filling.remove(id) else { return };
+        let Some(filling) = self.take_filling(id) else { return };
         let filling = Filling { arrived: *arrived, ..filling };
         self.receiver(filling.at).complete(&filling);
     }
 
     fn spent(&mut self, id: SlotId, data: u64, len: usize) {
-        let Some(filling) = self.rx.filling.remove(id) else { return };
+        let Some(filling) = self.take_filling(id) else { return };
         let Receiver { boxes, .. } = self.receiver(filling.at);
         if !filling.signal {
             boxes.credits[Credit::Receive as usize] += 1;

@@ -14,6 +14,7 @@ mod senders;
 #[cfg(test)]
 mod tests;
 
+mod claimed;
 mod counted;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +42,7 @@ use crate::fork::Born;
 use crate::lock::Lock;
 use crate::matching::{self, Config, Source, Want};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Lanes, Peer, Route, Transport};
+use crate::transport::{Arrived, Lanes, Peer, Route, SharedReceives, Transport};
 
 /// What is shared.
 pub struct SharedRx<T: Transport> {
@@ -49,6 +50,8 @@ pub struct SharedRx<T: Transport> {
     pub(super) fid: Fid,
     pub(super) born: Born,
     pub(super) attr: RxAttr,
+    /// What has the receives from the moment that they are posted, where a device fills them for all endpoints.
+    pub(super) device: Option<Arc<dyn SharedReceives>>,
     state: Lock<State<T>>,
     /// Calls that may have matched a message and not told its endpoint.
     settling: AtomicUsize,
@@ -75,6 +78,8 @@ struct State<T: Transport> {
     queue: RxQueue<T>,
     /// Messages that were matched, whose payload lies at the sender, and whose endpoint does not know yet.
     matched: Slots<Kept<T>>,
+    /// Receives that the device has.
+    claimed: Slots<Filling>,
     /// Receives that may still be posted.
     credits: usize,
     /// Receives may be directed.
@@ -189,7 +194,10 @@ impl<T: Transport> super::State<T> {
 /// Posting.
 impl<T: Transport> SharedRx<T> {
     /// Opens a context of `domain`.
-    pub(super) fn new(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Self {
+    ///
+    /// # Errors
+    /// What a device answers that is to have its receives.
+    pub(super) fn new(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Result<Self> {
         let mut attr = attr.clone();
         if attr.caps.is_empty() {
             attr.caps = domain.info.caps;
@@ -202,20 +210,22 @@ impl<T: Transport> SharedRx<T> {
         let state = State {
             queue: RxQueue::new(&config),
             matched: Slots::default(),
+            claimed: Slots::default(),
             credits: attr.size,
             directed: attr.caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV),
             senders: Senders::default(),
             av: None,
             members: Vec::new(),
         };
-        Self {
+        Ok(Self {
+            device: T::shared_receives(&domain.part, &attr)?,
             domain: Arc::clone(domain),
             fid: Fid::next(),
             born: Born::here(),
             state: Lock::new(state),
             settling: AtomicUsize::new(0),
             attr,
-        }
+        })
     }
 
     /// `fi_recv` and `fi_trecv`, by whether there is a tag.
@@ -239,6 +249,9 @@ impl<T: Transport> SharedRx<T> {
             return Err(super::post_receive::scattered_multi(op.buf.pieces().len()));
         }
         let asked = flags.contains(OpFlags::COMPLETION);
+        if let Some(device) = &self.device {
+            return self.hand_to(device.as_ref(), op, asked);
+        }
         // The endpoint that holds a message may close before it is taken. Then the receive looks for another message.
         let _settling = Settling::begin(&self.settling);
         loop {
@@ -342,11 +355,15 @@ impl<T: Transport> SharedRx<T> {
 
     /// The application has closed it: nobody uses the memory of its receives any more.
     pub(super) fn close(&self) {
+        if let Some(device) = &self.device {
+            device.close();
+        }
         let mut guard = self.state.lock();
         let posted = guard.queue.matcher.extract_posted(|_, _| true);
+        let claimed = std::mem::take(&mut guard.claimed);
         let cores = guard.cores();
         drop(guard);
-        drop(posted);
+        drop((posted, claimed));
         for (_, core) in cores {
             let mut guard = core.state.lock();
             let state = &mut *guard;

@@ -21,11 +21,14 @@ pub(crate) struct Srx<T: Transport> {
 
 impl<T: Transport> Srx<T> {
     /// Opens a context.
-    pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Arc<Self> {
-        let shared = Arc::new(SharedRx::new(domain, attr));
+    ///
+    /// # Errors
+    /// What a device answers that is to have its receives.
+    pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Result<Arc<Self>> {
+        let shared = Arc::new(SharedRx::new(domain, attr)?);
         let counted: Arc<dyn Counted> = Arc::clone(&shared) as _;
         domain.roster.count(&counted);
-        Arc::new(Self { shared })
+        Ok(Arc::new(Self { shared }))
     }
 
     /// The core's part of a context of the application's.

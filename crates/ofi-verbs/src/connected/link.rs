@@ -279,6 +279,9 @@ impl Connected {
         let gone = match std::mem::replace(&mut self.link, Link::Over) {
             Link::Open(mut id) => {
                 let _ = id.disconnect(); // fails if the peer was faster
+                if self.shared.is_some() {
+                    while self.take_all(host) > 0 {} // receives that the queue pair has taken from those of all
+                }
                 id.destroy_qp();
                 Some(id)
             }

@@ -12,6 +12,7 @@
 mod link;
 mod port;
 mod private;
+mod shared;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -23,7 +24,9 @@ use ibv::{
     CmId, CompletionChannel, CompletionQueue, EventChannel, Opcode, Post, QueuePairAttr, Receives, Remote,
     Segment, Status, Work, WorkCompletion,
 };
-use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, Statistic};
+use ofi_api::{
+    Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, SHARED_CONTEXT, Statistic,
+};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
@@ -39,6 +42,7 @@ use crate::{Verbs, address, failed, immediate, settings};
 pub use link::Link;
 pub use port::MsgPort;
 pub use private::MOST as CM_DATA_SIZE;
+pub use shared::SharedReceives;
 
 /// The longest payload that is copied on its way, in bytes, and that may be injected.
 pub const INJECT: usize = 1024;
@@ -102,6 +106,8 @@ pub struct Connected {
     receives: usize,
     /// In the core's hands as well as in the device's.
     claimed: Slots<Claimed>,
+    /// What has the receives of all endpoints of a shared context.
+    shared: Option<Arc<SharedReceives>>,
     posted: Slots<Request>,
     slots: Slab,
     free: Vec<u32>,
@@ -143,7 +149,9 @@ impl Connected {
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = EventChannel::new().map_err(failed)?;
         let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
-        let cq = CompletionQueue::new(&completions, sends + receives).map_err(failed)?;
+        // Every message to a shared context may come over this connection.
+        let most_received = if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SIZE) } else { receives };
+        let cq = CompletionQueue::new(&completions, sends + most_received).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
         let attr = QueuePairAttr {
             pd: Arc::clone(pd),
@@ -170,6 +178,7 @@ impl Connected {
             attr,
             receives,
             claimed: Slots::default(),
+            shared: None,
             posted: Slots::default(),
             slots: Slab::new(pd, SLOTS, INJECT)?,
             free: (0..SLOTS as u32).collect(),
@@ -188,6 +197,21 @@ impl Connected {
     /// Its address.
     pub fn address(&self) -> Address {
         self.name.clone()
+    }
+
+    /// See [`ofi_core::transport::Lanes::share`].
+    pub fn share(&mut self, receives: Arc<SharedReceives>) {
+        self.attr.receives = Receives::Shared(Arc::clone(receives.queue()));
+        self.shared = Some(receives);
+    }
+
+    /// See [`ofi_core::transport::Lanes::settle_receives`]. Memory of a context that was closed is the application's again, and only the end of
+    /// the connection keeps the device from it.
+    pub fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
+        if self.shared.take_if(|shared| shared.is_closed()).is_some() {
+            self.lose(host);
+            self.attr.receives = Receives::Own(1); // nobody posts any
+        }
     }
 
     /// Hands posted receives to the device, as many as it takes.
@@ -334,7 +358,13 @@ impl Connected {
             self.broken = true;
         }
         if entry.id & RECEIVE != 0 {
-            let Some(Claimed { into, .. }) = self.claimed.remove(id) else { return };
+            let into = match &self.shared {
+                // It waits for a message of another connection.
+                Some(shared) if entry.status == Status::FLUSHED => shared.put_back(id),
+                Some(shared) => shared.take(id),
+                None => self.claimed.remove(id).map(|claimed| claimed.into),
+            };
+            let Some(into) = into else { return };
             match (result, entry.opcode) {
                 (Err(errno), _) => host.received(into, Err(errno)),
                 (Ok(()), Opcode::WriteArrived) if !self.is_target => {
@@ -375,6 +405,13 @@ impl Connected {
             }
         }
         self.lose(host);
+    }
+
+    /// Something has come after the application closed the endpoint: nobody wants it any more, but its receive may be another endpoint's.
+    fn unread(&self, entry: &WorkCompletion) {
+        if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
+            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log says if it is lost
+        }
     }
 
     /// Whether something was injected that has not arrived.
@@ -442,12 +479,17 @@ impl Drop for Connected {
                     self.posted.remove(SlotId::from_wire(entry.id));
                     self.broken |= entry.status != Status::SUCCESS;
                 }
-                Some(_) => {} // nobody wants it any more
+                Some(entry) => self.unread(&entry),
                 None => std::thread::sleep(Duration::from_micros(50)),
             }
         }
         if let Link::Open(id) = &self.link {
             let _ = id.disconnect();
+        }
+        while self.shared.is_some()
+            && let Some(entry) = self.next()
+        {
+            self.unread(&entry);
         }
     }
 }

@@ -13,7 +13,7 @@ impl<T: Transport> Counted for SharedRx<T> {
         let matcher = &guard.queue.matcher;
         let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
         vec![
-            stat("rx_posted", matcher.posted_len(), "receives that wait"),
+            stat("rx_posted", matcher.posted_len() + guard.claimed.len(), "receives that wait"),
             stat(
                 "rx_unexpected_now",
                 matcher.unexpected_len(),

@@ -1,0 +1,100 @@
+//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device, whose receives go to whichever connection
+//! a message comes over.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ibv::{Segment, SharedReceiveQueue};
+use ofi_api::{Error, Piece, Result, RxAttr};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::{SlotId, Slots};
+
+use super::{IOV_LIMIT, RECEIVE, SIZE, registered};
+use crate::region::Local;
+use crate::{Verbs, failed};
+
+/// A receive that the device has.
+struct Claimed {
+    into: SlotId,
+    segments: Vec<Segment>,
+    /// Of its memory.
+    _regions: Vec<Local>,
+}
+
+/// See the module.
+pub struct SharedReceives {
+    // The queue goes first: it uses the memory of what is posted.
+    srq: Arc<SharedReceiveQueue>,
+    posted: Mutex<Slots<Claimed>>,
+    domain: Arc<DomainPart<Verbs>>,
+    is_closed: AtomicBool,
+}
+
+// SAFETY: segments are addresses, which only the device follows.
+unsafe impl Send for Claimed {}
+
+impl SharedReceives {
+    /// Opens one for a context.
+    ///
+    /// # Errors
+    /// Those of ibv_create_srq(3).
+    pub fn new(domain: &Arc<DomainPart<Verbs>>, attr: &RxAttr) -> Result<Self> {
+        let pd = &domain.transport.pd;
+        let limits = pd.context().query().map_err(|error| failed(&error))?;
+        let size = attr.size.clamp(1, SIZE.min(limits.max_queue));
+        let pieces = IOV_LIMIT.min(limits.max_pieces) as u32;
+        let srq = SharedReceiveQueue::new(pd, size, pieces).map_err(|error| failed(&error))?;
+        let (posted, is_closed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { srq, posted, domain: Arc::clone(domain), is_closed })
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Slots<Claimed>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device's queue.
+    pub fn queue(&self) -> &Arc<SharedReceiveQueue> {
+        &self.srq
+    }
+
+    /// The context's receive that the device has filled, or could not; `None` for what is not the device's.
+    pub fn take(&self, id: SlotId) -> Option<SlotId> {
+        self.posted().remove(id).map(|claimed| claimed.into)
+    }
+
+    /// A receive came back unused from a queue pair that is over, or with a message that nobody reads: it waits again. The context's receive
+    /// that ends if the device does not take it.
+    pub fn put_back(&self, id: SlotId) -> Option<SlotId> {
+        let mut guard = self.posted();
+        let claimed = guard.get(id)?;
+        // SAFETY: as in `post`: the receive has not ended.
+        let posted = unsafe { self.srq.post(RECEIVE | id.to_wire(), &claimed.segments) };
+        let error = posted.err()?;
+        tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive cannot be posted again");
+        guard.remove(id).map(|claimed| claimed.into)
+    }
+
+    /// Whether the application has closed the context.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+}
+
+impl ofi_core::transport::SharedReceives for SharedReceives {
+    unsafe fn post(&self, into: SlotId, pieces: &[Piece]) -> Result<()> {
+        let whole = pieces.iter().map(|piece| piece.len).sum();
+        let (segments, regions) = registered(&self.domain, pieces, whole).map_err(|error| failed(&error))?;
+        let mut guard = self.posted();
+        let id = guard.insert(Claimed { into, segments: segments.clone(), _regions: regions });
+        // SAFETY: the memory was lent until the receive's end, by the caller's promise, and is registered as long.
+        let posted = unsafe { self.srq.post(RECEIVE | id.to_wire(), &segments) };
+        posted.map_err(|error| {
+            guard.remove(id);
+            if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
+        })
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+}
