@@ -37,7 +37,7 @@ pair() {
     fi
 }
 
-for size in 64 512 1024; do
+for size in 1 64 512 1024; do
     pair dgram $size C "$c" ours "$ours"
     pair dgram $size ours "$ours" C "$c"
 done

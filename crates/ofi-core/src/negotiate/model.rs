@@ -518,7 +518,7 @@ proptest! {
         if let Ok(info) = run(&case) {
             let sizes = |info: &Info| [
                 info.tx_attr.inject_size, info.tx_attr.size, info.tx_attr.iov_limit, info.tx_attr.rma_iov_limit,
-                info.rx_attr.size, info.rx_attr.iov_limit, info.ep_attr.max_msg_size,
+                info.rx_attr.size, info.rx_attr.iov_limit,
                 info.domain_attr.cq_data_size, info.domain_attr.max_ep_tx_ctx,
             ];
             for ((granted, asked), offered) in
@@ -526,6 +526,7 @@ proptest! {
             {
                 prop_assert_eq!(granted, if asked == 0 { offered } else { asked });
             }
+            prop_assert_eq!(info.ep_attr.max_msg_size, case.offer.ep_attr.max_msg_size);
             prop_assert!(case.hints.mode.contains(info.mode));
             prop_assert_eq!(info.tx_attr.op_flags, case.hints.tx_attr.op_flags);
             prop_assert!(info.tx_attr.msg_order.contains(case.hints.tx_attr.msg_order));

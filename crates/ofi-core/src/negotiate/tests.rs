@@ -276,9 +276,10 @@ fn a_size_over_the_offer_is_refused_and_one_within_it_is_granted() {
     let hints = Hints::new().inject_size(4097).tx_size(1025).rx_size(513).max_msg_size((1 << 30) + 1);
     let fields = ["tx_attr.inject_size", "tx_attr.size", "rx_attr.size", "ep_attr.max_msg_size"];
     assert_eq!(refused(&able(), hints, API), fields);
-    let info = grant(&able(), Hints::new().inject_size(64).rx_iov_limit(3));
+    let info = grant(&able(), Hints::new().inject_size(64).rx_iov_limit(3).max_msg_size(1));
     assert_eq!((info.tx_attr.inject_size, info.rx_attr.iov_limit), (64, 3));
     assert_eq!((info.tx_attr.size, info.tx_attr.rma_iov_limit), (1024, 2));
+    assert_eq!(info.ep_attr.max_msg_size, 1 << 30, "what a program has at least");
 }
 
 #[test]
