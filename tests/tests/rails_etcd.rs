@@ -1,65 +1,18 @@
 //! Metadata through a real etcd: Debian's `etcd-server`, started by each test in a directory of its own.
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Etcd, Remote, Way};
 use ofi::{Errno, Hints};
+use ofi_testkit::etcd::Server;
 
 const LONG: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(2);
 
-struct Server {
-    child: Child,
-    directory: PathBuf,
-    client: SocketAddr,
-}
-
-impl Server {
-    /// `None` where there is no etcd.
-    fn start(test: &str) -> Option<Self> {
-        if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
-            println!("NOT RUN: {test}: no etcd (apt-get install etcd-server)");
-            return None;
-        }
-        let directory = std::env::temp_dir().join(format!("multirail-{test}.{}", std::process::id()));
-        // The ports are free now; if another process takes one meanwhile, etcd ends, and others are tried.
-        for _ in 0..5 {
-            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let (client, peer) = (free(), free());
-            let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
-            let mut command = Command::new("etcd");
-            command.arg("--data-dir").arg(&directory).args(["--name", "test", "--log-level", "error"]);
-            command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-            command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-            command.arg("--initial-cluster").arg(format!("test={peer_url}"));
-            // Nothing outlives the test, so nothing has to reach a disk.
-            command.arg("--unsafe-no-fsync").stdout(Stdio::null()).stderr(Stdio::null());
-            let mut server = Self { child: command.spawn().unwrap(), directory: directory.clone(), client };
-            let began = Instant::now();
-            while began.elapsed() < LONG && server.child.try_wait().unwrap().is_none() {
-                if Etcd::connect(&client_url, "/").is_ok() {
-                    return Some(server);
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-        panic!("etcd does not start");
-    }
-
-    fn connect(&self, prefix: &str) -> Etcd {
-        Etcd::connect(&format!("http://{}", self.client), prefix).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        std::fs::remove_dir_all(&self.directory).unwrap();
-    }
+fn connect(server: &Server, prefix: &str) -> Etcd {
+    Etcd::connect(&server.url(), prefix).unwrap()
 }
 
 fn agent(name: &str) -> Agent {
@@ -71,12 +24,12 @@ fn agents_find_each_other_by_name_and_a_name_has_one_agent() {
     let Some(server) = Server::start("agents_find_each_other_by_name_and_a_name_has_one_agent") else {
         return;
     };
-    let etcd = server.connect("/run-1/");
+    let etcd = connect(&server, "/run-1/");
     let (alice, bob) = (agent("alice"), agent("bob"));
     let missing = alice.find(&etcd, "bob", Duration::from_millis(100)).unwrap_err();
     assert_eq!(missing, Errno::ENOENT);
     let published = bob.publish(&etcd, LEASE).unwrap();
-    alice.publish(&server.connect("/run-2/"), LEASE).unwrap();
+    alice.publish(&connect(&server, "/run-2/"), LEASE).unwrap();
     assert_eq!(etcd.names().unwrap(), ["bob"]);
     // Published before it had memory: the entry follows.
     let target = bob.alloc(4096).unwrap();
@@ -104,9 +57,9 @@ fn the_entry_of_a_dead_process_goes_and_its_successor_gets_the_name() {
     }
     let name = "the_entry_of_a_dead_process_goes_and_its_successor_gets_the_name";
     let Some(server) = Server::start(name) else { return };
-    let etcd = server.connect("/agents/");
+    let etcd = connect(&server, "/agents/");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name]).env("MULTIRAIL_ETCD", format!("http://{}", server.client));
+    command.args(["--exact", name]).env("MULTIRAIL_ETCD", server.url());
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     let here = agent("here");
     here.find(&etcd, "mortal", LONG).unwrap();
@@ -118,6 +71,42 @@ fn the_entry_of_a_dead_process_goes_and_its_successor_gets_the_name() {
     let published = successor.publish(&etcd, LEASE).unwrap();
     here.find(&etcd, "mortal", LONG).unwrap();
     drop(published);
+    assert!(etcd.names().unwrap().is_empty());
+}
+
+/// Ends all leases, as etcd does with those that nobody keeps alive.
+fn revoke_all(server: &Server) {
+    let leases = server.ask("lease/leases", "{}");
+    let ids: Vec<&str> =
+        leases.split("\"ID\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(!ids.is_empty(), "{leases}");
+    for id in ids {
+        server.ask("lease/revoke", &format!("{{\"ID\":\"{id}\"}}"));
+    }
+}
+
+#[test]
+fn an_entry_whose_lease_ran_out_is_made_anew_unless_another_agent_has_its_name() {
+    let name = "an_entry_whose_lease_ran_out_is_made_anew_unless_another_agent_has_its_name";
+    let Some(server) = Server::start(name) else { return };
+    let etcd = connect(&server, "/run-2/");
+    let bob = agent("bob");
+    let published = bob.publish(&etcd, LEASE).unwrap();
+    revoke_all(&server);
+    assert!(etcd.names().unwrap().is_empty());
+    agent("alice").find(&etcd, "bob", LONG).unwrap();
+    assert!(published.is_there());
+    revoke_all(&server);
+    let other = etcd.announce("bob", b"a value of another kind", LEASE).unwrap();
+    let began = Instant::now();
+    while published.is_there() {
+        assert!(began.elapsed() < LONG, "the loss is not noticed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(published.update(&bob).unwrap_err(), Errno::EADDRINUSE);
+    drop(published);
+    assert_eq!(etcd.names().unwrap(), ["bob"], "the other one's stays");
+    drop(other);
     assert!(etcd.names().unwrap().is_empty());
 }
 

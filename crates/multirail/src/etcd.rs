@@ -103,6 +103,46 @@ impl Etcd {
         Ok(names)
     }
 
+    /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to meet.
+    ///
+    /// # Errors
+    /// As of [`Agent::publish`].
+    pub fn announce(&self, name: &str, value: &[u8], ttl: Duration) -> Result<Published> {
+        if !(LEASE.0..=LEASE.1).contains(&ttl) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the time of a lease",
+                format!("{:?} to {:?}", LEASE.0, LEASE.1),
+                format!("{ttl:?}"),
+                "choose how long a dead agent may stay listed",
+            ));
+        }
+        let (key, value) = (self.key(name), BASE64_STANDARD.encode(value));
+        let lease = self.lease(ttl)?;
+        let deadline = Instant::now() + ttl + PATIENCE;
+        while !self.claim(&key, &value, &lease)? {
+            if Instant::now() >= deadline {
+                // It runs out by itself if that fails.
+                let _ = self.ask("lease/revoke", &json!({ "ID": lease }));
+                return Err(Error::wanted(
+                    Errno::EADDRINUSE,
+                    format!("the name {name:?} in etcd"),
+                    "one that no living agent has",
+                    format!("another agent under {key:?}, for {ttl:?} and longer"),
+                    "choose another name or prefix",
+                ));
+            }
+            self.ask("lease/keepalive", &json!({ "ID": lease }))?;
+            std::thread::sleep(LOOK);
+        }
+        let state = Mutex::new(State { lease, value, is_lost: false, is_over: false });
+        let entry = Arc::new(Entry { etcd: self.clone(), key, ttl, state, over: Condvar::new() });
+        let keeper = Arc::clone(&entry);
+        let thread =
+            std::thread::Builder::new().name("multirail-etcd".into()).spawn(move || keeper.keep())?;
+        Ok(Published { entry, thread: Some(thread) })
+    }
+
     /// The metadata that is published under a name.
     fn metadata(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let answer = self.ask("kv/range", &json!({ "key": encoded(&self.key(name)) }))?;
@@ -163,39 +203,7 @@ impl Agent {
     /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps; what etcd answers, and
     /// those of [`Agent::metadata`].
     pub fn publish(&self, etcd: &Etcd, ttl: Duration) -> Result<Published> {
-        if !(LEASE.0..=LEASE.1).contains(&ttl) {
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "the time of a lease",
-                format!("{:?} to {:?}", LEASE.0, LEASE.1),
-                format!("{ttl:?}"),
-                "choose how long a dead agent may stay listed",
-            ));
-        }
-        let (key, value) = (etcd.key(self.name()), BASE64_STANDARD.encode(self.metadata()?));
-        let lease = etcd.lease(ttl)?;
-        let deadline = Instant::now() + ttl + PATIENCE;
-        while !etcd.claim(&key, &value, &lease)? {
-            if Instant::now() >= deadline {
-                // It runs out by itself if that fails.
-                let _ = etcd.ask("lease/revoke", &json!({ "ID": lease }));
-                return Err(Error::wanted(
-                    Errno::EADDRINUSE,
-                    format!("the name {:?} in etcd", self.name()),
-                    "one that no living agent has",
-                    format!("another agent under {key:?}, for {ttl:?} and longer"),
-                    "choose another name or prefix",
-                ));
-            }
-            etcd.ask("lease/keepalive", &json!({ "ID": lease }))?;
-            std::thread::sleep(LOOK);
-        }
-        let state = Mutex::new(State { lease, value, is_lost: false, is_over: false });
-        let entry = Arc::new(Entry { etcd: etcd.clone(), key, ttl, state, over: Condvar::new() });
-        let keeper = Arc::clone(&entry);
-        let thread =
-            std::thread::Builder::new().name("multirail-etcd".into()).spawn(move || keeper.keep())?;
-        Ok(Published { entry, thread: Some(thread) })
+        etcd.announce(self.name(), &self.metadata()?, ttl)
     }
 
     /// Loads the metadata of the agent `name`, waiting until it is there, and answers its name.

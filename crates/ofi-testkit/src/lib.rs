@@ -8,6 +8,7 @@
 mod calls;
 pub mod conformance;
 pub mod connect;
+pub mod etcd;
 pub mod kit;
 pub mod leftovers;
 pub mod memory;

@@ -1,6 +1,8 @@
 //! `mr-bench` with a target of its own, in all ways, with every byte compared.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use ofi_testkit::etcd::Server;
 
 fn mr_bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mr-bench")).args(arguments).output().expect("mr-bench runs")
@@ -63,6 +65,36 @@ fn several_initiators_and_several_targets_work_at_once() {
         seen.dedup();
         assert_eq!(seen.len(), agents, "{scheme}");
     }
+}
+
+#[test]
+fn targets_and_initiators_meet_in_etcd() {
+    let Some(server) = Server::start("targets_and_initiators_meet_in_etcd") else { return };
+    let url = server.url();
+    let meet = ["--etcd", &url, "--group", "two"];
+    let target = |address: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
+        program
+            .args(["--listen", address])
+            .args(meet)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let targets = [target("127.0.0.1:0"), target("127.0.0.1:0")];
+    let of_another_run = mr_bench(&["--listen", "0.0.0.0:0", "--etcd", &url]);
+    assert_eq!(of_another_run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&of_another_run.stderr).contains("an address that initiators reach"));
+    let json =
+        rows(&[&meet[..], &["--pairs", "2", "--sizes", "64K", "--batches", "2", "--ways", "write"]].concat());
+    assert_eq!(json["pairs"], 2);
+    for target in targets {
+        let output = target.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    // Whoever works with an initiator, or has ended, is listed no more.
+    assert!(!server.ask("kv/range", r#"{"key":"Lw==","range_end":"MA=="}"#).contains("kvs"));
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! `mr-bench`: how fast transfers of `multirail` are between two processes, in the manner of nixlbench.
 //!
 //! A target owns memory and drives its agent. An initiator reads or writes it, in transfers of a batch of blocks, and
-//! measures preparing, posting and the whole. They meet by TCP ([`meeting`]). Without `--listen` and without an address, the program
-//! starts its own targets. Several initiators are agents of one process, with rails of their own, so that they begin each measurement together.
+//! measures preparing, posting and the whole. They meet by TCP ([`meeting`]), at addresses that are given or
+//! [`listed`] in etcd. Without `--listen`, `--etcd` and an address, the program starts its own targets. Several initiators are agents of one process, with rails of their own, so that they begin each measurement together.
 
 mod figures;
 mod initiator;
+mod listed;
 mod meeting;
 mod memory;
 mod plot;
@@ -18,6 +19,7 @@ use clap::Parser;
 use multirail::Agent;
 use ofi::Hints;
 
+use self::listed::List;
 use crate::failure::{self, Failure, Result};
 use crate::pingpong::sizes;
 
@@ -31,6 +33,12 @@ pub(crate) struct Options {
     /// Be a target: wait for the initiators of one run at this address (port 0 chooses one, which is printed).
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "addresses")]
     listen: Option<String>,
+    /// Meet in etcd, at the client URL of a member (http://HOST:PORT): targets are listed there, and initiators take those that wait.
+    #[arg(long, value_name = "URL", conflicts_with = "addresses")]
+    etcd: Option<String>,
+    /// The list in etcd that targets and initiators of one measurement use.
+    #[arg(long, value_name = "NAME", default_value = "default", requires = "etcd")]
+    group: String,
     /// Who works with whom.
     #[arg(long, default_value = "pairwise")]
     scheme: Scheme,
@@ -103,8 +111,9 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
+    let list = options.etcd.as_deref().map(|url| List::at(url, &options.group)).transpose()?;
     if let Some(address) = &options.listen {
-        return target::run(address);
+        return target::run(address, list.as_ref());
     }
     if let Some(file) = &options.svg {
         plot::reserve(file)?;
@@ -114,6 +123,9 @@ fn run(options: &Options) -> Result<()> {
         return initiator::run(options, pairs, &options.addresses);
     }
     let count = if options.scheme == Scheme::ManyToOne { 1 } else { pairs };
+    if let Some(list) = &list {
+        return initiator::run(options, pairs, &list.targets(count)?);
+    }
     let mut targets = Targets::default();
     let addresses = (0..count).map(|_| targets.start()).collect::<Result<Vec<String>>>()?;
     initiator::run(options, pairs, &addresses)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use multirail::Agent;
 
 use super::agent;
+use super::listed::List;
 use super::meeting::{Meeting, Opening, PATIENCE, Request};
 use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
@@ -26,10 +27,12 @@ struct Guest {
     len: u64,
 }
 
-pub(super) fn run(address: &str) -> Result<()> {
+pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
     let system = |error| Failure::system(format!("listening at {address}"), error);
     let listener = TcpListener::bind(address).map_err(system)?;
-    output::print(&format!("{}\n", listener.local_addr().map_err(system)?))?;
+    let local = listener.local_addr().map_err(system)?;
+    output::print(&format!("{local}\n"))?;
+    let listed = list.map(|list| list.enter(local)).transpose()?;
     // The first says how many there are. Nobody knows when it comes; the others come with it.
     let (stream, _) = listener.accept().map_err(system)?;
     let mut meeting = Meeting::of(stream)?;
@@ -44,6 +47,7 @@ pub(super) fn run(address: &str) -> Result<()> {
         }
         guests.push(admit(&agent, meeting, &other)?);
     }
+    drop(listed); // it is nobody else's target now
     serve(&agent, guests)
 }
 

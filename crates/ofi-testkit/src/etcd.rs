@@ -1,0 +1,81 @@
+//! A real etcd: Debian's `etcd-server`, started for one test in a directory of its own.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest time that it takes to start.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A server of one member, which ends with this.
+pub struct Server {
+    child: Child,
+    directory: PathBuf,
+    client: SocketAddr,
+}
+
+impl Server {
+    /// Starts one for the test of this name. `None` where there is no etcd, which is said.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(test: &str) -> Option<Self> {
+        if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("NOT RUN: {test}: no etcd (apt-get install etcd-server)");
+            return None;
+        }
+        let directory = std::env::temp_dir().join(format!("ofi-etcd-{test}.{}", std::process::id()));
+        // The ports are free now; if another process takes one meanwhile, etcd ends, and others are tried.
+        for _ in 0..5 {
+            let free =
+                || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+            let (client, peer) = (free(), free());
+            let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
+            let mut command = Command::new("etcd");
+            command.arg("--data-dir").arg(&directory).args(["--name", "test", "--log-level", "error"]);
+            command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+            command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
+            command.arg("--initial-cluster").arg(format!("test={peer_url}"));
+            // Nothing outlives the test, so nothing has to reach a disk.
+            command.arg("--unsafe-no-fsync").stdout(Stdio::null()).stderr(Stdio::null());
+            let child = command.spawn().expect("etcd starts");
+            let mut server = Self { child, directory: directory.clone(), client };
+            let began = Instant::now();
+            while began.elapsed() < LONG && matches!(server.child.try_wait(), Ok(None)) {
+                if server.ask("maintenance/status", "{}").contains("\"leader\"") {
+                    return Some(server);
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        panic!("etcd does not start");
+    }
+
+    /// The URL for its clients.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.client)
+    }
+
+    /// What it answers to a call of its gateway with this JSON, the head of the answer included; nothing if it does not answer.
+    pub fn ask(&self, method: &str, body: &str) -> String {
+        let mut answer = String::new();
+        let asked = TcpStream::connect(self.client).and_then(|mut stream| {
+            let length = body.len();
+            let head = format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+            stream.write_all(format!("{head}{body}").as_bytes())?;
+            stream.read_to_string(&mut answer)
+        });
+        asked.map_or(String::new(), |_| answer)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
