@@ -4,8 +4,9 @@
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
 //! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
 //! `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of agents. `mxl`: definitions
-//! and files of media flows. `efa`: packets of Amazon's protocol.
+//! and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its endpoints, and somebody else's packets.
 
+mod efa_lane;
 mod lane;
 mod mxl;
 mod protocol;
@@ -13,6 +14,7 @@ mod rails;
 mod session;
 
 pub use self::mxl::mxl;
+pub use efa_lane::efa_lane;
 pub use lane::lane;
 pub use protocol::protocol;
 pub use rails::rails;

@@ -32,6 +32,11 @@ fn efa() {
 }
 
 #[test]
+fn efa_lane() {
+    replay("efa_lane", |name, input| assert!(targets::efa_lane(input) > 0, "{name} does nothing"));
+}
+
+#[test]
 fn hints() {
     replay("hints", |_, input| targets::hints(input));
 }

@@ -1,0 +1,318 @@
+//! Two endpoints of provider `efa` on a simulated device that do what the input says, and a third queue pair whose packets are the input's.
+//! Whatever that one sends, all that the two do with each other ends, with its own bytes.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ofi::raw::{Caps, EpType, FiAddr, Hints, Info, MrAccess, MrMode};
+use ofi_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
+use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
+use ofi_testkit::side::remote_at;
+use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::{Kit, Memory, Side};
+
+use super::Input;
+
+/// Steps of one input.
+const STEPS: usize = 200;
+/// Bytes that one operation has at most.
+const LONGEST: usize = 200_000;
+/// Operations that may be open at a time.
+const OPEN: usize = 16;
+/// Polls after which everything has ended.
+const POLLS: usize = 50_000;
+/// Bytes of the longest packet.
+const MTU: usize = 8760;
+/// Receives and sends of the third queue pair.
+const RECEIVES: usize = 32;
+const SENDS: usize = 64;
+
+struct Driven;
+
+impl Kit for Driven {
+    fn hints(&self) -> Hints {
+        let modes = MrMode::VIRT_ADDR | MrMode::PROV_KEY | MrMode::ALLOCATED;
+        Hints::new().provider("efa").ep_type(EpType::Rdm).domain("fuzzed0-rdm").mr_mode(modes)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// The device, one input at a time.
+fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
+    static DEVICE: OnceLock<Arc<SimulatedDevice>> = OnceLock::new();
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = DEVICE.get_or_init(|| {
+        let device = SimulatedDevice::driven("fuzzed0", Plan::default());
+        ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
+        // Where the library has it already, this is refused.
+        let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
+        device
+    });
+    (Arc::clone(device), alone)
+}
+
+fn open() -> Side {
+    static INFO: OnceLock<Info> = OnceLock::new();
+    let kit: &dyn Kit = &Driven;
+    let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
+    // To ask all providers takes longer than all the rest.
+    let info = INFO.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
+    opening.info(info.clone()).open()
+}
+
+/// An operation, and where its bytes are.
+enum Op {
+    /// The message, and the receive.
+    Message(Memory, Memory),
+    /// What is written, and from where in the peer's memory on.
+    Write(Memory, usize),
+    /// Where what is read goes, and from where in the peer's memory on.
+    Read(Memory, usize),
+}
+
+/// The two.
+struct Two {
+    a: Side,
+    b: Side,
+    to_b: FiAddr,
+    to_a: FiAddr,
+    /// What has not ended: its number, how many ends it still has, and its bytes.
+    open: Vec<(usize, usize, Op)>,
+    begun: usize,
+    /// What `a` writes to, and what it reads.
+    memory: [Memory; 2],
+    regions: [Arc<dyn ofi::raw::MemoryRegion>; 2],
+}
+
+/// Every byte of operation `number`.
+fn byte_of(number: usize) -> u8 {
+    (number * 37 + 11) as u8
+}
+
+impl Two {
+    fn new() -> Self {
+        let (a, b) = (open(), open());
+        let (to_b, to_a) = (a.insert(&b), b.insert(&a));
+        let memory = [Memory::new(LONGEST), Memory::patterned(LONGEST, 3)];
+        let rights = [MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];
+        let regions = [0, 1].map(|at: usize| b.register(&memory[at], rights[at]).expect("a registration"));
+        Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
+    }
+
+    fn poll(&mut self) {
+        self.a.poll();
+        self.b.poll();
+        for side in [&self.a, &self.b] {
+            while let Some(event) = side.next() {
+                let context = event.context();
+                event.done(); // nothing of theirs fails
+                let at = self.open.iter().position(|(number, ..)| *number == context).expect("an open one");
+                self.open[at].1 -= 1;
+                if self.open[at].1 == 0 {
+                    let (number, _, op) = self.open.swap_remove(at);
+                    match op {
+                        Op::Message(from, into) => into.check(from.len(), byte_of(number)),
+                        Op::Write(from, offset) => {
+                            let there = self.memory[0].slice(offset..offset + from.len()).bytes();
+                            assert_eq!(there, from.bytes(), "write {number}");
+                        }
+                        Op::Read(into, offset) => {
+                            let there = self.memory[1].slice(offset..offset + into.len()).bytes();
+                            assert_eq!(there, into.bytes(), "read {number}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins an operation of so many bytes.
+    fn begin(&mut self, kind: u8, len: usize) {
+        // One write at a time, so that no other one changes its bytes.
+        let writes = self.open.iter().any(|(.., op)| matches!(op, Op::Write(..)));
+        if self.open.len() == OPEN || kind == 1 && writes {
+            return;
+        }
+        let number = self.begun;
+        let memory = Memory::patterned(len, byte_of(number));
+        let offset = (number * 977) % (LONGEST - len + 1);
+        let (op, ends) = match kind {
+            1 => (Op::Write(memory, offset), 1),
+            2 => (Op::Read(memory, offset), 1),
+            _ => (Op::Message(memory, Memory::new(len)), 2),
+        };
+        let posted = match &op {
+            Op::Message(from, into) => {
+                let out = self.a.out(self.to_b, from).context(number).tag(number as u64).send();
+                out.map(|()| {
+                    let receive = self.b.receive(into).from(self.to_a).tag(number as u64).context(number);
+                    receive.post().expect("a receive");
+                })
+            }
+            Op::Write(from, offset) => {
+                let to = remote_at(&self.regions[0], *offset, len);
+                self.a.out(self.to_b, from).context(number).write(&[to])
+            }
+            Op::Read(into, offset) => {
+                let of = remote_at(&self.regions[1], *offset, len);
+                self.a.out(self.to_b, into).context(number).read(&[of])
+            }
+        };
+        match posted {
+            Ok(()) => {
+                self.begun += 1;
+                self.open.push((number, ends, op));
+            }
+            Err(error) => assert!(error.is_again(), "{error}"),
+        }
+    }
+}
+
+/// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the region are gone.
+struct Stranger {
+    qp: Box<dyn QueuePair>,
+    region: Box<dyn Region>,
+    /// A packet for each receive, and then for each send.
+    memory: Vec<u8>,
+    /// Sends that may be posted, by the places of their packets.
+    free: Vec<usize>,
+    came: VecDeque<Completion>,
+    address: RawAddress,
+    /// The two.
+    to: [(RawAddress, To); 2],
+    /// Numbers of its messages to each.
+    numbers: [u32; 2],
+}
+
+impl Stranger {
+    fn new(device: &Handle, two: &Two) -> Self {
+        let mut qp = device.open(SENDS, RECEIVES).expect("a queue pair");
+        let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
+        let to = [&two.a, &two.b].map(|side| {
+            let peer = RawAddress::from_bytes(side.name().bytes()).expect("an address");
+            let handle = qp.attach(&peer.gid).expect("a device");
+            (peer, To { handle, qpn: peer.qpn, qkey: peer.connid })
+        });
+        let mut memory = vec![0; (RECEIVES + SENDS) * MTU];
+        // SAFETY: the region goes before the memory.
+        let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::Local) };
+        let region = region.expect("a registration");
+        let free = (RECEIVES..RECEIVES + SENDS).collect();
+        let came = VecDeque::new();
+        let mut stranger = Self { qp, region, memory, free, came, address, to, numbers: [0; 2] };
+        (0..RECEIVES).for_each(|id| stranger.receive(id));
+        stranger
+    }
+
+    /// The place of a packet.
+    fn segment(&mut self, at: usize, len: usize) -> Segment {
+        let addr = self.memory[at * MTU..][..MTU].as_mut_ptr();
+        Segment { addr, len, lkey: self.region.lkey() }
+    }
+
+    fn receive(&mut self, id: usize) {
+        let into = self.segment(id, MTU);
+        // Some plans have devices that take fewer.
+        // SAFETY: registered, and nobody else's.
+        let _ = unsafe { self.qp.receive(id as u64, into) };
+    }
+
+    /// Lets what came go, and takes back what was sent.
+    fn poll(&mut self) {
+        self.qp.poll(&mut self.came).expect("a device that works");
+        while let Some(completion) = self.came.pop_front() {
+            match completion {
+                Completion::Received { id, .. } => self.receive(id as usize),
+                Completion::Sent { id, .. } => self.free.push(id as usize),
+                Completion::Written { .. } | Completion::Returned { .. } => {}
+            }
+        }
+    }
+
+    fn send(&mut self, whom: usize, bytes: &[u8]) {
+        if bytes.is_empty() || bytes.len() > MTU {
+            return;
+        }
+        let Some(at) = self.free.pop() else { return };
+        self.memory[at * MTU..][..bytes.len()].copy_from_slice(bytes);
+        let from = self.segment(at, bytes.len());
+        // SAFETY: registered, and left alone until the send has ended.
+        unsafe { self.qp.send(at as u64, self.to[whom].1, from, None) }.expect("a send");
+    }
+
+    /// Sends a packet of the input: as it is, in its own name, in its own name and turn, or in the other one's name.
+    fn say(&mut self, whom: usize, how: u8, bytes: &[u8]) {
+        let Ok((origin, mut packet)) = parse(bytes) else { return self.send(whom, bytes) };
+        let origin = match how % 4 {
+            0 => return self.send(whom, bytes),
+            1 => Origin::Address(self.address),
+            2 => {
+                if let Packet::Message(message) = &mut packet {
+                    message.msg_id = self.numbers[whom];
+                    self.numbers[whom] += 1;
+                }
+                Origin::Address(self.address)
+            }
+            _ if origin == Origin::Unsaid => origin,
+            _ => Origin::Address(self.to[1 - whom].0),
+        };
+        self.send(whom, &packet.to_vec(origin));
+    }
+}
+
+/// See the module. How many operations of the two have ended.
+pub fn efa_lane(input: &[u8]) -> usize {
+    let mut input = Input(input);
+    let (device, _alone) = device();
+    let flags = input.byte();
+    device.begin(Plan {
+        seed: u64::from(input.byte()) + 1,
+        not_ready: if flags & 1 == 0 { 0 } else { 30 },
+        late: if flags & 2 == 0 { 0 } else { 50 },
+        rdma: flags & 4 == 0,
+        unsolicited: flags & 8 == 0,
+        receives: if flags & 16 == 0 { 4096 } else { 16 },
+        ..Plan::default()
+    });
+    let mut two = Two::new();
+    let mut stranger = Stranger::new(&Handle(Arc::clone(&device)), &two);
+    for _ in 0..STEPS {
+        if input.0.is_empty() {
+            break;
+        }
+        let what = input.byte();
+        match what % 8 {
+            0..=2 => {
+                let (len, times) = (input.short(), usize::from(what / 8 % 4) + 1);
+                two.begin(what % 8, (len * times).min(LONGEST));
+            }
+            3 => {
+                for _ in 0..=input.byte() {
+                    two.poll();
+                }
+            }
+            4..=6 => {
+                let (how, len) = (input.byte(), input.short());
+                stranger.say(usize::from(how / 4 % 2), how, input.bytes(len));
+            }
+            _ => stranger.poll(),
+        }
+    }
+    for _ in 0..POLLS {
+        if two.open.is_empty() {
+            break;
+        }
+        two.poll();
+        stranger.poll();
+    }
+    assert!(two.open.is_empty(), "{} operations of the two have not ended", two.open.len());
+    let begun = two.begun;
+    two.regions.iter().for_each(|region| region.close().expect("closing a registration"));
+    drop(two);
+    drop(stranger);
+    begun
+}
