@@ -108,7 +108,9 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
     // What is counted is exported by both, as whole files.
     let (received, sent) = (far.path().join("received.prom"), near.path().join("sent.prom"));
     target.extend(["--metrics", received.to_str().unwrap()]);
+    std::fs::remove_file(&info).unwrap();
     let _receiving = demo(&target, &far);
+    wait_for(&info);
     let initiator = [&initiator[..], &["--metrics", sent.to_str().unwrap()]].concat();
     let _sending = demo(&initiator, &near);
     until_arrived(&writer, index, reader, 20);
