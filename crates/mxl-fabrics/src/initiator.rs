@@ -5,10 +5,13 @@ mod peer;
 mod post;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use ofi::raw::CompletionQueue;
 
+use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Histogram, Options, Provider, Result, TargetInfo, shape};
@@ -537,5 +540,25 @@ impl Initiator {
             | Message::Bye { .. }
             | Message::Verdict { .. } => {}
         }
+    }
+}
+
+impl Polled for Initiator {
+    type Event = Transfer;
+
+    fn turn(&mut self) -> Result<bool> {
+        self.poll()
+    }
+
+    fn take(&mut self) -> Option<Transfer> {
+        self.events.pop_front()
+    }
+
+    fn has_more(&self) -> bool {
+        self.peers.iter().any(|peer| !peer.is_idle())
+    }
+
+    fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
+        vec![self.link.queue()]
     }
 }

@@ -6,6 +6,8 @@
 //! targets: a call that hands it a grain never waits and is never refused for want of room, and one target's failure is no
 //! other's. Either side may be restarted under the same address; the other finds it again.
 //!
+//! Ends move when they are polled, or by a thread of their own ([`Driven`]), and then their events can be awaited.
+//!
 //! A [`Merge`] receives one flow of grains by several paths, and loses nothing when one of them fails.
 //!
 //! # What goes over the wire
@@ -32,6 +34,7 @@
 
 pub mod bench;
 pub mod demo;
+mod driven;
 mod error;
 mod histogram;
 mod info;
@@ -46,6 +49,7 @@ mod provider;
 mod shape;
 mod target;
 
+pub use driven::{Drive, Driven};
 pub use error::{Error, Result};
 pub use histogram::Histogram;
 pub use info::{RegionInfo, TargetInfo};

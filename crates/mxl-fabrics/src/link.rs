@@ -184,7 +184,7 @@ impl Link {
         let domain =
             fabric.open_domain(&info, Serialization::LIBRARY).map_err(Error::stack("open the domain"))?;
         let endpoint = domain.open_endpoint(&info).map_err(Error::stack("open the endpoint"))?;
-        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::None, wait_set: None };
+        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;
         let attr = AvAttr { av_type: info.domain_attr.av_type, ..AvAttr::default() };
         let av = domain.open_av(&attr).map_err(Error::stack("open the address vector"))?;
@@ -217,6 +217,11 @@ impl Link {
         };
         link.post_receives()?;
         Ok(link)
+    }
+
+    /// Its queue, to sleep on.
+    pub fn queue(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.cq)
     }
 
     fn endpoint(&self) -> Result<Arc<dyn Endpoint>, ofi::Error> {

@@ -7,10 +7,13 @@
 mod window;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainReader, GrainWriter, Uuid, Wait};
+use ofi::raw::CompletionQueue;
 
+use crate::driven::sealed::Polled;
 use crate::target::{EVENTS, NAP};
 use crate::{Error, Provider, Received, Result, Target};
 use window::{Verdict, Window};
@@ -133,10 +136,18 @@ impl Merge {
     /// # Errors
     /// [`Error::Stack`] when the endpoint of the last path broke; [`Error::Flow`] when the merged flow cannot be written.
     pub fn poll(&mut self) -> Result<Option<Received>> {
+        self.turn()?;
+        Ok(self.events.pop_front())
+    }
+
+    fn turn(&mut self) -> Result<bool> {
+        let mut was_busy = false;
         for at in 0..self.paths.len() {
             for _ in 0..TURN {
                 let Some(path) = &mut self.paths[at] else { break };
-                match path.target.poll() {
+                let polled = path.target.poll();
+                was_busy |= matches!(polled, Ok(Some(_)));
+                match polled {
                     Ok(Some(Received::Grain { index, slices, invalid })) if slices == self.slices => {
                         self.arrived(at, index, invalid)?;
                     }
@@ -155,7 +166,7 @@ impl Merge {
         if self.paths.iter().all(Option::is_none) {
             return Err(Error::Argument("all paths of the merged flow broke: open it again".into()));
         }
-        Ok(self.events.pop_front())
+        Ok(was_busy)
     }
 
     /// As [`poll`](Self::poll), and waits for something until the time is over: it looks every 50 us.
@@ -224,5 +235,25 @@ impl Merge {
             self.stats.missed += 1;
         }
         self.events.push_back(event);
+    }
+}
+
+impl Polled for Merge {
+    type Event = Received;
+
+    fn turn(&mut self) -> Result<bool> {
+        self.turn()
+    }
+
+    fn take(&mut self) -> Option<Received> {
+        self.events.pop_front()
+    }
+
+    fn has_more(&self) -> bool {
+        self.paths.iter().flatten().any(|path| path.target.has_more())
+    }
+
+    fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
+        self.paths.iter().flatten().flat_map(|path| path.target.queues()).collect()
     }
 }

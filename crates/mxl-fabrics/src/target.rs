@@ -7,14 +7,17 @@ mod publish;
 mod slots;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWriter, Uuid};
 use ofi::FiAddr;
+use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats};
 use peer::Peer;
 
+use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Options, Provider, RegionInfo, Result, TargetInfo, shape};
@@ -130,12 +133,7 @@ impl Target {
     /// # Errors
     /// [`Error::Stack`] when the endpoint is broken.
     pub fn poll(&mut self) -> Result<Option<Received>> {
-        let mut happened = Vec::new();
-        self.link.poll(&mut happened)?;
-        for happened in happened {
-            self.handle(happened)?;
-        }
-        self.flush();
+        self.turn()?;
         Ok(self.events.pop_front())
     }
 
@@ -152,6 +150,16 @@ impl Target {
             }
             std::thread::sleep(NAP);
         }
+    }
+
+    fn turn(&mut self) -> Result<bool> {
+        let mut happened = Vec::new();
+        let was_busy = self.link.poll(&mut happened)?;
+        for happened in happened {
+            self.handle(happened)?;
+        }
+        self.flush();
+        Ok(was_busy)
     }
 
     fn tell(&mut self, event: Received) {
@@ -220,5 +228,25 @@ impl Target {
                 Ok(())
             }
         }
+    }
+}
+
+impl Polled for Target {
+    type Event = Received;
+
+    fn turn(&mut self) -> Result<bool> {
+        self.turn()
+    }
+
+    fn take(&mut self) -> Option<Received> {
+        self.events.pop_front()
+    }
+
+    fn has_more(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty())
+    }
+
+    fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
+        vec![self.link.queue()]
     }
 }

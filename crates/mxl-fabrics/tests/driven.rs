@@ -1,0 +1,157 @@
+//! Ends of a flow that threads of their own move on.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use common::{Folder, LONG, byte_of, camera};
+use mxl::{BatchHints, GrainWriter, Wait};
+use mxl_fabrics::{Driven, Initiator, Provider, Received, Target, Transfer};
+
+const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+const ANY: (Option<&str>, Option<&str>) = (None, None);
+
+/// Both ends, driven, and what is sent.
+struct Ends {
+    initiator: Driven<Initiator>,
+    target: Driven<Target>,
+    writer: GrainWriter,
+    near: Folder,
+    far: Folder,
+}
+
+impl Ends {
+    fn connected(provider: Provider) -> Self {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let target = Driven::start(target).unwrap();
+        let initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        let initiator = Driven::start(initiator).unwrap();
+        let info = target.with(|target| target.info().clone());
+        initiator.with(|initiator| initiator.add(&info)).unwrap();
+        assert_eq!(target.wait(LONG).unwrap(), Some(Received::Connected), "{provider}");
+        let connected = initiator.wait(LONG).unwrap();
+        assert!(matches!(connected, Some(Transfer::Connected { .. })), "{provider}: {connected:?}");
+        Self { initiator, target, writer, near, far }
+    }
+
+    fn send(&self, index: u64) {
+        let mut grain = self.writer.open(index).unwrap();
+        let bytes = vec![byte_of(index); grain.len()];
+        grain.write(0, &bytes).unwrap();
+        grain.commit().unwrap();
+        self.initiator.with(|initiator| initiator.send(index)).unwrap();
+    }
+
+    fn check(&self, index: u64) {
+        let reader = self.far.domain().read_grains(self.writer.id()).unwrap();
+        let bytes = reader.read(index, Wait::Not).unwrap().to_vec().unwrap();
+        assert!(bytes.iter().all(|&byte| byte == byte_of(index)), "grain {index}");
+    }
+}
+
+/// A grain that is whole.
+fn grain(event: Received) -> u64 {
+    let Received::Grain { index, invalid: false, .. } = event else { panic!("{event:?}") };
+    index
+}
+
+#[test]
+fn grains_arrive_though_nobody_polls() {
+    for provider in PROVIDERS {
+        let ends = Ends::connected(provider);
+        for index in 1000..1030 {
+            ends.send(index);
+            assert_eq!(grain(ends.target.wait(LONG).unwrap().unwrap()), index, "{provider}");
+            ends.check(index);
+            let done = ends.initiator.wait(LONG).unwrap();
+            assert!(
+                matches!(done, Some(Transfer::Done { index: of, .. }) if of == index),
+                "{provider}: {done:?}"
+            );
+        }
+        assert_eq!(ends.target.wait(Duration::from_millis(1)).unwrap(), None, "{provider}");
+        assert_eq!(ends.near.domain().definition(ends.writer.id()).unwrap().id, ends.writer.id());
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future only when it is woken.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let (mut future, begin) = (pin!(future), Instant::now());
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(LONG),
+        }
+        assert!(begin.elapsed() < LONG, "nobody woke it");
+    }
+}
+
+#[test]
+fn events_are_awaited() {
+    for provider in PROVIDERS {
+        let ends = Ends::connected(provider);
+        std::thread::scope(|scope| {
+            let heard = scope.spawn(|| {
+                let events = async { [ends.target.next().await, ends.target.next().await] };
+                block_on(events).map(|event| grain(event.unwrap()))
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            ends.send(7);
+            ends.send(8);
+            assert_eq!(heard.join().unwrap(), [7, 8], "{provider}");
+        });
+    }
+}
+
+/// How long the threads of this process have run.
+fn used() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let stats =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());
+    Duration::from_nanos(stats.map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap()).sum())
+}
+
+#[test]
+fn threads_sleep_while_nothing_happens() {
+    for provider in PROVIDERS {
+        let ends = Ends::connected(provider);
+        ends.send(1);
+        assert_eq!(grain(ends.target.wait(LONG).unwrap().unwrap()), 1);
+        std::thread::sleep(Duration::from_millis(50));
+        let before = used();
+        std::thread::sleep(Duration::from_millis(1000));
+        let idle = used() - before;
+        assert!(idle < Duration::from_millis(100), "{provider}: {idle:?} of a second");
+    }
+}
+
+#[test]
+fn an_end_that_is_stopped_is_polled_by_hand_again() {
+    let ends = Ends::connected(Provider::Shm);
+    let mut target = ends.target.stop();
+    let mut grain = ends.writer.open(5).unwrap();
+    grain.write(0, &[1; 16]).unwrap();
+    grain.commit().unwrap();
+    ends.initiator.with(|initiator| initiator.send(5)).unwrap();
+    let received = target.read(LONG).unwrap();
+    assert!(matches!(received, Some(Received::Grain { index: 5, .. })), "{received:?}");
+    let mut initiator = ends.initiator.stop();
+    assert!(initiator.poll().is_ok());
+}
