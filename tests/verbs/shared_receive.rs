@@ -155,6 +155,19 @@ fn memory_of_a_context_that_closed_is_the_application_s_again() {
 }
 
 #[test]
+fn receives_that_no_device_knows_are_refused() {
+    let host = kit().opening().open_disabled().unwrap();
+    let mut attr = host.info.rx_attr.clone();
+    attr.caps = Caps::MSG | Caps::TAGGED | Caps::MULTI_RECV;
+    let srx = host.context(host.domain.open_shared_receive(&attr).unwrap());
+    let into = Memory::new(8);
+    assert_eq!(srx.receive(&into).tag(1).post().unwrap_err().errno(), Errno::EOPNOTSUPP);
+    let multi = srx.receive(&into).msg(OpFlags::MULTI_RECV | OpFlags::COMPLETION).post();
+    assert_eq!(multi.unwrap_err().errno(), Errno::EBADFLAGS);
+    assert_eq!(srx.statistic("rx_posted"), 0);
+}
+
+#[test]
 fn a_context_of_other_endpoints_is_refused() {
     let reliable: &dyn Kit = &super::VerbsPair;
     let reliable = reliable.opening().open();

@@ -250,6 +250,13 @@ impl<T: Transport> SharedRx<T> {
         }
         let asked = flags.contains(OpFlags::COMPLETION);
         if let Some(device) = &self.device {
+            // Its endpoints have neither, but a context may be opened with any capabilities.
+            if tag.is_some() {
+                return Err(not_opened_for("a tagged receive of a shared context", "FI_TAGGED"));
+            }
+            if multi {
+                return Err(bad_flags(OpFlags::MULTI_RECV));
+            }
             return self.hand_to(device.as_ref(), op, asked);
         }
         // The endpoint that holds a message may close before it is taken. Then the receive looks for another message.
