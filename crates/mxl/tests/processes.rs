@@ -167,3 +167,45 @@ fn a_killed_writer_leaves_a_flow_that_goes_on() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
+
+/// A process that dies while it deletes a flow leaves none, or one that the next writer can use.
+#[test]
+fn a_killed_deletion_leaves_nothing_in_the_way() {
+    let camera = known(camera(), 6);
+    if let Some((role, path)) = role() {
+        let domain = Domain::open(path).unwrap();
+        loop {
+            let made = domain.create_grains(&camera, &BatchHints::default()).unwrap();
+            made.writer.open(1).unwrap().commit().unwrap();
+            if role == "stays" {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        }
+    }
+    let name = "a_killed_deletion_leaves_nothing_in_the_way";
+    let folder = Folder::new();
+    let made_and_killed = |role, after| {
+        let mut writer = other_process(name, role, folder.path());
+        soon(|| folder.domain().read_grains(camera.id));
+        std::thread::sleep(after);
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    };
+    for round in 0..30 {
+        made_and_killed("comes and goes", Duration::from_micros(round * 137));
+        let made = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        made.writer.open(2).unwrap().commit().unwrap();
+    }
+    // Another implementation deletes file by file.
+    made_and_killed("stays", Duration::ZERO);
+    let grains = folder.path().join(format!("{}.mxl-flow/grains", camera.id));
+    std::fs::remove_file(grains.join("data.1")).unwrap();
+    let made = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+    assert!(made.created, "what was left of it was no flow");
+    made.writer.open(2).unwrap().commit().unwrap();
+    // But never while a process has it.
+    std::fs::remove_file(grains.join("data.1")).unwrap();
+    assert!(matches!(folder.domain().create_grains(&camera, &BatchHints::default()), Err(Error::Os { .. })));
+    assert!(folder.domain().is_active(camera.id).unwrap());
+    made.writer.open(3).unwrap().commit().unwrap();
+}

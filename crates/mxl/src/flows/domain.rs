@@ -219,7 +219,7 @@ impl Domain {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for audio.
     pub fn read_grains(&self, id: Uuid) -> Result<GrainReader, Error> {
-        GrainReader::new(Flow::read(&self.dir(id), id)?)
+        self.read(id, GrainReader::new)
     }
 
     /// Opens a flow of samples to read it.
@@ -227,7 +227,22 @@ impl Domain {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for grains.
     pub fn read_samples(&self, id: Uuid) -> Result<SampleReader, Error> {
-        SampleReader::new(Flow::read(&self.dir(id), id)?)
+        self.read(id, SampleReader::new)
+    }
+
+    /// Opens a flow with the files that belong to it, which may be deleted meanwhile, and made anew.
+    fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
+        let dir = self.dir(id);
+        let inode = || rustix::fs::stat(dir.join("data")).map(|stat| stat.st_ino).ok();
+        for _ in 0..TRIES {
+            let before = inode();
+            match open(Flow::read(&dir, id)?) {
+                Err(Error::Os { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && inode() != before => {}
+                opened => return opened,
+            }
+        }
+        Err(Error::NotFound(id))
     }
 
     fn create_as<W: Writer>(
@@ -236,8 +251,17 @@ impl Domain {
         text: &[u8],
         hints: &BatchHints,
     ) -> Result<Created<W>, Error> {
-        let (flow, created) = self.create(definition, text, hints)?;
-        let writer = W::open(flow, self)?;
+        let (writer, created) = loop {
+            let (flow, created) = self.create(definition, text, hints)?;
+            let dir = flow.dir().to_path_buf();
+            match W::open(flow, self) {
+                Ok(writer) => break (writer, created),
+                // A process has died while it deleted the flow, and half of it is left: it goes, and is made anew.
+                Err(Error::Os { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && garbage::remove_dead(&dir) => {}
+                Err(error) => return Err(error),
+            }
+        };
         if let Err(conflict) = compare(writer.shape(), definition) {
             // The flow is not its caller's: it stays as it is.
             writer.flow().keep();

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::file::{self, Mapping};
 use super::layout::{self, Config, Data, at};
 use super::time::{self, Rational};
-use super::{Error, futex};
+use super::{Error, futex, scaffold};
 use crate::protocol::FlowWords;
 
 /// What a flow is, as its file says.
@@ -214,7 +214,7 @@ impl Flow {
 
     /// Deletes it, and says so to whom it may concern.
     fn delete(&self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+        if let Err(error) = scaffold::remove(&self.dir) {
             tracing::warn!(%error, dir = %self.dir.display(), "a flow without writers could not be deleted");
             return;
         }

@@ -63,7 +63,7 @@ pub fn collect(domain: &Path) -> Result<Collected, Error> {
 }
 
 /// Removes a flow that nobody has open to write.
-fn remove_dead(dir: &Path) -> bool {
+pub fn remove_dead(dir: &Path) -> bool {
     open(&dir.join("data")).is_ok_and(|file| remove_locked(&file, dir))
 }
 
@@ -92,7 +92,7 @@ fn is_old(dir: &Path) -> bool {
 }
 
 fn remove(dir: &Path) -> bool {
-    match fs::remove_dir_all(dir) {
+    match scaffold::remove(dir) {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, dir = %dir.display(), "a flow without writers could not be removed");

@@ -33,6 +33,22 @@ pub struct Plan<'a> {
     pub max_sync_batch: u32,
 }
 
+/// A place out of sight, which nobody else is likely to have.
+fn place(domain: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mixed = (time::now() ^ COUNT.fetch_add(1, Ordering::Relaxed) << 48).rotate_left(21);
+    let mixed = (mixed ^ u64::from(std::process::id())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    domain.join(format!("{PREFIX}{mixed:016x}"))
+}
+
+/// Deletes a flow's directory: by one rename, and then out of sight. So a process that dies of it leaves no half of a flow under the name.
+pub fn remove(dir: &Path) -> io::Result<()> {
+    let aside = place(dir.parent().unwrap_or(dir));
+    // Where it cannot be renamed, its files may be removable all the same.
+    let is_aside = rustix::fs::renameat_with(CWD, dir, CWD, &aside, RenameFlags::NOREPLACE).is_ok();
+    fs::remove_dir_all(if is_aside { &aside } else { dir })
+}
+
 /// A directory that goes when it was not published.
 struct Scaffold(PathBuf);
 
@@ -44,11 +60,8 @@ impl Drop for Scaffold {
 
 impl Scaffold {
     fn new(domain: &Path) -> Result<Self, Error> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         for _ in 0..64 {
-            let mixed = (time::now() ^ COUNT.fetch_add(1, Ordering::Relaxed) << 48).rotate_left(21);
-            let mixed = (mixed ^ u64::from(std::process::id())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let path = domain.join(format!("{PREFIX}{mixed:016x}"));
+            let path = place(domain);
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
