@@ -157,7 +157,7 @@ impl Initiator {
     }
 
     /// Sends slices `start..end` of a grain to all targets, or with `0..0` only that it is invalid. Never waits: what has no
-    /// room is queued. A target that is not connected loses it.
+    /// room is queued, and slices that follow queued ones go with them, as one transfer. A target that is not connected loses it.
     ///
     /// # Errors
     /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but `0..0`.
@@ -276,6 +276,9 @@ impl Initiator {
     fn queue(&mut self, job: Job) {
         for at in 0..self.peers.len() {
             let peer = &mut self.peers[at];
+            if peer.extend_last(&job) {
+                continue;
+            }
             let gone = match peer.state {
                 PeerState::Connected if peer.jobs.len() < QUEUED => {
                     peer.jobs.push_back(job);
@@ -428,7 +431,7 @@ impl Initiator {
         peer.grants.clear();
         peer.parts.clear();
         peer.verdicts.clear();
-        (peer.asked, peer.position, peer.number, peer.until) = (None, None, 0, 0);
+        (peer.asked, peer.position, peer.number, peer.published, peer.until) = (None, None, 0, 0, 0);
         peer.state = PeerState::Connecting;
         peer.nonce = 0;
         peer.greet = Instant::now() + GREET_EVERY;
@@ -532,6 +535,12 @@ impl Initiator {
             Message::Room { token, until } => {
                 let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
                 (peer.until, peer.asked) = (peer.until.max(until), None);
+            }
+            Message::Published { token, number } => {
+                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                if number <= peer.number {
+                    peer.published = peer.published.max(number);
+                }
             }
             // These are an initiator's.
             Message::Hello { .. }

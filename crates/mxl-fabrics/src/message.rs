@@ -13,7 +13,9 @@ pub use crate::shape::{Span, numbers as geometry};
 /// Bytes of the longest message without a payload.
 pub const LONGEST: usize = 512;
 /// The protocol of this library. Another is refused.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
+/// Commits that an initiator may be ahead of what its target has published. A commit is known by the lowest eight bits of its number.
+pub const WINDOW: u64 = 64;
 /// Bytes of the longest address of an endpoint.
 pub const LONGEST_ADDRESS: usize = 256;
 
@@ -100,6 +102,13 @@ pub enum Message {
         /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if it did so before all was
         /// sent, and no more comes.
         whole: u64,
+    },
+    /// Commits of lower numbers were published: the initiator may begin [`WINDOW`] from there on.
+    Published {
+        /// Of the `Welcome`.
+        token: u64,
+        /// Of the next one.
+        number: u64,
     },
     /// The initiator goes.
     Bye {
@@ -198,6 +207,7 @@ impl Message {
             Self::Invalid { token, number, index } => put(7, &[*token, *number, *index]),
             Self::Bye { token } => put(8, &[*token]),
             Self::Verdict { token, number, whole } => put(9, &[*token, *number, *whole]),
+            Self::Published { token, number } => put(11, &[*token, *number]),
         }
         bytes
     }
@@ -239,6 +249,8 @@ impl Message {
             7 => Self::Invalid { token: rest.u64()?, number: rest.u64()?, index: rest.u64()? },
             8 => Self::Bye { token: rest.u64()? },
             9 => Self::Verdict { token: rest.u64()?, number: rest.u64()?, whole: rest.u64()? },
+            // 10 is a piece of a payload.
+            11 => Self::Published { token: rest.u64()?, number: rest.u64()? },
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
@@ -331,6 +343,7 @@ mod tests {
             Message::Invalid { token: 1, number: 2, index: 3 },
             Message::Bye { token: 1 },
             Message::Verdict { token: 1, number: 2, whole: 1 },
+            Message::Published { token: 1, number: 2 },
         ];
         all.extend(Why::ALL.map(|why| Message::Refused { nonce: 1, why }));
         all
@@ -348,7 +361,7 @@ mod tests {
                 assert_eq!(Message::parse(&bytes[..len]), None, "{message:?} cut to {len}");
             }
         }
-        assert_eq!(Message::parse(&[11; 40]), None);
+        assert_eq!(Message::parse(&[12; 40]), None);
     }
 
     proptest! {

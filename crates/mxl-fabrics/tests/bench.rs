@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 fn bench(arguments: &[&str]) -> Output {
     let base = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let size = ["-d", base, "-n", "20", "--interval", "200", "--width", "192", "--height", "40"];
+    let size = ["-d", base, "--width", "192", "--height", "40"];
     Command::new(env!("CARGO_BIN_EXE_mxl-bench")).args(size).args(arguments).output().unwrap()
 }
 
@@ -15,7 +15,9 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn everything_is_measured_as_json() {
-    let said: serde_json::Value = serde_json::from_str(&text(&bench(&["--json", "--readers", "2"]))).unwrap();
+    let said: serde_json::Value =
+        serde_json::from_str(&text(&bench(&["-n", "20", "--interval", "200", "--json", "--readers", "2"])))
+            .unwrap();
     assert_eq!(
         (said["readers"].as_u64(), said["grain_bytes"].as_u64()),
         (Some(2), Some(192 / 48 * 128 * 40))
@@ -42,7 +44,7 @@ fn everything_is_measured_as_json() {
 
 #[test]
 fn a_table_for_people_and_reasons_for_what_cannot_be() {
-    let table = text(&bench(&[]));
+    let table = text(&bench(&["-n", "20", "--interval", "200"]));
     for line in ["bare futex", "a blocked reader", "over shm", "over udp", "shm: ", "udp: ", "memcpy: "] {
         assert!(table.contains(line), "{line}: {table}");
     }
@@ -51,4 +53,39 @@ fn a_table_for_people_and_reasons_for_what_cannot_be() {
         assert_eq!(refused.status.code(), Some(1), "{wrong}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{wrong}: {refused:?}");
     }
+}
+
+#[test]
+fn streams_are_counted_and_their_payload_is_checked() {
+    let pictures = ["stream", "--seconds", "0.4", "--json"];
+    let ways: [&[&str]; 4] =
+        [&[], &["--parts", "40", "--busy"], &["--audio", "3", "--batch", "100"], &["--rate", "25"]];
+    for way in ways {
+        let said = text(&bench(&[&pictures[..], way].concat()));
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        for provider in ["shm", "udp"] {
+            let report = &said[provider];
+            let count = |key: &str| report[key].as_u64().unwrap();
+            // On a loaded machine a source overwrites what was not sent yet, and that is said.
+            assert!(count("committed") >= 10 && count("published") > 0, "{way:?}: {said}");
+            assert_eq!(count("wrong"), 0, "{way:?}: {said}");
+            assert_eq!(report["ns"]["count"].as_u64().unwrap(), count("published"), "{way:?}: {said}");
+            assert!(report["cores"].as_array().unwrap().len() == 2, "{way:?}: {said}");
+        }
+    }
+    let table = text(&bench(&["stream", "--seconds", "0.1", "--over", "shm"]));
+    assert!(table.contains("arrived whole") && !table.contains("udp"), "{table}");
+    for wrong in [&["stream", "--seconds", "0"][..], &["--rate", "0", "stream"], &["stream", "--batch", "48"]]
+    {
+        assert_eq!(bench(wrong).status.code(), Some(1), "{wrong:?}");
+    }
+}
+
+#[test]
+fn one_thread_reads_many_flows() {
+    let said = text(&bench(&["flows", "--flows", "150", "--seconds", "0.3", "--json"]));
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let heard = said["ns"]["count"].as_u64().unwrap() + said["missed"].as_u64().unwrap();
+    assert!(heard == 150 * 18 && said["flows"] == 150, "{said}");
+    assert!(text(&bench(&["flows", "--seconds", "0.1"])).contains("100 flows"));
 }

@@ -10,7 +10,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, LONG, byte_of, camera};
-use mxl::{BatchHints, GrainWriter, Wait};
+use mxl::{BatchHints, FlowDefinition, GrainWriter, Rational, Wait};
 use mxl_fabrics::{Driven, Initiator, Provider, Received, Target, Transfer};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
@@ -61,6 +61,46 @@ impl Ends {
 fn grain(event: Received) -> u64 {
     let Received::Grain { index, invalid: false, .. } = event else { panic!("{event:?}") };
     index
+}
+
+/// Line by line, by a thread that is faster than the target's: however far it is ahead, no commit is taken for another.
+#[test]
+fn every_line_of_a_hasty_initiator_arrives() {
+    const LINES: u16 = 2000;
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = FlowDefinition::video("camera", 192, LINES.into(), Rational::new(50, 1)).unwrap();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let target = Driven::start(target).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(&target.with(|target| target.info().clone())).unwrap();
+        assert!(initiator.connect(LONG).unwrap());
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        for index in 7000..7005 {
+            let mut grain = writer.open(index).unwrap();
+            let line = grain.len() / usize::from(LINES);
+            for at in 0..LINES {
+                let bytes = vec![byte_of(index + u64::from(at)); line];
+                grain.write(usize::from(at) * line, &bytes).unwrap();
+                grain.commit_slices(at + 1).unwrap();
+                initiator.send_slices(index, at, at + 1).unwrap();
+                initiator.poll().unwrap();
+            }
+            assert!(
+                initiator.settle(LONG).unwrap(),
+                "{provider}: {:?}",
+                target.with(|target| target.stats())
+            );
+            let grain = reader.read(index, Wait::For(LONG)).unwrap().to_vec().unwrap();
+            for (at, bytes) in (0..).zip(grain.chunks(line)) {
+                let byte = byte_of(index + at);
+                assert!(bytes.iter().all(|found| *found == byte), "{provider}: line {at} of grain {index}");
+            }
+        }
+        let stats = target.with(|target| target.stats());
+        assert_eq!((stats.nonsense, stats.lost), (0, 0), "{provider}");
+    }
 }
 
 #[test]

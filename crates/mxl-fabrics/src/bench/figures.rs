@@ -12,6 +12,10 @@ impl Figures {
         Self(times)
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The time that `per_mille` of all do not exceed; 0 if there are none.
     pub fn at(&self, per_mille: usize) -> u64 {
         let rank = (self.0.len() * per_mille).div_ceil(1000).max(1);
@@ -20,7 +24,7 @@ impl Figures {
 
     pub fn to_json(&self) -> Value {
         let [p50, p99, p999, max] = self.shown();
-        json!({ "count": self.0.len(), "p50": p50, "p99": p99, "p99_9": p999, "max": max })
+        json!({ "count": self.len(), "p50": p50, "p99": p99, "p99_9": p999, "max": max })
     }
 
     /// p50, p99, p99.9, the longest.

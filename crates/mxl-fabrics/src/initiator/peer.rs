@@ -6,7 +6,7 @@ use std::time::Instant;
 use ofi::FiAddr;
 
 use crate::link::OpId;
-use crate::message::{Remote, Why};
+use crate::message::{Remote, WINDOW, Why};
 use crate::shape::{Limits, Span};
 use crate::{Histogram, TargetInfo};
 
@@ -116,6 +116,23 @@ pub(super) struct Job {
     pub since: Instant,
 }
 
+impl Job {
+    /// Takes slices that follow its own into it. Whether it could: not once something of it was posted.
+    fn extend(&mut self, next: &Self) -> bool {
+        let untouched = self.posted == 0 && self.number.is_none() && self.index == next.index;
+        match (&mut self.what, next.what) {
+            (
+                What::Grain { end, payload: Payload::Valid, .. },
+                What::Grain { start, end: further, payload: Payload::Valid },
+            ) if untouched && *end == start => {
+                *end = further;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A commit of which writes are under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
@@ -179,7 +196,10 @@ pub(super) struct Peer {
     /// Operations under way, and the commits that they are writes of; messages are of none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
+    /// Of the next commit.
     pub number: u64,
+    /// Commits of lower numbers are published.
+    pub published: u64,
     pub stats: PeerStats,
     /// Of transfers that arrived, from being handed over.
     pub latency: Histogram,
@@ -207,9 +227,26 @@ impl Peer {
             flights: HashMap::new(),
             sent: BTreeMap::new(),
             number: 0,
+            published: 0,
             stats: PeerStats::default(),
             latency: Histogram::default(),
         }
+    }
+
+    /// Takes a job into the last one, if it has the slices that follow. They go as one transfer then: a program that commits line by line
+    /// is not slowed down by an answer for each of them.
+    pub fn extend_last(&mut self, job: &Job) -> bool {
+        let is_longer = self.jobs.back_mut().is_some_and(|last| last.extend(job));
+        if is_longer && self.jobs.len() == 1 {
+            // How the shorter one was to be cut, if there was no room for its first part.
+            self.parts.clear();
+        }
+        is_longer
+    }
+
+    /// Whether the target can tell the next commit from those that it has not published.
+    pub fn may_begin(&self) -> bool {
+        self.number - self.published < WINDOW
     }
 
     /// Whether nothing waits for it or is under way.

@@ -68,6 +68,9 @@ impl Initiator {
             return Ok(true);
         }
         let Some(&job) = peer.jobs.front() else { return Ok(false) };
+        if job.number.is_none() && !peer.may_begin() {
+            return Ok(false);
+        }
         match job.what {
             What::Grain { start, end, payload } => self.step_grain(at, addr, job, (start, end, payload)),
             What::Samples { count, published } => self.step_samples(at, addr, job, (count, published)),

@@ -6,10 +6,10 @@ use super::peer::Peer;
 use super::slots::{grant, silence};
 use super::{Received, Ring, Target};
 use crate::Result;
-use crate::message::{Commit, Message, widen};
+use crate::message::{Commit, Message, WINDOW, widen};
 
-/// Commits that may be told before one that comes earlier.
-const EARLY: u64 = 64;
+/// Commits after which the initiator is told how far it is.
+const TOLD_EVERY: u64 = WINDOW / 4;
 
 /// A commit of which something has arrived.
 pub(super) struct Pending {
@@ -32,7 +32,7 @@ impl Pending {
 impl Peer {
     /// The commit that a part belongs to, if it may: the commit is near, and all of its parts say the same and are no more than they say.
     pub(super) fn admit(&mut self, number: u64, part: Pending) -> Option<&mut Pending> {
-        if number.checked_sub(self.next)? > EARLY {
+        if number.checked_sub(self.next)? >= WINDOW {
             return None;
         }
         let (index, amount, parts) = (part.index, part.amount, part.parts);
@@ -78,7 +78,7 @@ impl Target {
 
     pub(super) fn invalid(&mut self, number: u64, index: u64) -> Result<()> {
         let (Some(peer), Ring::Grains(_)) = (&mut self.peer, &self.ring) else { return Ok(()) };
-        if !peer.granted.contains(&index) || number < peer.next || number - peer.next > EARLY {
+        if !peer.granted.contains(&index) || number < peer.next || number - peer.next >= WINDOW {
             self.stats.nonsense += 1;
             return Ok(());
         }
@@ -103,6 +103,9 @@ impl Target {
                 return Ok(());
             };
             peer.next += 1;
+            if peer.next.is_multiple_of(TOLD_EVERY) {
+                peer.outbox.push_back(Message::Published { token: peer.token, number: peer.next });
+            }
             self.stats.published += 1;
             match &mut self.ring {
                 Ring::Grains(writer) => {

@@ -1,0 +1,116 @@
+//! Two processes of this program, an initiator's and a target's, and what they say.
+//!
+//! Each is started with the arguments of the measurement, and its role besides. A target prints its info first; everything else that either
+//! prints is what it measured.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::local::pin;
+use crate::{Error, Provider, Result, TargetInfo};
+
+/// Either end gives up when nothing happens for so long.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    Target,
+    Initiator,
+}
+
+/// Where both have their flows, and run.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The initiator's domain.
+    pub near: &'a Path,
+    /// The target's domain.
+    pub far: &'a Path,
+    /// Of the initiator, and of the target.
+    pub cores: (usize, usize),
+}
+
+/// What both processes have measured.
+#[derive(Debug)]
+pub struct Said {
+    pub target: Value,
+    pub initiator: Value,
+}
+
+/// A process that ends with the measurement.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::Argument(format!("{doing}: {error}"))
+}
+
+/// This program in another role.
+fn start(role: Role, provider: Provider, places: Places<'_>) -> Result<(Running, BufReader<ChildStdout>)> {
+    let program = std::env::current_exe().map_err(system("find this program"))?;
+    let mut command = Command::new(program);
+    let (name, domain) = match role {
+        Role::Target => ("target", places.far),
+        Role::Initiator => ("initiator", places.near),
+    };
+    let cores = format!("{},{}", places.cores.0, places.cores.1);
+    // Of an option that is given twice, the last one counts.
+    command.args(std::env::args_os().skip(1));
+    command.args(["--role", name, "--provider", provider.name(), "--cores", &cores]);
+    command.args([OsString::from("--domain"), domain.into()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    // What is asked for are sockets; two processes of one host would share memory.
+    command.env("FI_UDP_SHARED_MEMORY", "0");
+    let mut running = command.spawn().map(Running).map_err(system("start this program again"))?;
+    let out = running.0.stdout.take().ok_or_else(|| Error::Argument("no standard output".into()))?;
+    Ok((running, BufReader::new(out)))
+}
+
+/// Runs both until they end.
+///
+/// # Errors
+/// A process that does not start, or that printed no result: what went wrong it has said itself.
+pub fn run(provider: Provider, places: Places<'_>) -> Result<Said> {
+    let (_receiving, mut received) = start(Role::Target, provider, places)?;
+    let mut info = String::new();
+    received.read_line(&mut info).map_err(system("read the target's info"))?;
+    let (mut sending, mut sent) = start(Role::Initiator, provider, places)?;
+    if let Some(mut stdin) = sending.0.stdin.take() {
+        stdin.write_all(info.as_bytes()).map_err(system("hand over the target's info"))?;
+    }
+    let result = |out: &mut BufReader<ChildStdout>| {
+        let mut said = String::new();
+        out.read_to_string(&mut said).map_err(system("read what was measured"))?;
+        let unclear = |_| Error::Argument(format!("nothing measured over {provider}: see the lines above"));
+        serde_json::from_str(&said).map_err(unclear)
+    };
+    let initiator = result(&mut sent)?;
+    Ok(Said { initiator, target: result(&mut received)? })
+}
+
+/// Where an end of a pair is: two processes of this host.
+pub fn place(provider: Provider) -> (Option<&'static str>, Option<&'static str>) {
+    (Some("127.0.0.1").filter(|_| provider != Provider::Shm), None)
+}
+
+/// In an initiator's process: its core, and the info of the target.
+///
+/// # Errors
+/// A core that is not there, or an info that makes no sense.
+pub fn begin(core: usize) -> Result<TargetInfo> {
+    pin(core)?;
+    let mut info = String::new();
+    std::io::stdin().read_line(&mut info).map_err(system("read the target's info"))?;
+    TargetInfo::parse(&info)
+}
