@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::{Params, Record, VERSION};
-use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Limits, Lost, Security, Sender, Stream, suites};
+use ofi_rdm::{
+    Arrivals, Config, Driver, Endpoint, Flow, Instant, Limits, Lost, Security, Sender, Stream, suites,
+};
 
 use super::Input;
 
@@ -117,7 +119,12 @@ pub fn protocol(input: &[u8]) -> u64 {
                     .take(usize::from(what >> 4) & 3)
                     .for_each(|(_, _, other)| bytes.extend_from_slice(other));
                 let (endpoint, application) = &mut ends[to];
-                endpoint.handle_row(now, from, &mut bytes, len, application);
+                endpoint.handle_row(
+                    now,
+                    from,
+                    Arrivals { bytes: &mut bytes, len, marked: input.byte() & 1 == 1 },
+                    application,
+                );
             }
             8 if !wire.is_empty() => drop(wire.swap_remove(usize::from(input.byte()) % wire.len())),
             9 => {

@@ -66,6 +66,18 @@ fn lose(loss: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// Marks one in 50 packets that may be marked, of those that arrive here and of those that leave (ECN).
+fn mark() -> Result<(), String> {
+    shell(
+        "nft add table ip marks
+         nft add chain ip marks in '{ type filter hook input priority 0; }'
+         nft add chain ip marks out '{ type filter hook output priority 0; }'
+         nft add rule ip marks in ip ecn ect0 numgen random mod 50 == 0 ip ecn set ce
+         nft add rule ip marks out ip ecn ect0 numgen random mod 50 == 0 ip ecn set ce",
+    )
+    .map(drop)
+}
+
 /// How many packets the rule of [`lose`] has lost since it was made. A packet may be a whole train of datagrams.
 fn lost() -> u64 {
     let rule = shell("nft list table ip lossy").expect("the table of this test");
@@ -103,6 +115,18 @@ pub fn near_end(line: &mut Line, _: &[String]) {
         }
     }
     lose(0).expect("the rule can be taken away again");
+    match mark() {
+        Ok(()) => {
+            // A packet may be a whole row of datagrams here, which are not many then.
+            for _ in 0..10 {
+                echo.converse(&side, to, 2);
+            }
+            let [came, told] = ["udp_rx_marked", "udp_tx_marked"].map(|name| side.statistic(name));
+            assert!(came > 0 && told > 0, "{}", side.report());
+            shell("nft delete table ip marks").expect("a table of this test");
+        }
+        Err(why) => line.say(format!("NOT RUN: marks: {}", why.replace('\n', "; "))),
+    }
     // The path narrows under the session, and widens again.
     shell("ip link set near mtu 1400").expect("an interface of this test");
     shell(&format!("nsenter -t {pid} -n ip link set far mtu 1400")).expect("an interface of this test");

@@ -29,6 +29,8 @@ pub mod wire;
 pub use chunks::Chunks;
 pub use connection::{Config, LONGEST_PACKET, Lost, Stats};
 pub use crypto::{Limits, Refusal, Security, suites};
-pub use endpoint::{Driver, Endpoint, EndpointStats, Row, Transmit, answer_liveness, answer_question};
+pub use endpoint::{
+    Arrivals, Driver, Endpoint, EndpointStats, Row, Transmit, answer_liveness, answer_question,
+};
 pub use stream::{Flow, SendStream, Sender, Stream};
 pub use time::Instant;

@@ -22,11 +22,29 @@ fn jain(shares: &[f64]) -> f64 {
     sum * sum / (shares.len() as f64 * squares)
 }
 
-/// Bytes a second of `flows` flows to one host, the TCP-like one behind them if there is one, once they have settled.
-fn shares((queue, byte_time): (Duration, u64), flows: usize, rival: bool) -> Vec<f64> {
+/// What happens to packets that find the queue long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Full {
+    Dropped,
+    /// Marked from a third of the queue on; beyond its end they are dropped.
+    Marked,
+}
+
+/// Of flows to one host, once they have settled.
+struct Shared {
+    /// Bytes a second, the TCP-like one behind the others if there is one.
+    shares: Vec<f64>,
+    /// Packets of ours that were lost.
+    lost: u64,
+}
+
+/// Runs `flows` flows to one host, with a TCP-like one if `rival`.
+fn shares((queue, byte_time): (Duration, u64), full: Full, flows: usize, rival: bool) -> Shared {
+    let room = queue.as_nanos() as u64 / byte_time;
     let link = Link {
         byte_time,
-        queue: queue.as_nanos() as u64 / byte_time,
+        queue: room,
+        marking: if full == Full::Marked { room / 3 } else { u64::MAX },
         delay: Duration::from_micros(50),
         jitter: Duration::from_micros(2),
         longest: 1472,
@@ -53,43 +71,58 @@ fn shares((queue, byte_time): (Duration, u64), flows: usize, rival: bool) -> Vec
         let ours = ids.iter().zip(1..).map(|(id, flow)| net.model(0, flow).unwrap().payloads[id]);
         ours.chain(rival.then(|| net.rival_bytes())).collect()
     };
-    let before = bytes(&net);
+    let lost = |net: &Net| -> u64 {
+        let ours = net.hosts[1..].iter().filter_map(|host| host.endpoint.as_ref()?.peer_statistics(0));
+        ours.map(|stats| stats.lost).sum()
+    };
+    let (before, lost_before) = (bytes(&net), lost(&net));
     net.run(time * 2);
-    let after = bytes(&net);
-    after
+    let shares = bytes(&net)
         .iter()
         .zip(before)
         .map(|(after, before)| (after - before) as f64 / (time * 2).as_secs_f64())
-        .collect()
+        .collect();
+    Shared { shares, lost: lost(&net) - lost_before }
 }
 
-/// The index is never below `least`, and the link is used.
-fn check(flows: usize, rival: bool, least: f64) {
-    for (queue, byte_time) in QUEUES {
-        let shares = shares((queue, byte_time), flows, rival);
+/// The index is never below `least`, and the link is used. Answers how many packets were lost at each queue.
+fn check(full: Full, flows: usize, rival: bool, least: f64) -> Vec<u64> {
+    let each = QUEUES.into_iter().map(|(queue, byte_time)| {
+        let Shared { shares, lost } = shares((queue, byte_time), full, flows, rival);
         let (index, sum) = (jain(&shares), shares.iter().sum::<f64>() * byte_time as f64 / 1e9);
         let each: Vec<u64> = shares.iter().map(|share| *share as u64 / 100_000).collect();
         println!(
-            "{flows} flows, rival: {rival}, a queue of {queue:?}: index {index:.3}, {sum:.2} of the link, {each:?} in 0.1 MB/s"
+            "{flows} flows, rival: {rival}, a queue of {queue:?}, {full:?}: index {index:.3}, {sum:.2} of the link, {lost} lost, \
+             {each:?} in 0.1 MB/s"
         );
         assert!(index >= least, "{flows} flows, rival: {rival}, a queue of {queue:?}: {each:?} in 0.1 MB/s");
         assert!(sum > 0.8, "{sum:.2} of the link");
-    }
+        lost
+    });
+    each.collect()
 }
 
 #[test]
 fn eight_flows_have_equal_shares() {
-    check(8, false, 0.9);
+    check(Full::Dropped, 8, false, 0.9);
 }
 
 /// One against one over a queue of some packets, the flow whose packets come in rows loses them together, and gives way once: it has up to
 /// 2.7 times as much. With halves for every loss it still had 2.2 times as much.
 #[test]
 fn one_flow_leaves_tcp_its_share() {
-    check(1, true, 0.8);
+    check(Full::Dropped, 1, true, 0.8);
 }
 
 #[test]
 fn seven_flows_and_tcp_have_equal_shares() {
-    check(7, true, 0.9);
+    check(Full::Dropped, 7, true, 0.9);
+}
+
+/// A queue that marks: who is told of it in time loses nothing.
+#[test]
+fn marks_keep_queues_short_and_shares_equal() {
+    for (flows, rival, least) in [(1, false, 1.0), (8, false, 0.9), (1, true, 0.8), (7, true, 0.9)] {
+        assert_eq!(check(Full::Marked, flows, rival, least), [0; QUEUES.len()]);
+    }
 }

@@ -1,5 +1,5 @@
 //! Traffic classes on the wire: the differentiated services field of each datagram (RFC 2474), which the network may act on
-//! or not.
+//! or not, and the two bits behind it, in which the network tells of congestion (ECN, RFC 3168).
 
 use std::net::UdpSocket;
 
@@ -39,16 +39,34 @@ pub fn of(info: &Info) -> TrafficClass {
     }
 }
 
-/// Marks everything that `socket` sends.
+/// ECT(0): its sender slows down if the network marks it.
+const CAPABLE: i32 = 0b10;
+/// CE: the network has marked it.
+const MARKED: i32 = 0b11;
+
+/// Whether a datagram with this field was marked on its way: a queue was about to be full.
+pub fn is_marked(field: i32) -> bool {
+    field & 0b11 == MARKED
+}
+
+/// Marks everything that `socket` sends. `ecn`: routers may mark its datagrams in place of dropping them, and the kernel tells of those
+/// that come marked.
 ///
 /// # Errors
 /// As [`code_point`]; `FI_EPERM` where the system does not let this process.
-pub fn mark(socket: &UdpSocket, class: TrafficClass) -> Result<()> {
-    let field = i32::from(code_point(class)?) << 2; // the two bits below are for congestion (RFC 3168)
+pub fn mark(socket: &UdpSocket, class: TrafficClass, ecn: bool) -> Result<()> {
+    let field = i32::from(code_point(class)?) << 2 | if ecn { CAPABLE } else { 0 };
     if field == 0 {
         return Ok(());
     }
     let six = socket.local_addr().is_ok_and(|address| address.is_ipv6());
+    if ecn {
+        // A kernel that does not tell costs nothing but that: losses are noticed as ever.
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
+        if six {
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
+        }
+    }
     let marked = match six {
         // A socket of IPv6 may send over IPv4 too.
         true => {
@@ -106,9 +124,13 @@ mod tests {
                 (TrafficClass::from_dscp(26), 26 << 2),
             ] {
                 let from = UdpSocket::bind(address).unwrap();
-                mark(&from, class).unwrap();
-                from.send_to(&[1], to.local_addr().unwrap()).unwrap();
-                assert_eq!(received(&to, kind), Some(field), "{address} {class}");
+                for (ecn, low) in [(false, 0), (true, CAPABLE)] {
+                    mark(&from, class, ecn).unwrap();
+                    from.send_to(&[1], to.local_addr().unwrap()).unwrap();
+                    let found = received(&to, kind);
+                    assert_eq!(found, Some(field | low), "{address} {class}");
+                    assert!(found.is_some_and(|found| !is_marked(found) && is_marked(found | 0b11)));
+                }
             }
         }
     }

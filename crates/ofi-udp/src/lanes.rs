@@ -12,7 +12,7 @@ use ofi_api::{AddrFormat, Address, Info, OpFlags, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Host, Peer};
-use ofi_rdm::{Chunks, Endpoint, Instant};
+use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 
 use crate::Udp;
 use crate::address;
@@ -69,7 +69,9 @@ impl UdpLanes {
         let wanted = address::beside_groups(info, wanted);
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
-        socket.mark(crate::class::of(info))?;
+        // Who does not slow down must not say that he would.
+        let ecn = settings::ECN.get() && settings::CONGESTION.get() && !datagram::is_datagram(info);
+        socket.mark(crate::class::of(info), ecn)?;
         let mut alive = Alive::new(wanted)?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
         endpoint.secure(&security(&AuthKey::of(info))?);
@@ -226,7 +228,8 @@ impl UdpLanes {
                 index += count;
                 let bytes = if count == 1 { &mut row.bytes[..row.len] } else { row.bytes };
                 if let Some(from) = row.from {
-                    self.endpoint.handle_row(time, address::canonical(from), bytes, row.len, &mut glue);
+                    let arrivals = Arrivals { bytes, len: row.len, marked: row.marked };
+                    self.endpoint.handle_row(time, address::canonical(from), arrivals, &mut glue);
                 }
             }
             if !more {

@@ -56,6 +56,14 @@ pub static CONGESTION: Setting<bool> = Setting::new(
     "Share links with others as TCP does; without it only the receiver's credit bounds a sender",
 );
 
+/// Whether routers may mark packets.
+pub static ECN: Setting<bool> = Setting::new(
+    "udp",
+    "ecn",
+    true,
+    "Let routers mark packets where queues grow, in place of dropping them (ECN, RFC 3168), and slow down by three tenths then",
+);
+
 /// Whether packets are spread over a long round trip.
 pub static PACING: Setting<bool> = Setting::new(
     "udp",
@@ -137,6 +145,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &ENCRYPTION,
     &TRANSLATED,
     &CONGESTION,
+    &ECN,
     &PACING,
     &DATAGRAM_SIZE,
     &PORT_RANGE,

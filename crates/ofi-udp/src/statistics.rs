@@ -20,6 +20,12 @@ impl UdpLanes {
         add("udp_tx_packets", stats.packets[0], "packets sent");
         add("udp_rx_packets", stats.packets[1], "packets received");
         add("udp_lost", stats.lost, "packets found lost, and sent again");
+        add("udp_rx_marked", stats.marked[0], "packets that came marked for congestion (ECN)");
+        add(
+            "udp_tx_marked",
+            stats.marked[1],
+            "packets sent that the peer says came marked for congestion (ECN)",
+        );
         add("udp_duplicates", stats.duplicates, "packets that came more than once");
         add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
         add("udp_credit_stalls", stats.stalls[0], "times that data waited for the peer's credit");
@@ -28,7 +34,7 @@ impl UdpLanes {
 
     pub(crate) fn statistics(&self, into: &mut Vec<Statistic>) {
         let (counts, proto) = (&self.common.counts, self.endpoint.statistics());
-        let mut sums = [0u64; 6];
+        let mut sums = [0u64; 8];
         for peer in 0..self.endpoint.peers() as u32 {
             let Some(stats) = self.endpoint.peer_statistics(peer) else { continue };
             let all = [
@@ -38,6 +44,8 @@ impl UdpLanes {
                 stats.stalls[0],
                 stats.stalls[1],
                 u64::from(self.endpoint.is_open(peer)),
+                stats.marked[0],
+                stats.marked[1],
             ];
             sums.iter_mut().zip(all).for_each(|(sum, value)| *sum += value);
         }
@@ -55,6 +63,8 @@ impl UdpLanes {
         add("udp_announced", counts.announced, "messages announced first");
         add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
         add("udp_lost", sums[0], "datagrams found lost, and sent again");
+        add("udp_rx_marked", sums[6], "datagrams that came marked for congestion (ECN)");
+        add("udp_tx_marked", sums[7], "datagrams sent that peers say came marked for congestion (ECN)");
         add("udp_duplicates", sums[1], "datagrams that came more than once");
         add("udp_probes", sums[2], "probes of peers that were silent");
         add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");

@@ -20,6 +20,8 @@ impl Controller for Fixed {
 
     fn on_lost(&mut self, _now: Instant, _sent: Instant, _bytes: u64, _queue: bool) {}
 
+    fn on_marked(&mut self, _now: Instant, _sent: Instant) {}
+
     fn on_silence(&mut self, _now: Instant) {}
 
     fn on_heard(&mut self, _now: Instant) {}

@@ -25,6 +25,9 @@ pub trait Controller: Debug + Send {
     /// `bytes` that left at `sent` are lost. `queue`: round trips are longer than they were at best, so packets wait somewhere.
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
+    /// Packets were marked on their way, as a queue is about to be full (RFC 3168), the youngest of those that have arrived left at `sent`.
+    fn on_marked(&mut self, now: Instant, sent: Instant);
+
     /// Nothing has been heard for several probe timeouts.
     fn on_silence(&mut self, now: Instant);
 

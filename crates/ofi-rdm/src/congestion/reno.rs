@@ -32,6 +32,17 @@ impl Reno {
         let (window, threshold) = (INITIAL_PACKETS * packet, u64::MAX);
         Self { window, threshold, packet, paced, recovery: None, counted: 0 }
     }
+
+    /// A sign of congestion: the window becomes `kept`, once for all packets that left before now.
+    fn answer(&mut self, now: Instant, sent: Instant, kept: u64) {
+        if self.recovery.is_some_and(|start| sent <= start) {
+            return; // the same event
+        }
+        self.recovery = Some(now);
+        self.window = kept.max(LEAST_PACKETS * self.packet);
+        self.threshold = self.window;
+        self.counted = 0;
+    }
 }
 
 impl Controller for Reno {
@@ -61,14 +72,13 @@ impl Controller for Reno {
     }
 
     fn on_lost(&mut self, now: Instant, sent: Instant, _bytes: u64, queue: bool) {
-        if self.recovery.is_some_and(|start| sent <= start) {
-            return; // the same event
-        }
-        self.recovery = Some(now);
-        let kept = if queue { self.window / 2 } else { self.window / 8 * 5 };
-        self.window = kept.max(LEAST_PACKETS * self.packet);
-        self.threshold = self.window;
-        self.counted = 0;
+        self.answer(now, sent, if queue { self.window / 2 } else { self.window / 8 * 5 });
+    }
+
+    /// Queues that mark are kept short, and drain with less than half. Three tenths are what TCP gives up (CUBIC, RFC 9438, section 4.6); with the
+    /// fifth of RFC 8511 a TCP that halves gets a quarter of the share over queues of some packets.
+    fn on_marked(&mut self, now: Instant, sent: Instant) {
+        self.answer(now, sent, self.window / 10 * 7);
     }
 
     /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this silence that are
@@ -117,6 +127,11 @@ mod tests {
         assert_eq!(reno.window(), 11_000, "the window held nobody back");
         reno.on_lost(at(7), at(6), 1000, false);
         assert_eq!(reno.window(), 6875, "less than half, as nobody seems to wait");
+        reno.on_marked(at(7), at(7));
+        assert_eq!(reno.window(), 6875, "left before the loss was known");
+        reno.on_marked(at(8), at(8));
+        reno.on_marked(at(8), at(8));
+        assert_eq!(reno.window(), 4809, "three tenths less, once");
         reno.on_silence(at(8));
         assert_eq!(reno.window(), 2000);
         reno.on_lost(at(9), at(7), 1000, true);

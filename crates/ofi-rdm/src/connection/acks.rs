@@ -75,6 +75,7 @@ impl Session {
         self.in_flight_packets -= sent.count;
         self.vanishing.on_acked(sent.size);
         if sent.end() == ack.largest + 1 {
+            self.largest_left = at;
             // After a silence the sample says how long that was. A path that has become so much longer says so again and again.
             if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
                 self.odd_samples += 1;

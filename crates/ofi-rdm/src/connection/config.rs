@@ -50,6 +50,16 @@ pub enum Lost {
     Forged,
 }
 
+/// What is counted of one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub packets: [u64; 2],
+    pub lost: u64,
+    pub duplicates: u64,
+    pub probes: u64,
+    pub stalls: [u64; 2],
+}
+
 /// Counters of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -57,6 +67,8 @@ pub struct Stats {
     pub packets: [u64; 2],
     /// Packets that were found lost.
     pub lost: u64,
+    /// Packets received that were marked for congestion on their way, and packets sent of which the peer has said so.
+    pub marked: [u64; 2],
     /// Packets that came more than once.
     pub duplicates: u64,
     /// Probe timeouts.

@@ -78,6 +78,7 @@ impl Connection {
                         Err(Refused::Violation) => return Err(Lost::Broken),
                     }
                 }
+                Frame::Marks { count } => self.on_marks(now, count),
                 Frame::Credit { stream, limit } => self.sender.stream(stream).set_limit(limit),
                 Frame::Close { .. } => return Err(Lost::Closed),
             }

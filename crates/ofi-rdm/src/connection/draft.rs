@@ -26,6 +26,8 @@ pub(super) struct Draft<'a> {
     /// A payload ends in it.
     pub ends_payload: bool,
     tells_credit: bool,
+    /// Packets that came marked for congestion.
+    pub marks: u64,
     /// One more than the highest number that it acknowledges.
     told: u64,
     /// The bytes of streams that it carries.
@@ -42,6 +44,7 @@ impl<'a> Draft<'a> {
             is_probe: false,
             ends_payload: false,
             tells_credit: false,
+            marks: 0,
             told: 0,
             streams: [0..0, 0..0],
         }
@@ -108,6 +111,11 @@ impl Session {
         let to = &mut draft.buf[draft.at..draft.room];
         let Some(len) = frame::write_ack(to, &self.received, delay) else { return };
         draft.at += len;
+        if let count @ 1.. = draft.marks {
+            // Without room for it, the next acknowledgement has it.
+            let to = &mut draft.buf[draft.at..draft.room];
+            draft.at += Frame::Marks { count }.write(to).unwrap_or(0);
+        }
         draft.told = self.received.last().map_or(0, |run| run.end);
         self.quick |= !goes_along && !self.ack_now;
         (self.unacked, self.ack_now, self.ack_by) = (0, false, None);

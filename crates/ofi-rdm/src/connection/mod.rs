@@ -11,6 +11,7 @@ mod config;
 mod data;
 mod draft;
 mod incoming;
+mod marks;
 mod pacing;
 mod packet_size;
 mod past;
@@ -33,8 +34,9 @@ use crate::time::Instant;
 use crate::wire::handshake::param;
 use crate::wire::{Accept, Header, Init, Params, header};
 
-pub use config::{Config, Lost, Stats};
+pub use config::{Config, Counts, Lost, Stats};
 pub use data::Arrival;
+use marks::Marks;
 use packet_size::PacketSize;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
 pub use past::Past;
@@ -116,7 +118,9 @@ pub struct Connection {
     /// Time without an answer, as far as this end was there to hear one.
     silent: Duration,
     last_tick: Instant,
-    pub stats: Stats,
+    pub stats: Counts,
+    /// There were marks of congestion, of this end's packets or of the peer's.
+    marks: Option<Box<Marks>>,
 }
 
 /// How long a question waits to be sent again that lies with its peer.
@@ -151,7 +155,8 @@ impl Connection {
             retired: None,
             silent: Duration::ZERO,
             last_tick: Instant::default(),
-            stats: Stats::default(),
+            stats: Counts::default(),
+            marks: None,
         }
     }
 
@@ -288,6 +293,9 @@ impl Connection {
         }
         let longest = config.params.max_packet.min(peer.max_packet) as u64;
         self.asleep = None;
+        if let Some(marks) = self.marks.as_deref_mut() {
+            marks.restart();
+        }
         let receive = core::array::from_fn(|_| ReceiveStream::new(config.params.window));
         let controller = config.congestion.controller(BASE_PACKET.min(longest));
         let size = PacketSize::new(longest);
@@ -392,7 +400,9 @@ impl Connection {
 
     /// Counters.
     pub fn statistics(&self) -> Stats {
-        let mut stats = self.stats;
+        let Counts { packets, lost, duplicates, probes, stalls } = self.stats;
+        let marked = self.marks.as_ref().map_or([0; 2], |marks| marks.total);
+        let mut stats = Stats { packets, lost, marked, duplicates, probes, stalls, ..Stats::default() };
         if let Some(session) = &self.session {
             stats.rtt_ns = session.rtt.smoothed().as_nanos() as u64;
             stats.window = session.controller.window();

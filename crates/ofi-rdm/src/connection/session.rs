@@ -29,6 +29,8 @@ pub struct Session {
     pub(super) in_flight: u64,
     pub(super) in_flight_packets: u64,
     pub(super) largest_acked: Option<u64>,
+    /// When that one left.
+    pub(super) largest_left: Instant,
     pub(super) last_eliciting: Instant,
     pub(super) loss_time: Option<Instant>,
     pub(super) probe_count: u32,
@@ -90,6 +92,7 @@ impl Session {
             in_flight: 0,
             in_flight_packets: 0,
             largest_acked: None,
+            largest_left: now,
             last_eliciting: now,
             loss_time: None,
             probe_count: 0,

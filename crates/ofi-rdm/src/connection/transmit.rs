@@ -71,7 +71,7 @@ impl Connection {
         buf: &mut [u8],
         driver: &mut D,
     ) -> Option<usize> {
-        let (checked, trailer) = (self.is_checked(config), self.trailer());
+        let (checked, trailer, marks) = (self.is_checked(config), self.trailer(), self.marked());
         let wants = self.sender.has_output();
         let session = self.session.as_deref_mut()?;
         if wants {
@@ -84,6 +84,7 @@ impl Connection {
             self.stats.stalls[usize::from(may.credit)] += 1;
         }
         let mut draft = Draft::new(buf, room);
+        draft.marks = marks;
         session.acknowledge(now, config, may.data, &mut draft);
         session.tell_limits(&mut draft);
         if may.data {

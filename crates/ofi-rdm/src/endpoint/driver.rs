@@ -71,6 +71,17 @@ impl<'a> Row<'a> {
     }
 }
 
+/// Datagrams that came together from one address.
+#[derive(Debug)]
+pub struct Arrivals<'a> {
+    /// One behind the other.
+    pub bytes: &'a mut [u8],
+    /// Bytes of each but for the last, which may be shorter.
+    pub len: usize,
+    /// They were marked on their way: a queue was about to be full (CE, RFC 3168).
+    pub marked: bool,
+}
+
 /// A datagram to be sent, or a row of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {

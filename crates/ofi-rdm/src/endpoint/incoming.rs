@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use super::pending::Pending;
-use super::{Driver, Endpoint};
+use super::{Arrivals, Driver, Endpoint};
 use crate::connection::{Arrival, Config, Lost, open_packet};
 use crate::crypto::{Examined, Refusal, is_own, suites};
 use crate::hash;
@@ -53,14 +53,24 @@ impl Endpoint {
         self.answers.push_back((to, header, body.to_vec()));
     }
 
-    /// Takes a row of datagrams, of `len` bytes each but for the last, which may be shorter: as [`Endpoint::handle`] would one after
-    /// the other.
+    /// Takes a row of datagrams as [`Endpoint::handle`] would one after the other.
     pub fn handle_row<D: Driver>(
         &mut self,
         now: Instant,
         from: SocketAddr,
-        row: &mut [u8],
-        len: usize,
+        arrivals: Arrivals<'_>,
+        driver: &mut D,
+    ) {
+        self.marked = arrivals.marked;
+        self.take_row(now, from, (arrivals.bytes, arrivals.len), driver);
+        self.marked = false;
+    }
+
+    fn take_row<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        (row, len): (&mut [u8], usize),
         driver: &mut D,
     ) {
         let len = len.clamp(1, row.len().max(1));
@@ -103,7 +113,12 @@ impl Endpoint {
         let row = &row[..row.len() / len * len];
         let taken = match connection.on_row(now, &self.config, peer, (row, len), driver) {
             Ok(0) => return 0,
-            Ok(taken) => taken,
+            Ok(taken) => {
+                if self.marked {
+                    connection.on_marked((taken / len) as u64);
+                }
+                taken
+            }
             Err(reason) => {
                 self.lose(peer, reason, driver);
                 return 0; // which finds that there is no such session
@@ -260,6 +275,7 @@ impl Endpoint {
         match connection.on_data(now, &self.config, peer, head, body, driver) {
             Ok(Arrival::Malformed) => self.stats.malformed += 1,
             Ok(Arrival::Crowded) => self.stats.crowded += 1,
+            Ok(Arrival::Fresh) if self.marked => connection.on_marked(1),
             Ok(_) => {}
             // What the peer sent before it closed is still to be taken.
             Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,

@@ -21,7 +21,7 @@ use core::net::SocketAddr;
 
 pub use answers::{answer_liveness, answer_question};
 use book::Book;
-pub use driver::{Driver, EndpointStats, Row, Transmit};
+pub use driver::{Arrivals, Driver, EndpointStats, Row, Transmit};
 use hosts::Hosts;
 use past::Pasts;
 use pending::Waiting;
@@ -77,6 +77,8 @@ pub struct Endpoint {
     /// none of them when they were last named.
     unknown: Option<SocketAddr>,
     foreign: Option<SocketAddr>,
+    /// The datagrams that are being taken were marked on their way.
+    marked: bool,
     stats: EndpointStats,
 }
 
@@ -119,6 +121,7 @@ impl Endpoint {
             own: Vec::new(),
             unknown: None,
             foreign: None,
+            marked: false,
             stats: EndpointStats::default(),
         }
     }

@@ -14,6 +14,7 @@ mod kind {
     pub const STREAM: u8 = 3;
     pub const CREDIT: u8 = 4;
     pub const CLOSE: u8 = 5;
+    pub const MARKS: u8 = 6;
 }
 
 /// Bytes of a stream frame before its data.
@@ -75,6 +76,11 @@ pub enum Frame<'a> {
         /// The first byte that may not be sent.
         limit: u64,
     },
+    /// Packets of the session that came with a mark of congestion, from its beginning on.
+    Marks {
+        /// How many.
+        count: u64,
+    },
     /// The session is over.
     Close {
         /// An errno, or 0.
@@ -85,7 +91,7 @@ pub enum Frame<'a> {
 impl<'a> Frame<'a> {
     /// Whether its sender wants to know that it came.
     pub fn asks(&self) -> bool {
-        !matches!(self, Self::Ack(_) | Self::Close { .. })
+        !matches!(self, Self::Ack(_) | Self::Marks { .. } | Self::Close { .. })
     }
 
     /// Takes one frame off the front of `input`; `None` when only padding is left.
@@ -117,6 +123,7 @@ impl<'a> Frame<'a> {
             }
             kind::CREDIT => Self::Credit { stream: Stream::parse(reader.u8()?)?, limit: reader.u64()? },
             kind::CLOSE => Self::Close { reason: reader.u16()? },
+            kind::MARKS => Self::Marks { count: reader.u64()? },
             other => return Err(Malformed::Kind(other)),
         };
         Ok(Some((frame, reader.0)))
@@ -151,6 +158,7 @@ impl<'a> Frame<'a> {
             }
             Self::Credit { stream, limit } => writer.u8(kind::CREDIT).u8(stream as u8).u64(limit),
             Self::Close { reason } => writer.u8(kind::CLOSE).u16(reason),
+            Self::Marks { count } => writer.u8(kind::MARKS).u64(count),
         }
         .done()
     }
@@ -230,6 +238,7 @@ mod tests {
             Frame::Data { stream: Stream::Bulk, offset: 77, bytes: b"bytes" },
             Frame::Credit { stream: Stream::Commands, limit: 1 << 33 },
             Frame::Close { reason: 104 },
+            Frame::Marks { count: 1 << 40 },
         ];
         for frame in frames {
             let mut bytes = [0u8; 40];

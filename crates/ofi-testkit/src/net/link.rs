@@ -52,6 +52,8 @@ pub struct Link {
     pub byte_time: u64,
     /// Bytes that wait for a receiver's link at most; what comes then is lost.
     pub queue: u64,
+    /// Bytes that wait for a receiver's link from which on what comes is marked (ECN), not lost.
+    pub marking: u64,
     /// Sent back to their senders as well, as from where they were going, of 1,000.
     pub reflect: u32,
     /// Delivered to another host as well, from the same source, of 1,000.
@@ -76,6 +78,7 @@ impl Default for Link {
             refused: usize::MAX,
             byte_time: 0,
             queue: u64::MAX,
+            marking: u64::MAX,
             reflect: 0,
             redirect: 0,
             replay: 0,

@@ -20,7 +20,7 @@ use self::rival::{Rival, SEGMENT};
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::Params;
 use ofi_rdm::wire::handshake::param;
-use ofi_rdm::{Config, Driver, Endpoint, Instant, Limits, Security, Stream, suites};
+use ofi_rdm::{Arrivals, Config, Driver, Endpoint, Instant, Limits, Security, Stream, suites};
 
 /// A host.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Host {
     incarnation: u32,
     /// Neither reads nor sends until then, but its process lives.
     asleep: Instant,
-    inbox: Vec<(SocketAddr, Vec<u8>)>,
+    inbox: Vec<(SocketAddr, Vec<u8>, bool)>,
     link_free: Instant,
     wakes_at: Option<Instant>,
     clock: Clock,
@@ -45,10 +45,11 @@ enum What {
         from: SocketAddr,
         to: SocketAddr,
         bytes: Vec<u8>,
+        marked: bool,
     },
     Wake(usize),
-    /// Of the cross traffic: a packet's acknowledgement, and a look at the clock.
-    Acked(u64),
+    /// Of the cross traffic: a packet's acknowledgement, whether it was marked, and a look at the clock.
+    Acked(u64, bool),
     Tick,
 }
 
@@ -345,7 +346,7 @@ impl Net {
 
     /// Puts a datagram on the wire that is not what it seems.
     pub fn inject(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
-        self.schedule(self.now, What::Datagram { from, to, bytes });
+        self.schedule(self.now, What::Datagram { from, to, bytes, marked: false });
     }
 
     /// Puts a datagram on the wire.
@@ -383,7 +384,8 @@ impl Net {
             }
             let mut at = self.now + delay;
             let Some(passed) = self.pass(target, at, bytes.len()) else { continue };
-            at = passed;
+            let marked;
+            (at, marked) = passed;
             let mut copied = if copy + 1 == copies { std::mem::take(&mut bytes) } else { bytes.clone() };
             if self.random.chance(self.link.corrupt) && !copied.is_empty() {
                 let bit = self.random.below(copied.len() as u64 * 8) as usize;
@@ -392,7 +394,7 @@ impl Net {
             if let Some(damage) = self.link.damage {
                 damage(&mut copied);
             }
-            self.schedule(at, What::Datagram { from, to, bytes: copied });
+            self.schedule(at, What::Datagram { from, to, bytes: copied, marked });
         }
     }
 
@@ -416,14 +418,14 @@ impl Net {
     fn interfere(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let soon = self.now + self.link.delay + self.link.delay;
         if self.random.chance(self.link.reflect) {
-            self.schedule(soon, What::Datagram { from: to, to: from, bytes: bytes.to_vec() });
+            self.schedule(soon, What::Datagram { from: to, to: from, bytes: bytes.to_vec(), marked: false });
         }
         if self.random.chance(self.link.redirect) {
             let other = SocketAddr::new(
                 self.hosts[self.random.below(self.hosts.len() as u64) as usize].address.ip(),
                 to.port(),
             );
-            self.schedule(soon, What::Datagram { from, to: other, bytes: bytes.to_vec() });
+            self.schedule(soon, What::Datagram { from, to: other, bytes: bytes.to_vec(), marked: false });
         }
         if self.link.replay == 0 {
             return;
@@ -437,23 +439,26 @@ impl Net {
         }
         if self.random.chance(self.link.replay) {
             let (from, to, bytes) = self.heard[self.random.below(self.heard.len() as u64) as usize].clone();
-            self.schedule(soon, What::Datagram { from, to, bytes });
+            self.schedule(soon, What::Datagram { from, to, bytes, marked: false });
         }
     }
 
-    /// When a packet that reaches the link to `target` has passed it; `None` if its queue is full.
-    fn pass(&mut self, target: usize, at: Instant, len: usize) -> Option<Instant> {
+    /// When a packet that reaches the link to `target` has passed it, and whether it is marked; `None` if its queue is full.
+    fn pass(&mut self, target: usize, at: Instant, len: usize) -> Option<(Instant, bool)> {
         let occupied = len as u64 * self.link.byte_time;
         if occupied == 0 {
-            return Some(at);
+            return Some((at, false));
         }
         let free = self.hosts[target].link_free.max(at);
-        if free.since(at).as_nanos() as u64 > self.link.queue.saturating_mul(self.link.byte_time) {
+        let waiting = free.since(at).as_nanos() as u64;
+        let fills = |bytes: u64| waiting > bytes.saturating_mul(self.link.byte_time);
+        let marked = fills(self.link.marking);
+        if fills(self.link.queue) {
             return None;
         }
         let passed = free + Duration::from_nanos(occupied);
         self.hosts[target].link_free = passed;
-        Some(passed)
+        Some((passed, marked))
     }
 
     /// Begins cross traffic to a host, from outside: it takes what TCP would take of the link, for ever.
@@ -470,8 +475,8 @@ impl Net {
     fn move_rival(&mut self) {
         let Some((target, mut rival)) = self.rival.take() else { return };
         while let Some(number) = rival.send(self.now) {
-            if let Some(passed) = self.pass(target, self.now + self.link.delay, SEGMENT + 40) {
-                self.schedule(passed + self.link.delay, What::Acked(number));
+            if let Some((passed, marked)) = self.pass(target, self.now + self.link.delay, SEGMENT + 40) {
+                self.schedule(passed + self.link.delay, What::Acked(number, marked));
             }
         }
         self.rival = Some((target, rival));
@@ -487,12 +492,15 @@ impl Net {
         let inbox = std::mem::take(&mut here.inbox);
         let Some(endpoint) = &mut here.endpoint else { return };
         let mut inbox = inbox.into_iter().peekable();
-        while let Some((from, mut row)) = inbox.next() {
+        while let Some((from, mut row, marked)) = inbox.next() {
             // Datagrams of one length go together, as a system joins them: those behind the first may be all, or none.
             let (len, most) = (row.len(), self.random.below(6) * self.random.below(6));
             for _ in 0..most {
-                let Some((_, next)) = inbox.next_if(|(other, bytes)| *other == from && bytes.len() <= len)
-                else {
+                // Never marked ones with others.
+                let joins = |(other, bytes, mark): &(SocketAddr, Vec<u8>, bool)| {
+                    *other == from && bytes.len() <= len && *mark == marked
+                };
+                let Some((_, next, _)) = inbox.next_if(joins) else {
                     break;
                 };
                 row.extend_from_slice(&next);
@@ -500,7 +508,7 @@ impl Net {
                     break;
                 }
             }
-            endpoint.handle_row(now, from, &mut row, len, &mut here.application);
+            endpoint.handle_row(now, from, Arrivals { bytes: &mut row, len, marked }, &mut here.application);
         }
         if endpoint.wants_addresses() {
             endpoint.set_addresses([here.address]);
@@ -567,10 +575,10 @@ impl Net {
             steps += 1;
             assert!(steps < 20_000_000, "a network that never comes to rest");
             match what {
-                What::Datagram { from, to, bytes } if to.port() == LIVENESS => {
+                What::Datagram { from, to, bytes, .. } if to.port() == LIVENESS => {
                     self.answer_liveness(from, to, &bytes);
                 }
-                What::Datagram { from, to, bytes } => {
+                What::Datagram { from, to, bytes, marked } => {
                     let Some(host) = self.index(to) else { continue };
                     let here = &self.hosts[host];
                     if here.asleep > self.now
@@ -581,12 +589,15 @@ impl Net {
                     }
                     let inbox = &mut self.hosts[host].inbox;
                     if inbox.len() < 400 {
-                        inbox.push((from, bytes)); // a socket's buffer
+                        inbox.push((from, bytes, marked)); // a socket's buffer
                     }
                     self.turn(host);
                 }
-                What::Acked(number) => {
+                What::Acked(number, marked) => {
                     if let Some((_, rival)) = &mut self.rival {
+                        if marked {
+                            rival.on_mark(number);
+                        }
                         rival.on_ack(at, number);
                     }
                     self.move_rival();

@@ -76,10 +76,15 @@ impl Rival {
             .collect();
         for number in lost {
             self.under_way.remove(&number);
-            if number >= self.recovered {
-                self.threshold = (self.window / 2.0).max(2.0);
-                (self.window, self.recovered) = (self.threshold, self.next);
-            }
+            self.on_mark(number);
+        }
+    }
+
+    /// The packet was marked: as a loss (RFC 3168).
+    pub fn on_mark(&mut self, number: u64) {
+        if number >= self.recovered {
+            self.threshold = (self.window / 2.0).max(2.0);
+            (self.window, self.recovered) = (self.threshold, self.next);
         }
     }
 

@@ -35,6 +35,8 @@ pub struct Incoming {
     controls: Box<[Control]>,
     /// Where each came to, if the kernel tells.
     locals: [Option<IpAddr>; RECEIVE],
+    /// Which were marked for congestion on their way.
+    marked: [bool; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     /// Messages of the last batch, whose headers the kernel has changed.
@@ -60,6 +62,7 @@ impl Incoming {
             pages: Pages::new(RECEIVE * MESSAGE, false)?,
             names: (0..RECEIVE).map(|_| empty_storage()).collect(),
             locals: [None; RECEIVE],
+            marked: [false; RECEIVE],
             controls: vec![Control::EMPTY; RECEIVE].into(),
             vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RECEIVE].into(),
             headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
@@ -128,7 +131,7 @@ impl Incoming {
                 0 => Told::default(),
                 len => self.controls[message].read(len),
             };
-            self.locals[message] = told.local;
+            (self.locals[message], self.marked[message]) = (told.local, told.marked);
             self.spans.extend(segments::cut(len, told.segment).map(|(start, end)| Span {
                 message: message as u32,
                 start: start as u32,
@@ -150,6 +153,6 @@ impl Incoming {
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
         let (from, local) = (from_storage(&self.names[message]), self.locals[message]);
-        Row { bytes, len: (end - start) as usize, from, local }
+        Row { bytes, len: (end - start) as usize, from, local, marked: self.marked[message] }
     }
 }

@@ -7,9 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use super::name::{empty_storage, from_storage, to_storage};
+use crate::class;
 
-/// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, and of a local address of either family.
-pub const CONTROL: usize = 64;
+/// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic class.
+pub const CONTROL: usize = 96;
 /// Bytes of a header, as cmsghdr(3) has it.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 /// Peers that are remembered. With more, it begins anew: who is not known is answered from the address that the routes say.
@@ -27,6 +28,8 @@ pub struct Told {
     pub segment: Option<usize>,
     /// The address of this host that they were sent to.
     pub local: Option<IpAddr>,
+    /// They were marked for congestion on their way.
+    pub marked: bool,
 }
 
 impl Control {
@@ -47,6 +50,12 @@ impl Control {
             match (level, kind) {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     told.segment = word(body, 0).and_then(|len| usize::try_from(len).ok());
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => {
+                    told.marked = body.first().is_some_and(|field| class::is_marked((*field).into()));
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    told.marked = word(body, 0).is_some_and(class::is_marked);
                 }
                 // struct in_pktinfo: interface, local address, destination.
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {

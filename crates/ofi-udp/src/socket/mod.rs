@@ -118,8 +118,8 @@ impl Socket {
     ///
     /// # Errors
     /// Those of [`crate::class::mark`].
-    pub fn mark(&self, class: ofi_api::TrafficClass) -> Result<()> {
-        crate::class::mark(&self.socket, class)
+    pub fn mark(&self, class: ofi_api::TrafficClass, ecn: bool) -> Result<()> {
+        crate::class::mark(&self.socket, class, ecn)
     }
 
     /// Receives a batch: how many datagrams, and whether there may be more.

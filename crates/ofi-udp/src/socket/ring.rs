@@ -46,6 +46,7 @@ struct Datagram {
     last: u32,
     from: Option<SocketAddr>,
     local: Option<IpAddr>,
+    marked: bool,
 }
 
 /// See the module. The ring is dropped before the memory that the kernel was told of.
@@ -281,17 +282,18 @@ impl Ring {
             last: (start + len) as u32,
             from,
             local: told.local,
+            marked: told.marked,
         }));
     }
 
     /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
-        let Datagram { buffer, start, end, last, from, local } = self.datagrams[index];
+        let Datagram { buffer, start, end, last, from, local, marked } = self.datagrams[index];
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER + start as usize);
         // SAFETY: inside a buffer that is here, so not the kernel's, and borrowed mutably along with `self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, (last - start) as usize) };
-        Row { bytes, len: (end - start) as usize, from, local }
+        Row { bytes, len: (end - start) as usize, from, local, marked }
     }
 
     /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can say so.

@@ -12,6 +12,8 @@ pub struct Row<'a> {
     pub from: Option<SocketAddr>,
     /// Where they came to, at a socket with all addresses of the host.
     pub local: Option<IpAddr>,
+    /// They were marked on their way: a queue was about to be full (CE, RFC 3168).
+    pub marked: bool,
 }
 
 impl<'a> Row<'a> {
