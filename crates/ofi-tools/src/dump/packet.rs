@@ -97,6 +97,7 @@ fn frames(text: &mut String, mut rest: &[u8]) -> std::fmt::Result {
                 write!(text, " | {stream:?} {offset}+{}", bytes.len())?;
             }
             Frame::Credit { stream, limit } => write!(text, " | credit {stream:?} {limit}")?,
+            Frame::Marks { count } => write!(text, " | {count} marked for congestion")?,
             Frame::Close { reason } => write!(text, " | close {reason}")?,
         }
     }
