@@ -84,6 +84,27 @@ fn messages_carry_4_bytes_of_data_and_any_pieces() {
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
 }
 
+/// What is sent behind a fence is what was read before it, through a slot or straight into its memory.
+#[test]
+fn a_fenced_message_follows_earlier_reads() {
+    let (a, b) = pair();
+    for len in [64, 100_000] {
+        let (there, here, into) = (Memory::patterned(len, 6), Memory::new(len), Memory::new(len));
+        let region = b.register(&there, RIGHTS).unwrap();
+        b.receive(&into).context(1).post().unwrap();
+        a.out(ANY, &here).context(2).read(&[remote(&region)]).unwrap();
+        let fenced = || a.out(ANY, &here).context(3).msg(OpFlags::FENCE).send();
+        let error = fenced().unwrap_err();
+        assert_eq!(error.errno(), Errno::EAGAIN, "the read is under way: {error}");
+        wait::drive(&[&a, &b], "room for the fenced send", || fenced().ok());
+        for context in [2, 3] {
+            end(&[&a, &b], &a, context).done();
+        }
+        end(&[&a, &b], &b, 1).done();
+        into.check(len, 6);
+    }
+}
+
 #[test]
 fn injected_messages_arrive_though_their_sender_closes() {
     let (a, b) = pair();

@@ -66,7 +66,8 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     (ep.ep_type, ep.protocol, ep.protocol_version) = (EpType::Msg, Protocol::RDMA_CM_IB_RC, 1);
     (ep.mem_tag_format, ep.max_order_war_size) = (0, 0);
     (ep.max_order_raw_size, ep.max_order_waw_size) = (ep.max_msg_size, ep.max_msg_size);
-    info.caps &= Caps::MSG | Caps::MSG_DIRECTIONS | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
+    info.caps &=
+        Caps::MSG | Caps::MSG_DIRECTIONS | Caps::FENCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
     // What a queue pair keeps: only what follows a read may be faster than its answer.
     let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
     let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;

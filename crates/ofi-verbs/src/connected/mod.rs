@@ -91,6 +91,8 @@ struct Request {
     slot: Option<u32>,
     /// Reported before it is over, as far as the application is concerned: closing waits for it.
     injected: bool,
+    /// It reads the peer's memory: a fence waits for it.
+    reads: bool,
     /// Where what is read into the slot goes.
     read: Box<[Piece]>,
     /// Of its memory.
@@ -109,6 +111,8 @@ pub struct Connected {
     /// What has the receives of all endpoints of a shared context.
     shared: Option<Arc<SharedReceives>>,
     posted: Slots<Request>,
+    /// Reads among them.
+    reading: usize,
     slots: Slab,
     free: Vec<u32>,
     /// Entries that were taken out of the completion queue ahead of their time.
@@ -180,6 +184,7 @@ impl Connected {
             claimed: Slots::default(),
             shared: None,
             posted: Slots::default(),
+            reading: 0,
             slots: Slab::new(pd, SLOTS, INJECT)?,
             free: (0..SLOTS as u32).collect(),
             ready: VecDeque::new(),
@@ -267,6 +272,10 @@ impl Connected {
         let Some(qp) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
         let injected = flags.contains(OpFlags::INJECT);
         let reads = matches!(work, Work::Read(_));
+        // A queue pair executes in order, but what was read may not be here yet, or not in its place.
+        if flags.contains(OpFlags::FENCE) && self.reading > 0 {
+            return Err(Error::AGAIN);
+        }
         let inline = !reads && len <= qp.inline_size();
         let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
         if self.posted.len() >= self.attr.size as usize || (injected && !inline && len > 0 && slot.is_none())
@@ -288,7 +297,8 @@ impl Connected {
         };
         let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
         let op = host.open(PEER, ticket, Op::Request);
-        let id = self.posted.insert(Request { op, slot, injected, read, _regions: regions });
+        self.reading += usize::from(reads);
+        let id = self.posted.insert(Request { op, slot, injected, reads, read, _regions: regions });
         let how = Post { inline, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has ended, or the
         // queue pair is gone; or it is lent during the call, and goes inline.
@@ -296,6 +306,7 @@ impl Connected {
         posted.map_err(|error| {
             host.abandon(op);
             self.posted.remove(id);
+            self.reading -= usize::from(reads);
             self.free.extend(slot);
             if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
         })
@@ -385,6 +396,7 @@ impl Connected {
             return;
         }
         let Some(request) = self.posted.remove(id) else { return };
+        self.reading -= usize::from(request.reads);
         if let Some(slot) = request.slot {
             if result.is_ok() {
                 let len = request.read.iter().map(|piece| piece.len).sum();
@@ -424,7 +436,7 @@ impl Connected {
         (self.claimed, self.posted) = (Slots::default(), Slots::default());
         self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
-        self.broken = false;
+        (self.reading, self.broken) = (0, false);
     }
 
     /// See [`ofi_core::transport::Lanes::arm`].
