@@ -57,6 +57,9 @@ offered() {
         failed=1
     fi
 }
+# FI_VERBS_GID_IDX=1 is the device's IPv4 address, and there is nothing at the last place.
+$ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 || { echo "nothing is offered at place 1"; failed=1; }
+FI_VERBS_GID_IDX=250 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 && { echo "something is offered at place 250"; failed=1; }
 offered roce0 0
 offered nosuch,roce 0
 offered nosuch 1

@@ -235,6 +235,15 @@ impl Context {
         })
     }
 
+    /// The GID at a place of a port's table, if that is in use.
+    ///
+    /// # Errors
+    /// Those of ibv_query_gid_table(3).
+    pub fn gid_at(self, port: u8, index: u8) -> Result<Option<Gid>> {
+        let table = self.gid_table(port)?;
+        Ok(table.iter().find(|entry| entry.gid_index == u32::from(index)).map(|entry| Gid(entry.gid)))
+    }
+
     /// The places of a port's table that are in use.
     fn gid_table(self, port: u8) -> Result<Vec<ibv_gid_entry>> {
         // One call for all: a table has up to a thousand places, and looking at each means opening a file.

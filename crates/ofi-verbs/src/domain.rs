@@ -25,6 +25,13 @@ pub struct Own {
     pub gid: Gid,
 }
 
+impl Own {
+    /// Whether its GID is at that place of the port's table.
+    pub fn is_at(&self, index: u8) -> bool {
+        self.context.gid_at(self.port, index).is_ok_and(|gid| gid == Some(self.gid))
+    }
+}
+
 /// All of them, global ones of ports that are up first.
 ///
 /// # Errors
@@ -143,7 +150,18 @@ impl Domain {
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
         let cache = Arc::new(Cache::new(limits));
-        let gid_index = own.context.gid_index(own.port, own.gid).map_err(|error| failed(&error))?;
+        let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
+        let gid_index = match chosen {
+            Some(index) if own.is_at(index) => index,
+            // An offer for datagrams has the GID of that place.
+            Some(index) => {
+                let (wanted, advice) =
+                    ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
+                let found = format!("{}, whose GID is not at {index}", own.ip);
+                return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
+            }
+            None => own.context.gid_index(own.port, own.gid).map_err(|error| failed(&error))?,
+        };
         Ok(Self {
             pd,
             ip: own.ip,

@@ -16,7 +16,7 @@ use crate::connected;
 use crate::datagram::Name;
 use crate::domain::Own;
 use crate::near::VerbsOrShm;
-use crate::{address, domain};
+use crate::{address, domain, settings};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "verbs";
@@ -288,10 +288,12 @@ impl VerbsProvider {
     /// Datagram endpoints: one offer for each device, by its first address or the one that is asked for.
     fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
         let device = datagram_device(request)?;
+        let place = settings::gid_index()
+            .map_err(|error| refusal("FI_VERBS_GID_IDX", settings::GID_IDX.get(), error.to_string()))?;
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();
-        for own in all {
+        for own in all.iter().filter(|own| place.is_none_or(|index| own.is_at(index))) {
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
             let base = Base {
                 name: NAME,
@@ -330,6 +332,10 @@ impl VerbsProvider {
         }
         if !offers.infos.is_empty() {
             offers.refusals.clear();
+        } else if let (Some(index), true, true) = (place, seen.is_empty(), device.is_none()) {
+            let has =
+                all.iter().filter_map(|own| Some(own.context.gid_index(own.port, own.gid).ok()?.to_string()));
+            return Err(refusal("FI_VERBS_GID_IDX", index.to_string(), has.collect::<Vec<_>>().join(", ")));
         } else if let (Some(ip), true) = (device, offers.refusals.is_empty()) {
             let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
             return Err(refusal("node (FI_SOURCE)", ip.to_string(), has.join(", ")));

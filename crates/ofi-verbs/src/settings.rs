@@ -1,5 +1,6 @@
 //! The provider's settings.
 
+use ofi_api::{Errno, Error, Result};
 use ofi_core::config::{AnySetting, Setting};
 
 /// Which devices to use.
@@ -17,6 +18,33 @@ pub static IFACE: Setting<&'static str> = Setting::new(
     "",
     "Use only addresses of network interfaces whose names begin so, such as ens1f0, or ens1f0,ens1f1; all if empty",
 );
+
+/// Which GID datagrams come from.
+pub static GID_IDX: Setting<&'static str> = Setting::new(
+    "verbs",
+    "gid_idx",
+    "",
+    "Place in the port's GID table that FI_EP_DGRAM uses, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids); if empty that of the endpoint's address, as RoCE v2 has it",
+);
+
+/// The place that [`GID_IDX`] names, if it names one.
+///
+/// # Errors
+/// `FI_EINVAL` if it is no number of a place.
+pub fn gid_index() -> Result<Option<u8>> {
+    place(&GID_IDX.get())
+}
+
+fn place(text: &str) -> Result<Option<u8>> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        let advice = "set one that /sys/class/infiniband/DEVICE/ports/1/gids has, or none";
+        Error::wanted(Errno::EINVAL, "FI_VERBS_GID_IDX", "a place in the GID table, 0 to 255", text, advice)
+    })
+}
 
 /// How long a peer waits that finds no receive.
 pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
@@ -94,6 +122,7 @@ pub static MR_CACHE_MAX_SIZE: Setting<usize> =
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &DEVICE_NAME,
     &IFACE,
+    &GID_IDX,
     &MIN_RNR_TIMER,
     &RX_SLOTS,
     &PEER_CREDITS,
@@ -106,7 +135,18 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::takes;
+    use super::{Errno, place, takes};
+
+    #[test]
+    fn a_place_in_the_gid_table_is_a_number_or_left_out() {
+        assert_eq!(
+            [place("").unwrap(), place(" 3 ").unwrap(), place("255").unwrap()],
+            [None, Some(3), Some(255)]
+        );
+        for wrong in ["-1", "256", "mlx5_0"] {
+            assert_eq!(place(wrong).unwrap_err().errno(), Errno::EINVAL, "{wrong}");
+        }
+    }
 
     #[test]
     fn devices_are_taken_by_any_prefix_of_the_list() {
