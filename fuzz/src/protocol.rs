@@ -119,12 +119,8 @@ pub fn protocol(input: &[u8]) -> u64 {
                     .take(usize::from(what >> 4) & 3)
                     .for_each(|(_, _, other)| bytes.extend_from_slice(other));
                 let (endpoint, application) = &mut ends[to];
-                endpoint.handle_row(
-                    now,
-                    from,
-                    Arrivals { bytes: &mut bytes, len, marked: input.byte() & 1 == 1 },
-                    application,
-                );
+                let arrivals = Arrivals { bytes: &mut bytes, len, marked: what & 64 != 0 };
+                endpoint.handle_row(now, from, arrivals, application);
             }
             8 if !wire.is_empty() => drop(wire.swap_remove(usize::from(input.byte()) % wire.len())),
             9 => {

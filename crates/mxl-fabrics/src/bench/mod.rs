@@ -103,6 +103,8 @@ impl Folder {
     fn new(base: &Path, name: &str) -> Result<Self> {
         let path = base.join(format!("mxl-bench-{}-{name}", std::process::id()));
         let failed = |error| Error::Argument(format!("{}: {error}", path.display()));
+        // Of a process that had the same id and was killed.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).map_err(failed)?;
         Ok(Self(path))
     }

@@ -16,6 +16,8 @@ impl Folder {
         let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("mxl-test-{}-{count}", std::process::id()));
+        // Of a process that had the same id and was killed.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
