@@ -1,0 +1,152 @@
+//! What agents do with each other, and what must hold of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use multirail::engine::{Core, PeerId, Piece, Plan};
+use multirail::{Outcome, Way};
+
+use super::world::{AGENTS, Posted, RAILS, SLOT, World, agent, byte};
+
+impl World {
+    pub fn post(&mut self) {
+        let patience = Duration::from_millis(500 + self.random.bits() % 8000);
+        self.post_for(patience);
+    }
+
+    pub fn post_for(&mut self, patience: Duration) {
+        let slot = self.posted.len();
+        let from = self.random.bits() as usize % AGENTS;
+        let to = (from + 1 + self.random.bits() as usize % (AGENTS - 1)) % AGENTS;
+        let way = if self.random.chance(300) { Way::Read } else { Way::Write };
+        let len = if self.random.chance(100) { 0 } else { 1 + self.random.bits() as usize % SLOT };
+        let peer: PeerId = self.agents[from].core.find(&format!("agent-{to}")).unwrap();
+        let Some((region, incarnation)) = self.agents[from].core.region(peer, 1) else {
+            return; // it has said hello with a new incarnation, and its metadata has not come
+        };
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < len {
+            let most = if self.random.chance(500) { 600 } else { SLOT };
+            let size = (1 + self.random.bits() as usize % most).min(len - at);
+            let place = (slot * SLOT + at) as u64;
+            pieces.push(Piece { region: 0, local: place, remote_region: 0, remote: place, len: size as u64 });
+            at += size;
+        }
+        let plan = Plan { way, pieces, regions: vec![region], incarnation, total: len as u64, guard: () };
+        let notice = len == 0 || self.random.chance(700);
+        let size = if self.random.chance(100) { 20_000 } else { 8 };
+        let bytes = format!("{slot:8}{}", " ".repeat(size - 8)).into_bytes();
+        let deadline = self.now + patience;
+        let core = &mut self.agents[from].core;
+        let posted = core.post(peer, Arc::new(plan), notice.then_some(bytes), deadline, self.now);
+        let id = posted.expect("a plan of this incarnation");
+        let (life, to_life) = (self.agents[from].life, region_life(&self.agents[from].core, peer));
+        self.posted.push(Posted {
+            from,
+            life,
+            to,
+            to_life,
+            id,
+            way,
+            slot,
+            len,
+            notice,
+            deadline,
+            ended: None,
+        });
+    }
+
+    pub fn step(&mut self) {
+        let trouble = self.trouble;
+        let random = &mut self.random;
+        let (a, b, rail) = (
+            random.bits() as usize % AGENTS,
+            random.bits() as usize % AGENTS,
+            random.bits() as usize % RAILS,
+        );
+        if random.chance(trouble.cut) && a != b {
+            let until = self.now + Duration::from_millis(random.bits() % 3000);
+            let is_mute = random.chance(trouble.mute);
+            self.cuts.insert((a.min(b), a.max(b), rail), (until, is_mute));
+        }
+        if self.random.chance(trouble.kill) {
+            let life = self.agents[a].life + 1;
+            self.agents[a] = agent(a, life);
+            for posted in self.posted.iter_mut().filter(|posted| posted.from == a && posted.ended.is_none()) {
+                posted.ended = Some(Outcome::Cancelled); // with its process
+            }
+            // What it knows of the others is handed to it again, and theirs of it after some steps.
+            for other in (0..AGENTS).filter(|&other| other != a) {
+                self.publish(other);
+            }
+            let published = self.random.chance(500);
+            if published {
+                self.publish(a);
+            }
+        }
+        if self.random.chance(trouble.cancel)
+            && let Some(posted) = self.posted.last()
+            && posted.life == self.agents[posted.from].life
+        {
+            self.agents[posted.from].core.cancel(posted.id);
+        }
+        if self.random.chance(trouble.disconnect) && a != b {
+            let peer = self.agents[a].core.find(&format!("agent-{b}")).unwrap();
+            self.agents[a].core.disconnect(peer, self.now);
+        }
+    }
+
+    /// Outcomes and notifications of an agent, as they are now.
+    pub fn check(&mut self, index: usize) {
+        while let Some(notification) = self.agents[index].core.take_notification() {
+            let at: usize = std::str::from_utf8(&notification.bytes[..8]).unwrap().trim().parse().unwrap();
+            assert!(notification.bytes.len() == 8 || notification.bytes.len() == 20_000);
+            let posted = &self.posted[at];
+            self.notified[posted.slot] += 1;
+            assert_eq!(self.notified[posted.slot], 1, "a notification is handed out once");
+            assert_eq!(&*notification.peer, format!("agent-{}", posted.from));
+            if posted.way == Way::Write {
+                self.assert_written(posted, "a notification comes after its data");
+            }
+        }
+        for at in 0..self.posted.len() {
+            let posted = &self.posted[at];
+            if posted.from != index || posted.ended.is_some() || posted.life != self.agents[index].life {
+                continue;
+            }
+            let progress =
+                self.agents[index].core.progress(posted.id).expect("a transfer that was not released");
+            let Some(outcome) = progress.outcome else {
+                assert!(self.now <= posted.deadline, "a transfer has its end by its deadline");
+                continue;
+            };
+            if outcome == Outcome::Done {
+                assert_eq!(progress.moved, posted.len as u64);
+                match posted.way {
+                    Way::Write => self.assert_written(posted, "done means written"),
+                    Way::Read => {
+                        let range = posted.slot * SLOT..posted.slot * SLOT + posted.len;
+                        let read = &self.agents[index].local[range];
+                        assert!(read.iter().all(|&byte| byte == 0xEE), "done means read");
+                    }
+                }
+            }
+            self.posted[at].ended = Some(outcome);
+        }
+    }
+
+    pub fn assert_written(&self, posted: &Posted, why: &str) {
+        if self.agents[posted.to].life != posted.to_life {
+            return; // its memory is gone
+        }
+        let range = posted.slot * SLOT..posted.slot * SLOT + posted.len;
+        let shared = &self.agents[posted.to].shared[range];
+        assert!(shared.iter().enumerate().all(|(at, &found)| found == byte(posted.slot, at)), "{why}");
+    }
+}
+
+/// The life of the peer that the agent's metadata is of: the key.
+fn region_life(core: &Core<()>, peer: PeerId) -> u32 {
+    core.region(peer, 1).map_or(0, |(region, _)| region.keys[0].key as u32)
+}

@@ -1,0 +1,299 @@
+//! Agents, the network between them, and its clock.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use multirail::engine::{Access, Core, OpId, RailSpec, TransferId};
+use multirail::wire::{RailInfo, RegionInfo, RegionKey};
+use multirail::{Config, Outcome, Way};
+use ofi::Errno;
+use ofi_testkit::net::Random;
+
+use super::rails::{Rails, Taken, Trouble};
+
+pub const AGENTS: usize = 3;
+pub const RAILS: usize = 3;
+/// Bytes that belong to one transfer, at both ends.
+pub const SLOT: usize = 40_000;
+pub const SLOTS: usize = 48;
+/// How long a rail takes to give an operation up.
+pub const SILENCE: Duration = Duration::from_millis(900);
+
+pub enum Happening {
+    /// An access takes place at its target, or does not.
+    Access {
+        from: usize,
+        life: u32,
+        access: Access,
+    },
+    /// A message arrives.
+    Message {
+        from: usize,
+        life: u32,
+        rail: usize,
+        op: OpId,
+        addr: u64,
+        bytes: Vec<u8>,
+    },
+    Ended {
+        at: usize,
+        life: u32,
+        op: OpId,
+        result: Result<(), Errno>,
+    },
+    Arrived {
+        at: usize,
+        life: u32,
+        data: u64,
+    },
+}
+
+pub struct Agent {
+    pub core: Core<()>,
+    pub life: u32,
+    /// What it writes from, and reads into.
+    pub local: Vec<u8>,
+    /// What peers access.
+    pub shared: Vec<u8>,
+}
+
+pub struct Posted {
+    pub from: usize,
+    pub life: u32,
+    pub to: usize,
+    pub to_life: u32,
+    pub id: TransferId,
+    pub way: Way,
+    pub slot: usize,
+    pub len: usize,
+    pub notice: bool,
+    pub deadline: Duration,
+    pub ended: Option<Outcome>,
+}
+
+pub struct World {
+    pub now: Duration,
+    pub agents: Vec<Agent>,
+    pub queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    pub happenings: HashMap<u64, Happening>,
+    pub serial: u64,
+    pub random: Random,
+    /// Until when a rail between two agents is cut, and whether it is mute.
+    pub cuts: BTreeMap<(usize, usize, usize), (Duration, bool)>,
+    pub posted: Vec<Posted>,
+    /// How often the notification of each was handed out.
+    pub notified: Vec<u32>,
+    pub trouble: Trouble,
+}
+
+pub fn address(agent: usize, life: u32, rail: usize) -> u64 {
+    (agent as u64) << 48 | u64::from(life) << 16 | rail as u64
+}
+
+pub fn byte(slot: usize, at: usize) -> u8 {
+    (slot * 37 + at * 11 + at / 256 + 1) as u8
+}
+
+pub fn agent(index: usize, life: u32) -> Agent {
+    let rails = (0..RAILS).map(|rail| RailSpec {
+        info: RailInfo {
+            provider: "sim".into(),
+            format: 0,
+            address: address(index, life, rail).to_le_bytes().to_vec(),
+        },
+        bandwidth: Some(1e9 * (rail + 1) as f64),
+        wide_data: true,
+    });
+    let mut random = Random((index as u64) << 32 | u64::from(life) | 0x5EED_0000);
+    let config = Config {
+        striping_threshold: 8192,
+        smallest_chunk: 2048,
+        largest_access: 16_384,
+        connect_timeout: Duration::from_secs(3),
+        greeting_interval: Duration::from_millis(100),
+        ..Config::default()
+    };
+    let core = Core::new(&format!("agent-{index}"), rails.collect(), config, Box::new(move || random.bits()));
+    let local = (0..SLOTS).flat_map(|slot| (0..SLOT).map(move |at| byte(slot, at))).collect();
+    Agent { core, life, local, shared: vec![0; SLOT * SLOTS] }
+}
+
+impl World {
+    pub fn new(seed: u64, trouble: Trouble) -> Self {
+        let agents = (0..AGENTS).map(|index| agent(index, 1)).collect();
+        let mut world = Self {
+            now: Duration::ZERO,
+            agents,
+            queue: BinaryHeap::new(),
+            happenings: HashMap::new(),
+            serial: 0,
+            random: Random(seed | 1),
+            cuts: BTreeMap::new(),
+            posted: Vec::new(),
+            notified: vec![0; SLOTS],
+            trouble,
+        };
+        for index in 0..AGENTS {
+            world.publish(index);
+        }
+        world
+    }
+
+    /// Hands the metadata of an agent to the others, out of band.
+    pub fn publish(&mut self, index: usize) {
+        let life = self.agents[index].life;
+        let keys = (0..RAILS).map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: 1 << 20 });
+        let region = RegionInfo { id: 1, len: (SLOT * SLOTS) as u64, keys: keys.collect() };
+        let metadata = self.agents[index].core.metadata(vec![region]);
+        for (other, agent) in self.agents.iter_mut().enumerate() {
+            if other != index {
+                agent.core.load(&metadata).unwrap();
+            }
+        }
+    }
+
+    pub fn schedule(&mut self, after: Duration, happening: Happening) {
+        self.serial += 1;
+        self.queue.push(Reverse((self.now + after, self.serial)));
+        self.happenings.insert(self.serial, happening);
+    }
+
+    pub fn delay(&mut self) -> Duration {
+        let long = if self.random.chance(20) { 20_000 } else { 300 };
+        Duration::from_micros(5 + self.random.bits() % long)
+    }
+
+    /// Whether something gets from an agent's rail to an address now.
+    pub fn target(&self, from: usize, rail: usize, addr: u64) -> Option<usize> {
+        let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
+        (self.agents[to].life == life && self.cut(from, rail, addr).is_none()).then_some(to)
+    }
+
+    /// Until when the rail to an address is cut, and whether it is mute.
+    pub fn cut(&self, from: usize, rail: usize, addr: u64) -> Option<(Duration, bool)> {
+        let to = (addr >> 48) as usize;
+        self.cuts.get(&(from.min(to), from.max(to), rail)).copied().filter(|&(until, _)| until > self.now)
+    }
+
+    /// Whether what a rail has taken stays on it: it is sent again and again, until the rail works or its target is gone.
+    pub fn is_kept(&self, from: usize, rail: usize, addr: u64) -> Option<Duration> {
+        let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
+        let (until, is_mute) = self.cut(from, rail, addr)?;
+        (is_mute && self.agents[to].life == life).then(|| until - self.now)
+    }
+
+    pub fn pump(&mut self) {
+        for index in 0..AGENTS {
+            let agent = &mut self.agents[index];
+            agent.core.tick(self.now);
+            let mut rails = Rails { random: &mut self.random, trouble: self.trouble, taken: Vec::new() };
+            while agent.core.perform(self.now, &mut rails) {}
+            let (life, taken) = (agent.life, rails.taken);
+            for taken in taken {
+                let delay = self.delay();
+                let happening = match taken {
+                    Taken::Send { op, rail, addr, bytes } => {
+                        Happening::Message { from: index, life, rail, op, addr, bytes }
+                    }
+                    Taken::Access(access) => Happening::Access { from: index, life, access },
+                };
+                self.schedule(delay, happening);
+            }
+            self.check(index);
+        }
+    }
+
+    pub fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Ended { at, life, op, result } => {
+                if self.agents[at].life == life {
+                    self.agents[at].core.ended(op, result, self.now);
+                }
+            }
+            Happening::Arrived { at, life, data } => {
+                if self.agents[at].life == life {
+                    self.agents[at].core.arrived(data);
+                }
+            }
+            Happening::Message { from, life, rail, op, addr, bytes } => {
+                if let Some(left) = self.is_kept(from, rail, addr) {
+                    let again = Happening::Message { from, life, rail, op, addr, bytes };
+                    return self.schedule(left, again);
+                }
+                let target = self.target(from, rail, addr);
+                if let Some(to) = target {
+                    self.agents[to].core.message(&bytes, self.now);
+                }
+                self.answer(from, life, op, target.is_some());
+            }
+            Happening::Access { from, life, access } => {
+                if self.agents[from].life != life {
+                    return; // it died with its sender
+                }
+                if let Some(left) = self.is_kept(from, access.rail, access.addr) {
+                    return self.schedule(left, Happening::Access { from, life, access });
+                }
+                let target = self.target(from, access.rail, access.addr);
+                if let Some(to) = target {
+                    if access.key != u64::from(self.agents[to].life) {
+                        let result = Err(Errno::EACCES);
+                        return self.schedule(
+                            Duration::from_micros(9),
+                            Happening::Ended { at: from, life, op: access.op, result },
+                        );
+                    }
+                    self.execute(from, to, &access);
+                }
+                self.answer(from, life, access.op, target.is_some());
+            }
+        }
+    }
+
+    pub fn execute(&mut self, from: usize, to: usize, access: &Access) {
+        let (at, remote, len) =
+            (access.local as usize, (access.remote - (1 << 20)) as usize, access.len as usize);
+        match access.way {
+            Way::Write => {
+                let bytes = self.agents[from].local[at..at + len].to_vec();
+                self.agents[to].shared[remote..remote + len].copy_from_slice(&bytes);
+                if let Some(data) = access.data {
+                    let (delay, life) = (self.delay(), self.agents[to].life);
+                    self.schedule(delay, Happening::Arrived { at: to, life, data });
+                }
+            }
+            Way::Read => self.agents[from].local[at..at + len].fill(0xEE),
+        }
+    }
+
+    pub fn answer(&mut self, at: usize, life: u32, op: OpId, took_place: bool) {
+        let is_lost = !took_place || self.random.chance(self.trouble.ambiguous);
+        let (after, result) = if is_lost { (SILENCE, Err(Errno::ETIMEDOUT)) } else { (self.delay(), Ok(())) };
+        self.schedule(after, Happening::Ended { at, life, op, result });
+    }
+
+    /// Runs until nothing happens before `until`.
+    pub fn run(&mut self, until: Duration) {
+        loop {
+            self.pump();
+            let timers = self.agents.iter().filter_map(|agent| agent.core.next_timeout()).min();
+            let event = self.queue.peek().map(|Reverse((at, _))| *at);
+            // A driver asks full rails again and again.
+            let is_stalled = self.agents.iter().any(|agent| agent.core.is_stalled());
+            let again = is_stalled.then(|| self.now + Duration::from_micros(10));
+            let Some(next) = timers.into_iter().chain(event).chain(again).min().filter(|&next| next <= until)
+            else {
+                self.now = until;
+                return self.pump();
+            };
+            self.now = self.now.max(next);
+            while let Some(&Reverse((at, serial))) = self.queue.peek()
+                && at <= self.now
+            {
+                self.queue.pop();
+                let happening = self.happenings.remove(&serial).unwrap();
+                self.happen(happening);
+            }
+        }
+    }
+}
