@@ -144,7 +144,6 @@ pub fn send(
     initiator.remove(info.id)?;
     let said = json!({
         "committed": committed,
-        "lost": stats.lost,
         "torn": stats.torn,
         "core": core,
         "seconds": seconds,
@@ -214,20 +213,29 @@ enum Reader {
 }
 
 impl Reader {
-    /// The index of what is whole now, and whether it is what was sent.
+    /// The index of what is whole now, and whether it is what was sent. What the next lap of the ring overwrote before it was looked at tells
+    /// nothing, and counts as missing.
     fn check(&self, received: Received) -> Result<Option<(u64, bool)>> {
+        match self.look(received) {
+            Err(Error::Flow(mxl::Error::TooLate { .. })) => Ok(None),
+            looked => looked,
+        }
+    }
+
+    fn look(&self, received: Received) -> Result<Option<(u64, bool)>> {
         match (self, received) {
             (Self::Grains(reader), Received::Grain { index, slices, invalid: false }) => {
                 let grain = reader.read_slices(index, slices, Wait::Not)?;
                 if slices < grain.info().total_slices {
                     return Ok(None);
                 }
-                Ok(Some((index, content::is_grain(&grain)?)))
+                let is_right = content::is_grain(&grain)?;
+                Ok(grain.still_valid().then_some((index, is_right)))
             }
             (Self::Samples(reader), Received::Samples { index, count }) => {
                 let batch = reader.read(index, count, Wait::Not)?;
-                let first = index - count;
-                Ok(Some((index, content::is_samples(&batch, first, reader.channels())?)))
+                let is_right = content::is_samples(&batch, index - count, reader.channels())?;
+                Ok(batch.still_valid().then_some((index, is_right)))
             }
             _ => Ok(None),
         }
