@@ -111,8 +111,6 @@ pub struct Connected {
     /// What has the receives of all endpoints of a shared context.
     shared: Option<Arc<SharedReceives>>,
     posted: Slots<Request>,
-    /// Reads among them.
-    reading: usize,
     slots: Slab,
     free: Vec<u32>,
     /// Entries that were taken out of the completion queue ahead of their time.
@@ -184,7 +182,6 @@ impl Connected {
             claimed: Slots::default(),
             shared: None,
             posted: Slots::default(),
-            reading: 0,
             slots: Slab::new(pd, SLOTS, INJECT)?,
             free: (0..SLOTS as u32).collect(),
             ready: VecDeque::new(),
@@ -273,7 +270,7 @@ impl Connected {
         let injected = flags.contains(OpFlags::INJECT);
         let reads = matches!(work, Work::Read(_));
         // A queue pair executes in order, but what was read may not be here yet, or not in its place.
-        if flags.contains(OpFlags::FENCE) && self.reading > 0 {
+        if flags.contains(OpFlags::FENCE) && self.is_reading() {
             return Err(Error::AGAIN);
         }
         let inline = !reads && len <= qp.inline_size();
@@ -297,7 +294,6 @@ impl Connected {
         };
         let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
         let op = host.open(PEER, ticket, Op::Request);
-        self.reading += usize::from(reads);
         let id = self.posted.insert(Request { op, slot, injected, reads, read, _regions: regions });
         let how = Post { inline, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has ended, or the
@@ -306,7 +302,6 @@ impl Connected {
         posted.map_err(|error| {
             host.abandon(op);
             self.posted.remove(id);
-            self.reading -= usize::from(reads);
             self.free.extend(slot);
             if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
         })
@@ -396,7 +391,6 @@ impl Connected {
             return;
         }
         let Some(request) = self.posted.remove(id) else { return };
-        self.reading -= usize::from(request.reads);
         if let Some(slot) = request.slot {
             if result.is_ok() {
                 let len = request.read.iter().map(|piece| piece.len).sum();
@@ -426,6 +420,11 @@ impl Connected {
         }
     }
 
+    /// Whether a read is under way.
+    fn is_reading(&self) -> bool {
+        !self.posted.ids(|request| request.reads).is_empty()
+    }
+
     /// Whether something was injected that has not arrived.
     fn owes(&self) -> bool {
         !self.posted.ids(|request| request.injected).is_empty()
@@ -436,7 +435,7 @@ impl Connected {
         (self.claimed, self.posted) = (Slots::default(), Slots::default());
         self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
-        (self.reading, self.broken) = (0, false);
+        self.broken = false;
     }
 
     /// See [`ofi_core::transport::Lanes::arm`].
