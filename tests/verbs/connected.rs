@@ -325,6 +325,28 @@ fn another_program_s_acceptance_counts_as_one_without_data() {
     event_of(&side, EventKind::Shutdown, &[&side]);
 }
 
+/// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a disconnection.
+#[test]
+fn a_peer_that_goes_as_soon_as_it_has_accepted_ends_the_connection() {
+    let stranger = Stranger::new(&closed());
+    let listener = CmId::new(&stranger.channel).unwrap();
+    listener.bind(stranger.address).unwrap();
+    listener.listen(1).unwrap();
+    for _ in 0..50 {
+        let side = closed();
+        side.ep.enable().unwrap();
+        side.ep.connect(&listener.local_address().unwrap().into(), &[]).unwrap();
+        let mut id = stranger.event(&[&side], CmEventKind::Request).request.unwrap();
+        id.create_qp(&stranger.attr).unwrap();
+        id.accept(param(&[0])).unwrap();
+        event_of(&side, EventKind::Connected, &[]);
+        drop(id);
+        event_of(&side, EventKind::Shutdown, &[&side]);
+        // What the stranger's end has heard of it meanwhile.
+        while stranger.channel.next().unwrap().is_some() {}
+    }
+}
+
 #[test]
 fn data_of_a_write_that_nobody_allowed_ends_the_connection() {
     let listener = Listener::open(&messages_alone().first_info().unwrap()).unwrap();

@@ -225,14 +225,21 @@ impl Connected {
                 self.link = link;
                 self.give_up(host, &to, reason(kind));
             }
+            // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is concerned.
             (
                 link @ Link::Open(_),
-                CmEventKind::Disconnected | CmEventKind::DeviceRemoved | CmEventKind::Failed,
+                CmEventKind::Disconnected
+                | CmEventKind::Rejected
+                | CmEventKind::DeviceRemoved
+                | CmEventKind::Failed,
             ) => {
                 self.link = link;
                 self.lose(host);
             }
-            (Link::Parting(_), CmEventKind::Disconnected | CmEventKind::DeviceRemoved) => {}
+            (
+                Link::Parting(_),
+                CmEventKind::Disconnected | CmEventKind::Rejected | CmEventKind::DeviceRemoved,
+            ) => {}
             (link, _) => self.link = link,
         }
     }
