@@ -92,11 +92,19 @@ pub fn initramfs(busybox: &Path, kernel: &Kernel) -> Result<Vec<u8>, String> {
     Ok(archive.finish())
 }
 
-/// Boots the machine and runs the command in it: its exit status.
+/// What became of a command.
+pub struct Ended {
+    /// Its exit status.
+    pub status: i32,
+    /// What it printed, which went to this process's output as well.
+    pub printed: String,
+}
+
+/// Boots the machine and runs the command in it.
 ///
 /// # Errors
 /// When the machine does not come up, or takes longer than `limit`; the last of its console then follows.
-pub fn run(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Result<i32, String> {
+pub fn run(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Result<Ended, String> {
     let share = Share::new()?;
     share.write("command.sh", &script(arguments, &share.0)?)?;
     let console = share.0.join("console");
@@ -129,23 +137,26 @@ pub fn run(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) ->
     };
     let status = fs::read_to_string(share.0.join("status")).ok().and_then(|text| text.trim().parse().ok());
     match (ended, status) {
-        (Ok(()), Some(status)) => Ok(status),
-        (Ok(()), None) => {
+        (Ok(printed), Some(status)) => Ok(Ended { status, printed }),
+        (Ok(_), None) => {
             Err(format!("the machine went down before the command ended; its console:\n{}", last()))
         }
         (Err(why), _) => Err(format!("{why}; the machine's console:\n{}", last())),
     }
 }
 
-/// Passes on what the machine prints, until it is down.
-fn wait(child: &mut Child, limit: Duration) -> Result<(), String> {
+/// Passes on what the machine prints, until it is down: all of it.
+fn wait(child: &mut Child, limit: Duration) -> Result<String, String> {
     let output = child.stdout.take();
     let printer = std::thread::spawn(move || {
-        let Some(mut output) = output else { return };
+        let mut printed = Vec::new();
+        let Some(mut output) = output else { return printed };
         let (mut buffer, mut to) = ([0; 1 << 14], std::io::stdout());
         while let Ok(len @ 1..) = output.read(&mut buffer) {
+            printed.extend_from_slice(&buffer[..len]);
             let _ = to.write_all(&buffer[..len]).and_then(|()| to.flush());
         }
+        printed
     });
     let end = Instant::now() + limit;
     let ended = loop {
@@ -161,8 +172,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<(), String> {
         let _ = child.kill();
         let _ = child.wait();
     }
-    let _ = printer.join();
-    ended
+    let printed = printer.join().unwrap_or_default();
+    ended.map(|()| String::from_utf8_lossy(&printed).into_owned())
 }
 
 /// What the guest runs: the command as it was given, in the same folder.

@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> ExitCode {
         }
     };
     match ended {
-        Ok(status) => u8::try_from(status).unwrap_or(1).into(),
+        Ok(ended) => u8::try_from(ended.status).unwrap_or(1).into(),
         Err(why) => {
             println!("FAILED: {} in a virtual machine: {why}", options.command[0]);
             ExitCode::FAILURE

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::machine::Ended;
 use super::{machine, prepare};
 use crate::StepResult;
 use crate::capi;
@@ -9,6 +10,8 @@ use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output};
 
 /// The longest that one of these may take, the boot included.
 const LIMIT: Duration = Duration::from_secs(900);
+/// With more failures than this the change is broken, not the tests, and nothing is run again.
+const MOST_RETRIED: usize = 8;
 /// The machine's memory, in MiB.
 const MEMORY: u64 = 3072;
 
@@ -87,28 +90,59 @@ pub fn run(report: &mut Report) {
     });
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
-        report.add(&name, || {
-            let mut arguments = vec![
-                program(package, test, feature)?,
-                format!("--test-threads={threads}"),
-                "--include-ignored".into(),
-            ];
-            arguments.extend(cases.iter().map(|&case| case.into()));
-            inside(&name, &arguments)
-        });
+        report.add(&name, || tests(&name, &program(package, test, feature)?, threads, cases));
     }
+}
+
+/// Runs the cases of a program of tests. What fails is run again by itself, twice, and is flaky if it passes both times.
+fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult {
+    let arguments = |threads: u32| {
+        vec![program.to_string(), format!("--test-threads={threads}"), "--include-ignored".into()]
+    };
+    let mut all = arguments(threads);
+    all.extend(cases.iter().map(|&case| case.into()));
+    let failed = match booted(name, &all)? {
+        Ok(Ended { status: 0, .. }) => return Ok(Outcome::Passed),
+        Ok(ended) => failures(&ended.printed),
+        Err(not_run) => return Ok(not_run),
+    };
+    if failed.is_empty() || failed.len() > MOST_RETRIED {
+        return Err(format!("{} ended badly, and {} of its tests failed", all.join(" "), failed.len()));
+    }
+    eprintln!("--- {name}: failed, twice more: {}", failed.join(", "));
+    let mut again = arguments(1);
+    again.push("--exact".into());
+    again.extend(failed.iter().cloned());
+    for _ in 0..2 {
+        inside(name, &again)?;
+    }
+    let flaky = failed.into_iter().map(|case| format!("{name}: {case}")).collect();
+    Ok(Outcome::Flaky { flaky, not_run: Vec::new() })
+}
+
+/// The tests that failed: the list at the end of what their program printed.
+fn failures(printed: &str) -> Vec<String> {
+    let Some((_, list)) = printed.rsplit_once("\nfailures:\n") else { return Vec::new() };
+    list.lines().map_while(|line| line.strip_prefix("    ")).map(Into::into).collect()
 }
 
 /// Runs a command in the machine.
 fn inside(name: &str, arguments: &[String]) -> StepResult {
-    let parts = match prepare() {
-        Ok(parts) => parts,
-        Err(why) => return not_run(name, &why),
-    };
-    match machine::run(&parts, arguments, MEMORY, LIMIT)? {
-        0 => Ok(Outcome::Passed),
-        status if status == i32::from(NOT_RUN) => not_run(name, "the machine's output says why"),
-        status => Err(format!("{} ended with status {status}", arguments.join(" "))),
+    match booted(name, arguments)? {
+        Ok(Ended { status: 0, .. }) => Ok(Outcome::Passed),
+        Ok(Ended { status, .. }) if status == i32::from(NOT_RUN) => {
+            not_run(name, "the machine's output says why")
+        }
+        Ok(Ended { status, .. }) => Err(format!("{} ended with status {status}", arguments.join(" "))),
+        Err(not_run) => Ok(not_run),
+    }
+}
+
+/// The same, and how it ended; the inner error is what this host lacks for it.
+fn booted(name: &str, arguments: &[String]) -> Result<Result<Ended, Outcome>, String> {
+    match prepare() {
+        Ok(parts) => machine::run(&parts, arguments, MEMORY, LIMIT).map(Ok),
+        Err(why) => not_run(name, &why).map(Err),
     }
 }
 
@@ -129,12 +163,20 @@ fn executable(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::executable;
+    use super::{executable, failures};
 
     #[test]
     fn executables_are_found_in_cargo_s_messages() {
         let line = r#"{"reason":"compiler-artifact","executable":"/t/debug/deps/loopback-1","fresh":true}"#;
         assert_eq!(executable(line), Some("/t/debug/deps/loopback-1"));
         assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+
+    #[test]
+    fn failures_are_found_in_what_a_program_of_tests_prints() {
+        let printed = "test a::b ... ok\ntest c::d_e ... FAILED\n\nfailures:\n\n---- c::d_e stdout ----\nno\n\n\n\
+                       failures:\n    c::d_e\n    f\n\ntest result: FAILED. 1 passed; 2 failed\n";
+        assert_eq!(failures(printed), ["c::d_e", "f"]);
+        assert!(failures("killed\n").is_empty());
     }
 }
