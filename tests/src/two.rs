@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ofi::raw::{Address, Fabric, Hints, Info, Offers, Provider, Request, Result, Version};
 use ofi_core::composite::{Both, Pairing};
-use ofi_core::domain::FabricCore;
+use ofi_core::fabric::FabricCore;
 use ofi_core::transport::Transport;
 use ofi_shm::{Shm, ShmProvider};
 

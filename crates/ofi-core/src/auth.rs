@@ -17,6 +17,7 @@ use hmac::{Hmac, Mac};
 use ofi_api::{AV_AUTH_KEY, DomainAttr, Errno, Error, Info, Result};
 use sha2::Sha256;
 
+#[cfg(doc)]
 use crate::transport::Transport;
 
 /// The longest key that transports of this project check, in bytes.
@@ -88,28 +89,28 @@ impl AuthKey {
     }
 }
 
-/// Checks a domain's key.
+/// Checks a domain's key, where its transport checks keys of up to `longest` bytes.
 ///
 /// # Errors
-/// `FI_EINVAL` for one that transport `T` cannot check.
-pub(crate) fn check_domain<T: Transport>(info: &Info) -> Result<()> {
+/// `FI_EINVAL` for one that the transport cannot check.
+pub(crate) fn check_domain(info: &Info, longest: usize) -> Result<()> {
     let attr = &info.domain_attr;
-    if attr.auth_key_size == AV_AUTH_KEY && T::AUTH_KEY_SIZE > 0 && attr.auth_key.is_empty() {
+    if attr.auth_key_size == AV_AUTH_KEY && longest > 0 && attr.auth_key.is_empty() {
         return Ok(());
     }
-    check::<T>("domain_attr.auth_key", attr.auth_key_size, &attr.auth_key)
+    check("domain_attr.auth_key", attr.auth_key_size, &attr.auth_key, longest)
 }
 
 /// The info of an endpoint of a domain, or of a passive endpoint, with the key that it has.
 ///
 /// # Errors
-/// `FI_EINVAL` for a key that transport `T` cannot check, and for one in a domain with the keys in its address vectors.
-pub(crate) fn resolve<T: Transport>(info: &Info, domain: &DomainAttr) -> Result<Info> {
+/// `FI_EINVAL` for a key that the transport, which checks keys of up to `longest` bytes, cannot check, and for one in a domain with the keys in its address vectors.
+pub(crate) fn resolve(info: &Info, domain: &DomainAttr, longest: usize) -> Result<Info> {
     let mut info = info.clone();
     if info.ep_attr.auth_key_size == 0 {
         info.ep_attr.auth_key.clear();
     }
-    check::<T>("ep_attr.auth_key", info.ep_attr.auth_key_size, &info.ep_attr.auth_key)?;
+    check("ep_attr.auth_key", info.ep_attr.auth_key_size, &info.ep_attr.auth_key, longest)?;
     let in_vector = domain.auth_key_size == AV_AUTH_KEY;
     if in_vector && !info.ep_attr.auth_key.is_empty() {
         return Err(Error::wanted(
@@ -135,13 +136,13 @@ pub(crate) fn with_key(info: &Info, key: &AuthKey) -> Info {
 }
 
 /// Checks a key that an application gave: a size without a key asks for one of that size, and is none.
-pub(crate) fn check<T: Transport>(field: &str, size: usize, key: &[u8]) -> Result<()> {
-    if key.is_empty() || (key.len() == size && size <= T::AUTH_KEY_SIZE) {
+pub(crate) fn check(field: &str, size: usize, key: &[u8], longest: usize) -> Result<()> {
+    if key.is_empty() || (key.len() == size && size <= longest) {
         return Ok(());
     }
-    let wanted = match T::AUTH_KEY_SIZE {
+    let wanted = match longest {
         0 => "no key: this provider checks none".to_string(),
-        longest => format!("a key of 1 to {longest} bytes, and its length in {field}_size"),
+        _ => format!("a key of 1 to {longest} bytes, and its length in {field}_size"),
     };
     let found = format!("{} bytes, and a size of {size}", key.len());
     Err(Error::wanted(Errno::EINVAL, field, wanted, found, "use what getinfo answered"))

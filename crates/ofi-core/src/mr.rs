@@ -10,10 +10,10 @@ use ofi_api::{
 
 use crate::auth::{self, AuthKey};
 use crate::cntr::Cntr;
-use crate::domain::{DomainCore, RegionData};
+use crate::domain::DomainCore;
 use crate::endpoint::Ep;
 use crate::keys::{Closing, KeyChoice, Region, Registration};
-use crate::transport::Transport;
+use crate::transport::{RegionData, Transport};
 
 /// How long a closing registration waits for accesses under way.
 const BOUND: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ impl<T: Transport> Mr<T> {
 
 /// The key of a registration: its own, or its domain's (fi_mr(3), "auth_key").
 fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<AuthKey> {
-    auth::check::<T>("fi_mr_attr.auth_key", attr.auth_key.len(), attr.auth_key)?;
+    auth::check("fi_mr_attr.auth_key", attr.auth_key.len(), attr.auth_key, T::AUTH_KEY_SIZE)?;
     match attr.auth_key {
         [] if domain.info.domain_attr.auth_key_size == AV_AUTH_KEY => Err(Error::wanted(
             Errno::EINVAL,

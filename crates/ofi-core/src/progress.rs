@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use ofi_api::Result;
 use ofi_ring::slumber::Slumber;
 
-use crate::cq::{Bell, Source};
+use crate::bell::Bell;
+use crate::source::{Arm, Source};
 use crate::sys::{self, WaitSet};
-use crate::transport::Arm;
 
 /// How often the thread looks whether the application polls.
 const LOOK: Duration = Duration::from_millis(10);

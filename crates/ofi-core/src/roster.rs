@@ -3,26 +3,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ofi_api::{Result, Statistic};
+use ofi_api::Result;
 
 use crate::cntr::Cntr;
-use crate::cq::Source;
-use crate::export::{self, About};
+use crate::export::{self, Counted};
+use crate::source::Source;
 
 #[derive(Default)]
 struct Members {
     endpoints: Vec<Weak<dyn Source>>,
     counters: Vec<Weak<Cntr>>,
     counted: Vec<Weak<dyn Counted>>,
-}
-
-/// What counts for the statistics of its domain.
-pub trait Counted: Send + Sync {
-    /// At this moment.
-    fn counts(&self) -> Vec<Statistic>;
-
-    /// What it is called.
-    fn about(&self) -> About;
 }
 
 /// Enabled endpoints, counters that are moved on by all of them, and what counts.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::config::{AnySetting, CORE, Setting};
-use crate::export::EXPORT;
 
 /// Free bytes below which a multi-receive buffer is released, until `FI_OPT_MIN_MULTI_RECV` says otherwise. As in the
 /// providers of C libfabric that have one.
@@ -46,9 +45,16 @@ static GIVE_WAY: Setting<bool> = Setting::new(
     "Let other threads run while polls find nothing, on a core that the polling thread has lost to others of late",
 );
 
+static EXPORT_STATISTICS: Setting<bool> = Setting::new(
+    CORE,
+    "export_statistics",
+    false,
+    "Let programs of the same user read the statistics of this process's endpoints (ofi top, ofi stats)",
+);
+
 /// To be registered by whoever lists settings.
 pub static SETTINGS: &[&dyn AnySetting] =
-    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY, &EXPORT];
+    &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY, &EXPORT_STATISTICS];
 
 /// The byte budget of an endpoint's matcher.
 pub fn unexpected_bytes() -> usize {
@@ -73,4 +79,9 @@ pub fn backlog() -> usize {
 /// Whether threads that poll in vain give way to others.
 pub fn give_way() -> bool {
     GIVE_WAY.get()
+}
+
+/// Whether statistics are for other programs of the same user to read.
+pub fn exports_statistics() -> bool {
+    EXPORT_STATISTICS.get()
 }

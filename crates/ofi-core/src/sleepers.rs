@@ -16,9 +16,9 @@ use std::sync::{Arc, Weak};
 
 use ofi_ring::overdue::Overdue;
 
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::rouse::{self, Rouse};
-use crate::transport::Arm;
+use crate::source::Arm;
 
 /// Looks in a row that find the lanes undone, after which sleepers are woken all the same: about a second. A bell that was armed
 /// looks as if somebody slept there until it is rung, though a thread that waited at its descriptor may be long awake.

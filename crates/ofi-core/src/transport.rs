@@ -5,6 +5,7 @@
 //! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
 
 mod outgoing;
+mod part;
 mod payload;
 mod port;
 pub mod record;
@@ -18,12 +19,14 @@ use ofi_api::{
     Result, RxAttr, Statistic,
 };
 
-use crate::domain::{DomainPart, Regions, Registered};
 use crate::slots::SlotId;
 
+pub use crate::source::Arm;
+
 pub use outgoing::{OutAtomic, OutMessage, OutNote, OutRma};
+pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
-pub use port::{Held, MAX_PACKET, Port, Reaction};
+pub use port::{DATA_SIZE, Held, MAX_PACKET, Port, Reaction};
 
 /// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`]. A number is used again only
 /// once nothing refers to its peer any more ([`Host::retire`]).
@@ -181,7 +184,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
 
     /// Bytes that an application may give along with a request, its acceptance, or its rejection.
     fn cm_data_size() -> usize {
-        crate::cm::DATA_SIZE
+        DATA_SIZE
     }
 
     /// Whether it has nothing but shared memory.
@@ -460,15 +463,6 @@ pub trait SharedReceives: Any + Send + Sync {
 pub trait Attendant: Send + Sync {
     /// Has [`Lanes::let_out`] called, under the endpoint's lock.
     fn let_out(&self);
-}
-
-/// Whether the caller may block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arm {
-    /// Something is there already: poll first.
-    Ready,
-    /// The descriptor becomes readable when there is something to poll for.
-    Armed,
 }
 
 /// One endpoint's ways to its peers.

@@ -6,7 +6,7 @@ use ofi_api::{
     AddrFormat, Address, Caps, EpType, Fabric, Hints, Info, MsgOrder, Offers, OpFlags, Protocol, Provider,
     Refusal, Request, Result, Version,
 };
-use ofi_core::domain::FabricCore;
+use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow, connected};
 
 use crate::Shm;

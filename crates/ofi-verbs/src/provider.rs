@@ -8,7 +8,7 @@ use ofi_api::{
     Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::composite::Both;
-use ofi_core::domain::FabricCore;
+use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
 

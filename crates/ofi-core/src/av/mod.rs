@@ -5,6 +5,7 @@
 mod counts;
 mod keys;
 mod report;
+pub mod set;
 mod shared;
 
 use std::ptr::NonNull;
@@ -22,8 +23,8 @@ use self::keys::Keys;
 use self::report::Reports;
 use self::shared::SharedTable;
 use crate::auth::AuthKey;
-use crate::collective::set::Set;
-use crate::domain::DomainId;
+use crate::av::set::Set;
+use crate::domain_id::DomainId;
 use crate::eq::EqCore;
 use crate::fork::Born;
 use crate::peers::{AddressTable, Removed, UserIds, names};

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use ofi_api::Result;
 
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::eq::Driven;
+use crate::source::Arm;
 use crate::sys::{self, WaitSet};
-use crate::transport::Arm;
 
 /// How often the thread looks, if nothing wakes it, for those that need no keeping any more.
 const LOOK: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use ofi_api::{
 
 use super::cut;
 use super::packet::{Kind, Packet};
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::eq::{Driven, EqCore};
 use crate::fork::Born;
 use crate::transport::{Arm, Held, Port, Transport};

@@ -24,11 +24,10 @@ mod tests;
 
 use ofi_api::{Errno, Error, Result};
 
+use crate::transport::DATA_SIZE;
+
 pub use connection::{Connection, Ended};
 pub use listener::{Request, open_passive};
-
-/// The most bytes that an application gives along (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
-pub const DATA_SIZE: usize = 256;
 
 /// As much of `data` as travels (fi_cm(3): the rest is cut off silently).
 fn cut(data: &[u8]) -> &[u8] {

@@ -8,6 +8,7 @@
 //!     lock while it holds its own.
 
 mod binding;
+pub mod trigger;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -18,14 +19,13 @@ use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, Wa
 
 pub use binding::{Counters, Kind};
 
-use crate::cq::Source;
-use crate::domain::DomainId;
+use self::trigger::{Line, Works};
+use crate::domain_id::DomainId;
 use crate::fork::Born;
 use crate::lock::Lock;
 use crate::patience::Patience;
+use crate::source::{Arm, Source};
 use crate::sys;
-use crate::transport::Arm;
-use crate::trigger::{Line, Works};
 use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// The core's counter.

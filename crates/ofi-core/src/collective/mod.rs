@@ -8,7 +8,6 @@
 pub mod engine;
 pub mod note;
 pub mod schedule;
-pub mod set;
 
 #[cfg(test)]
 mod tests;

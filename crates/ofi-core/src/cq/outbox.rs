@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 use ofi_ring::fifo::Fifo;
 
-use super::bell::Bell;
+use crate::bell::Bell;
 
 /// Which credit comes back when an entry is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

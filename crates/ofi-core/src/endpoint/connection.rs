@@ -10,11 +10,12 @@ use super::ends::Ends;
 use super::queue::Posted;
 use super::receive;
 use super::{EpCore, State};
+use crate::bell::Bell;
 use crate::cm::{Connection, Ended};
-use crate::cq::Bell;
-use crate::cq::{Credit, Source as _};
+use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
 use crate::matching::{self, Source, Space, Want};
+use crate::source::Source as _;
 use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
 impl<T: Transport> Ends<T> {

@@ -16,10 +16,11 @@ use super::queue::{Held, Kept};
 use super::refused::{refuse, refuse_others, refused};
 use super::sides::{Contexts, Side};
 use super::{Ep, EpCore, NoUnwind, State, bad_state, queue_of};
+use crate::bell::Bell;
 use crate::cntr::{Cntr, Kind};
-use crate::cq::{Bell, Polled, Source};
 use crate::lock::Guard;
 use crate::patience::Turn;
+use crate::source::{Polled, Source};
 use crate::transport::{Arm, Lanes, Transport};
 
 /// How long a transmit context that closes waits for what it has posted.

@@ -7,7 +7,7 @@ use ofi_api::{Caps, Errno, Error, Result};
 use super::EpCore;
 use crate::auth;
 use crate::cntr::Kind;
-use crate::cq::Source;
+use crate::source::Source;
 use crate::transport::{Lanes, Transport};
 
 impl<T: Transport> EpCore<T> {

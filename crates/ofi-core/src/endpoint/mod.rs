@@ -59,15 +59,17 @@ pub(crate) use self::srx::Srx;
 use self::transmit::{Limits, TxSide};
 use crate::auth;
 use crate::av::InUse;
+use crate::bell::Bell;
 use crate::cm::Connection;
-use crate::cq::{Bell, Cq, Polled, Source};
+use crate::cq::Cq;
 use crate::domain::DomainCore;
+use crate::export::Counted;
 use crate::fork::Born;
 use crate::lock::Lock;
 use crate::patience::Patience;
-use crate::roster::Counted;
 use crate::rouse::Rouse;
 use crate::sleepers::Sleepers;
+use crate::source::{Polled, Source};
 use crate::transport::{Arm, Lanes, Transport};
 
 /// Everything of an endpoint that changes.
@@ -307,7 +309,7 @@ impl<T: Transport> Ep<T> {
         info: &Info,
         contexts: Option<Box<Contexts<T>>>,
     ) -> Result<Arc<Self>> {
-        let info = &auth::resolve::<T>(info, &domain.info.domain_attr)?;
+        let info = &auth::resolve(info, &domain.info.domain_attr, T::AUTH_KEY_SIZE)?;
         let caps = if contexts.is_some() { Caps::empty() } else { info.caps };
         let (tx, rx) = (tx_side(info, caps, &info.tx_attr), rx_side(info, caps, &info.rx_attr));
         let fid = Fid::next();

@@ -6,7 +6,7 @@ use super::receive::RxSide;
 use super::transmit::TxSide;
 use super::{EpCore, State};
 use crate::export::About;
-use crate::roster::Counted;
+use crate::export::Counted;
 use crate::transport::{Lanes, Transport};
 
 impl<T: Transport> EpCore<T> {

@@ -4,8 +4,9 @@ use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, F
 
 use std::sync::Arc;
 
+use crate::bell::Bell;
 use crate::cntr::{Cntr, Counters, Kind};
-use crate::cq::{Bell, Credit, Credits, Entry, Outbox};
+use crate::cq::{Credit, Credits, Entry, Outbox};
 use crate::slots::{SlotId, Slots};
 use crate::transport::Route;
 

@@ -9,7 +9,8 @@ use ofi_api::{Errno, Error, Fid, Result, SharedTransmit, TxAttr};
 
 use super::EpCore;
 use crate::cq::Credit;
-use crate::domain::{DomainCore, DomainId};
+use crate::domain::DomainCore;
+use crate::domain_id::DomainId;
 use crate::transport::Transport;
 
 /// How much an endpoint borrows at once.

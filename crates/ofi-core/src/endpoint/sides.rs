@@ -14,7 +14,8 @@ use super::receive::RxSide;
 use super::receiver::Receiver;
 use super::transmit::TxSide;
 use super::{datagram, rx_side, tx_side};
-use crate::cq::{Cq, Source};
+use crate::cq::Cq;
+use crate::source::Source;
 use crate::transport::{Peer, RxName, Transport};
 
 /// One context.

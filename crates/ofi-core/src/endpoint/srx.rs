@@ -11,7 +11,7 @@ use ofi_api::{
 use super::refused::{refuse, refuse_others, refuse_transmit};
 use super::shared_receive::SharedRx;
 use crate::domain::DomainCore;
-use crate::roster::Counted;
+use crate::export::Counted;
 use crate::transport::Transport;
 
 /// See the module. Dropping it closes the context.

@@ -10,9 +10,11 @@ use ofi_api::{
 };
 
 use super::{Ep, EpCore};
-use crate::domain::{DomainPart, FabricCore, Registered};
+use crate::fabric::FabricCore;
 use crate::slots::SlotId;
-use crate::transport::{Arm, Host, Lanes, OutMessage, OutRma, Peer, Posted, Transport};
+use crate::transport::{
+    Arm, DomainPart, Host, Lanes, OutMessage, OutRma, Peer, Posted, Registered, Transport,
+};
 
 /// See the module.
 pub struct Still;

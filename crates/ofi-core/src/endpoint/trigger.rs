@@ -14,12 +14,12 @@ use super::receive;
 use super::transmit::{bad_flags, many_len, not_opened_for};
 use super::{Ep, EpCore, State};
 use crate::cntr::Cntr;
+use crate::cntr::trigger::{Access, Deed, Owned, Target};
 use crate::cq::Credit;
 use crate::domain::DomainCore;
 use crate::matching::{self, Source as From, Want};
 use crate::slots::SlotId;
 use crate::transport::{Route, Transport};
-use crate::trigger::{Access, Deed, Owned, Target};
 
 /// The operation without the flag that made it wait; `call` replaces its own.
 fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {

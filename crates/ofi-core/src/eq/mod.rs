@@ -16,10 +16,10 @@ use ofi_api::{
     EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, MutexCond, Result, WaitObj,
 };
 
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::fork::Born;
+use crate::source::Arm;
 use crate::sys;
-use crate::transport::Arm;
 use crate::wait::{Waitable, Waiting, no_wait_object};
 
 /// Events that the application may have written and not read, unless it asked for room for more.

@@ -16,27 +16,28 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
+use ofi_api::Statistic;
 use tracing::warn;
 
-use crate::config::{CORE, Setting};
 use crate::fork::Born;
-use crate::roster::Counted;
+use crate::settings;
 
 pub use snapshot::About;
 pub use socket::directory;
-
-/// `FI_EXPORT_STATISTICS`.
-pub(crate) static EXPORT: Setting<bool> = Setting::new(
-    CORE,
-    "export_statistics",
-    false,
-    "Let programs of the same user read the statistics of this process's endpoints (ofi top, ofi stats)",
-);
 
 /// How long a text is good for.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long one reader may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What counts for the statistics of its domain.
+pub trait Counted: Send + Sync {
+    /// At this moment.
+    fn counts(&self) -> Vec<Statistic>;
+
+    /// What it is called.
+    fn about(&self) -> About;
+}
 
 /// What is exported, and the process that exports it.
 struct Exported {
@@ -60,7 +61,7 @@ fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
 
 /// Something that counts was opened: exports it, if the setting says so.
 pub(crate) fn opened(counted: &Arc<dyn Counted>) {
-    if !EXPORT.get() {
+    if !settings::exports_statistics() {
         return;
     }
     let Some(mut exported) = exported() else {

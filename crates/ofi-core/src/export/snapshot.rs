@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ofi_api::Statistic;
 
-use crate::roster::Counted;
+use super::Counted;
 
 /// What an endpoint, or a shared receive context, is called.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! What queues and counters sleep on: a bell, a set of descriptors over it, and the ways in which applications see them.
 
 mod mutex_cond;
-mod poll_set;
 mod wait_set;
 
 use std::os::fd::RawFd;
@@ -9,11 +8,10 @@ use std::sync::{Arc, Weak};
 
 use ofi_api::{Errno, Error, MutexCond, Result, WaitObj};
 
-pub use poll_set::Polls;
 pub use wait_set::Waits;
 
 use self::mutex_cond::Waker;
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::sys::WaitSet;
 
 /// A member of a wait set.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{MutexCond, Result};
 
-use crate::cq::Bell;
+use crate::bell::Bell;
 use crate::fork::Born;
 use crate::sys;
 

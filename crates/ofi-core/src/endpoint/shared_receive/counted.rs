@@ -4,7 +4,7 @@ use ofi_api::Statistic;
 
 use super::SharedRx;
 use crate::export::About;
-use crate::roster::Counted;
+use crate::export::Counted;
 use crate::transport::Transport;
 
 impl<T: Transport> Counted for SharedRx<T> {

@@ -10,7 +10,7 @@ use ofi_ring::errand::Errand;
 use super::line::take;
 use super::{Deed, Item, Owned, Target};
 use crate::cntr::Cntr;
-use crate::domain::DomainId;
+use crate::domain_id::DomainId;
 use crate::lock::Lock;
 
 /// Requests that may wait for one counter; more answer `FI_EAGAIN`.

@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trigger::Deed;
+    use crate::cntr::trigger::Deed;
 
     fn item(id: u64, threshold: u64) -> Item {
         Item { id, threshold, deed: Deed::Set(Weak::new(), 0) }

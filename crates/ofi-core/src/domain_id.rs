@@ -1,0 +1,14 @@
+//! Which domain of this process something was opened in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tells domains of a process apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainId(u64);
+
+impl DomainId {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}

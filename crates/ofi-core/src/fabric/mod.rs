@@ -1,0 +1,80 @@
+//! Fabrics and domains, as applications have them: what everything else is opened through.
+
+mod domain;
+mod limits;
+
+use std::sync::Arc;
+
+use ofi_api::{
+    Domain, EqAttr, Errno, Error, EventQueue, Fabric, Info, PassiveEndpoint, Result, Serialization, WaitAttr,
+    WaitSet,
+};
+
+use self::domain::DomainHandle;
+use crate::domain::DomainCore;
+use crate::eq::EqCore;
+use crate::transport::Transport;
+use crate::wait::Waits;
+use crate::{auth, cm, opened};
+
+/// The core's fabric.
+pub struct FabricCore<T: Transport> {
+    name: String,
+    provider: String,
+    transport: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> FabricCore<T> {
+    /// The fabric that `info` names.
+    pub fn open(info: &Info) -> Arc<dyn Fabric> {
+        let fabric: Arc<dyn Fabric> = Arc::new(Self {
+            name: info.fabric_attr.name.clone(),
+            provider: info.fabric_attr.prov_name.clone(),
+            transport: std::marker::PhantomData,
+        });
+        opened::fabric(&info.fabric_attr.prov_name, &fabric);
+        fabric
+    }
+}
+
+fn foreign_info(what: &str, wanted: &str, found: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        format!("the info that {what} is opened with"),
+        format!("one of provider {wanted}"),
+        format!("one of {found:?}"),
+        "open the fabric and what belongs to it with the same info",
+    )
+}
+
+impl<T: Transport> Fabric for FabricCore<T> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open_domain(&self, info: &Info, _serialization: Serialization) -> Result<Arc<dyn Domain>> {
+        if info.fabric_attr.prov_name != self.provider {
+            return Err(foreign_info("a domain", &self.provider, &info.fabric_attr.prov_name));
+        }
+        auth::check_domain(info, T::AUTH_KEY_SIZE)?;
+        let domain: Arc<dyn Domain> = Arc::new(DomainHandle(DomainCore::<T>::open(info)?));
+        opened::domain(&self.provider, &domain);
+        Ok(domain)
+    }
+
+    fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>> {
+        Ok(Waits::open(attr)?)
+    }
+
+    fn open_eq(&self, attr: &EqAttr) -> Result<Arc<dyn EventQueue>> {
+        Ok(EqCore::open(attr)?)
+    }
+
+    fn open_passive(&self, info: &Info) -> Result<Arc<dyn PassiveEndpoint>> {
+        if info.fabric_attr.prov_name != self.provider {
+            return Err(foreign_info("a passive endpoint", &self.provider, &info.fabric_attr.prov_name));
+        }
+        auth::check_domain(info, T::AUTH_KEY_SIZE)?;
+        cm::open_passive::<T>(&auth::resolve(info, &info.domain_attr, T::AUTH_KEY_SIZE)?)
+    }
+}

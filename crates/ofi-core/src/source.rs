@@ -1,0 +1,56 @@
+//! An endpoint as queues, counters and progress threads see it: what they move on, and sleep on.
+
+use ofi_api::{CqBuffer, CqErrorEntry};
+
+use crate::bell::Bell;
+use crate::patience::Turn;
+
+/// Whether the caller may block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// Something is there already: poll first.
+    Ready,
+    /// The descriptor becomes readable when there is something to poll for.
+    Armed,
+}
+
+/// What a poll of a source found.
+#[derive(Clone, Copy, Debug)]
+pub struct Polled {
+    /// Entries in the buffer, those from before the poll included.
+    pub filled: usize,
+    /// What the source asks the polling thread for; `None` if its next entry is an error. (In one field, because two
+    /// fields are returned in registers.)
+    pub(crate) turn: Option<Turn>,
+}
+
+impl Polled {
+    /// What was found, and whether the next entry is an error.
+    #[inline]
+    pub fn new(filled: usize, error: bool, turn: Turn) -> Self {
+        Self { filled, turn: if error { None } else { Some(turn) } }
+    }
+}
+
+/// What a queue polls. `slot` says which of the source's outboxes belongs to the queue.
+pub trait Source: Send + Sync {
+    /// Drives the source and moves its completions into `buffer` from entry `filled` on.
+    fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled;
+    /// Takes the error that is next.
+    fn take_error(&self, slot: usize) -> Option<CqErrorEntry>;
+    /// Whether nothing waits for this queue.
+    fn is_empty(&self, slot: usize) -> bool;
+    /// Moves the source on in the application's stead.
+    fn drive(&self);
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared need not
+    /// be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
+    fn stand_in(&self) -> Arm;
+    /// Moves the source on for the application, which is looking at something else than a queue.
+    fn attend(&self);
+    /// Prepares for blocking until there is something for this queue.
+    fn arm(&self, slot: usize) -> Arm;
+    /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.
+    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm;
+    /// What to block on, once armed.
+    fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
+}
