@@ -309,14 +309,30 @@ fn render(table: &Table, deviations: &Deviations, tests: &Tests, instances: &[In
     text.push_str("\n## Deviations\n");
     for deviation in &deviations.deviation {
         let Deviation { id, page, quote, ours, reason } = deviation;
-        let _ = write!(text, "\n### {id}\n\n{page}: \"{quote}\"\n\n{ours} {reason}\n");
+        let (rule, answer) = (filled(&format!("{page}: \"{quote}\"")), filled(&format!("{ours} {reason}")));
+        let _ = write!(text, "\n### {id}\n\n{rule}\n\n{answer}\n");
     }
     let others = tests.iter().filter(|(name, test)| test.case && !named.contains(name));
     let others: Vec<String> = others.map(|(name, _)| link(name, tests)).collect();
     if !others.is_empty() {
-        let _ = write!(text, "\n## Cases beyond these rules\n\n{}\n", others.join(", "));
+        let _ = write!(text, "\n## Cases beyond these rules\n\n{}\n", filled(&others.join(", ")));
     }
     text
+}
+
+/// A paragraph, in lines of [`WIDTH`] where its words allow it.
+fn filled(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_string()),
+        }
+    }
+    lines.join("\n")
 }
 
 /// A test, linked to its file.
