@@ -1,18 +1,14 @@
 //! What an endpoint has of its device: queues, and the memory of records on their way out and in.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use ibv::transfer::Source;
-use ibv::{
-    Access, CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain,
-    QueuePairAttr, Receives, Segment, SharedReceiveQueue, WorkCompletion,
-};
 use ofi_api::Result;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::rc::{Access, Device, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};
@@ -24,23 +20,23 @@ pub const READS: usize = 64;
 /// Requests of one lane that may be under way.
 pub const REQUESTS: usize = 96;
 /// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
-const INLINE: u32 = 128;
+const INLINE: usize = 128;
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
 
 /// Registered slots.
 pub struct Slab {
-    region: MemoryRegion,
+    region: Box<dyn Region>,
     pages: Pages,
     size: usize,
 }
 
 impl Slab {
     /// So many slots of `size` bytes.
-    pub fn new(pd: &Arc<ProtectionDomain>, slots: usize, size: usize) -> Result<Self> {
+    pub fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
         // SAFETY: the pages go after the registration, and only raw pointers lead to them.
-        let region = unsafe { MemoryRegion::new(pd, pages.base(), slots * size, Access::Local) };
+        let region = unsafe { device.register(pages.base(), slots * size, Access::Local) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages, size })
     }
 
@@ -62,7 +58,7 @@ impl Slab {
 
 /// See [`Adapter::witness`].
 struct Witness {
-    region: MemoryRegion,
+    region: Box<dyn Region>,
     pages: Pages,
 }
 
@@ -70,10 +66,10 @@ impl Witness {
     /// Its length.
     const LEN: usize = 8;
 
-    fn new(pd: &Arc<ProtectionDomain>) -> Result<Self> {
+    fn new(device: &dyn Device) -> Result<Self> {
         let pages = Pages::new(Self::LEN, false)?;
         // SAFETY: the pages go after the registration, and nobody ever writes to them.
-        let region = unsafe { MemoryRegion::new(pd, pages.base(), Self::LEN, Access::RemoteRead) };
+        let region = unsafe { device.register(pages.base(), Self::LEN, Access::RemoteRead) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
     }
 }
@@ -121,16 +117,12 @@ pub enum Ended {
     /// A receive of a connection that is over.
     Returned { slot: u32 },
     /// A request has ended.
-    Request { id: SlotId, status: ibv::Status },
+    Request { id: SlotId, status: Status },
 }
 
-/// See the module. Queue pairs go before it: they use its memory.
+/// See the module. Connections go before it: their queue pairs use its memory.
 pub struct Adapter {
-    pub channel: Arc<EventChannel>,
-    /// What peers connect to, as long as it is there.
-    _listener: CmId,
-    pub attr: QueuePairAttr,
-    srq: Arc<SharedReceiveQueue>,
+    pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
     pub address: SocketAddr,
     /// Remote reads under way.
@@ -147,39 +139,29 @@ pub struct Adapter {
 
 impl Adapter {
     /// Opens it, and listens.
-    pub fn new(pd: &Arc<ProtectionDomain>, wanted: SocketAddr) -> Result<Self> {
+    pub fn new(device: &dyn Device, wanted: SocketAddr) -> Result<Self> {
         let failed = |error: ibv::Error| failed(&error);
-        let limits = pd.context().query().map_err(failed)?;
-        let receives = settings::RX_SLOTS.get().min(limits.max_shared);
-        let channel = EventChannel::new().map_err(failed)?;
-        let listener = CmId::new(&channel).map_err(failed)?;
-        if wanted.port() != 0 {
-            listener.reuse_address().map_err(failed)?;
-        }
-        listener.bind(wanted).map_err(failed)?;
-        listener.listen(128).map_err(failed)?;
-        let address = listener.local_address().unwrap_or(wanted);
-        let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
-        let size = (receives + SEND_SLOTS + READS).min(limits.max_completions);
-        let cq = CompletionQueue::new(&completions, size).map_err(failed)?;
-        let srq = SharedReceiveQueue::new(pd, receives, 1).map_err(failed)?;
-        let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
-        let (sending, receiving) = (Slab::new(pd, SEND_SLOTS + 1, SLOT)?, Slab::new(pd, receives, SLOT)?);
-        let size = REQUESTS.min(limits.max_queue) as u32;
-        let shared = Receives::Shared(Arc::clone(&srq));
-        let attr =
-            QueuePairAttr { pd: Arc::clone(pd), cq, receives: shared, size, pieces: 1, inline: INLINE };
+        let limits = device.limits().map_err(failed)?;
+        let receives = settings::RX_SLOTS.get().min(limits.receives);
+        let sizes = Sizes {
+            requests: REQUESTS.min(limits.requests),
+            receives,
+            completions: (receives + SEND_SLOTS + READS).min(limits.completions),
+            inline: INLINE,
+        };
+        let mut queues = device.open(sizes).map_err(failed)?;
+        let address = queues.listen(wanted).map_err(failed)?;
+        let waiter = Waiter::new(&[queues.fd(), queues.event_fd()])?;
+        let (sending, receiving) =
+            (Slab::new(device, SEND_SLOTS + 1, SLOT)?, Slab::new(device, receives, SLOT)?);
         let free = (0..SEND_SLOTS as u32).collect();
         let adapter = Self {
-            channel,
-            _listener: listener,
-            attr,
-            srq,
+            queues,
             posted: Slots::default(),
             address,
             reads: 0,
             waiter,
-            witness: Witness::new(pd)?,
+            witness: Witness::new(device)?,
             free,
             quiet: 0,
             sending,
@@ -195,7 +177,7 @@ impl Adapter {
     pub fn receive(&self, slot: u32) {
         // SAFETY: the slot's record has been taken, so that it is the device's again; the slab goes after the queue.
         let posted =
-            unsafe { self.srq.post(RECEIVE | u64::from(slot), &[self.receiving.segment(slot, SLOT)]) };
+            unsafe { self.queues.receive(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
         if let Err(error) = posted {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }
@@ -260,7 +242,7 @@ impl Adapter {
         if entry.id & RECEIVE != 0 {
             let slot = (entry.id & !RECEIVE) as u32;
             return match entry.status {
-                ibv::Status::SUCCESS => Ended::Received { slot, qp: entry.qp, len: entry.len },
+                Status::SUCCESS => Ended::Received { slot, qp: entry.qp, len: entry.len },
                 _ => Ended::Returned { slot },
             };
         }

@@ -136,8 +136,9 @@ impl Datagrams {
     /// # Errors
     /// `FI_EADDRNOTAVAIL` for a name, as the device gives them; what rdma-core answers.
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let (device, own) = (&*domain.transport.device, domain.transport.port()?);
         let name = name.map(Name::parse).transpose()?;
-        if name.is_some_and(|name| name.qp != 0 || name.gid != domain.transport.gid.0) {
+        if name.is_some_and(|name| name.qp != 0 || name.gid != own.gid.0) {
             return Err(Error::wanted(
                 Errno::EADDRNOTAVAIL,
                 "the name of a datagram endpoint",
@@ -147,9 +148,8 @@ impl Datagrams {
             ));
         }
         let failed = |error: ibv::Error| failed(&error);
-        let own = &domain.transport;
         let context = own.pd.context();
-        let (port, limits) = (context.port(own.port).map_err(failed)?, context.query().map_err(failed)?);
+        let (port, limits) = (context.port(own.number).map_err(failed)?, context.query().map_err(failed)?);
         let channel = CompletionChannel::new(context).map_err(failed)?;
         let receives = RECEIVES.min(limits.max_queue);
         let cq = CompletionQueue::new(&channel, (SENDS + receives).min(limits.max_completions));
@@ -159,13 +159,13 @@ impl Datagrams {
             cq: Arc::clone(&cq),
             sends: SENDS as u32,
             receives: receives as u32,
-            port: own.port,
+            port: own.number,
             qkey: QKEY,
         };
         let qp = UdQueuePair::new(attr).map_err(failed)?;
         let longest = info.ep_attr.max_msg_size.min(port.mtu);
-        let sending = Slab::new(&own.pd, SENDS, port.mtu)?;
-        let receiving = Slab::new(&own.pd, receives, GRH + port.mtu)?;
+        let sending = Slab::new(device, SENDS, port.mtu)?;
+        let receiving = Slab::new(device, receives, GRH + port.mtu)?;
         let name = Name { gid: own.gid.0, qp: qp.number(), lid: port.lid };
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
         let made = Self {
@@ -256,13 +256,13 @@ impl Datagrams {
 
     /// The way to a peer.
     fn handle(&mut self, peer: Peer) -> Result<Arc<AddressHandle>> {
-        let own = &self.domain.transport;
+        let own = self.domain.transport.port()?;
         let known = self.peers.get_mut(peer as usize).ok_or_else(|| Error::new(Errno::EINVAL))?;
         if let Some(handle) = &known.handle {
             return Ok(Arc::clone(handle));
         }
         let gid = (known.name.gid[8..] != [0; 8]).then_some(Gid(known.name.gid));
-        let way = Way { gid, gid_index: own.gid_index, hops: 64, lid: known.name.lid, port: own.port };
+        let way = Way { gid, gid_index: own.gid_index, hops: 64, lid: known.name.lid, port: own.number };
         let handle = AddressHandle::along(&own.pd, way).map_err(|error| failed(&error))?;
         known.handle = Some(Arc::clone(&handle));
         Ok(handle)

@@ -5,38 +5,86 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, Limits};
-use ibv::{Access, Context, Gid, MemoryRegion, ProtectionDomain};
+use ibv::{Context, Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::datagram::Name;
+use crate::rc::{self, Access, Device, Region, System};
 use crate::region::Local;
 use crate::{address, failed, settings};
 
 /// An address of a device of this host.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Own {
     /// The address.
     pub ip: IpAddr,
+    /// Whose it is.
+    pub of: Of,
+}
+
+/// A device.
+#[derive(Clone)]
+pub enum Of {
+    /// One of the system, for endpoints of every type.
+    Port(Port),
+    /// One that was added ([`rc::add`]).
+    Added(Arc<dyn Device>),
+}
+
+/// A port of one of the system's devices, at one of its addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
     /// The device.
     pub context: Context,
-    /// Its port.
-    pub port: u8,
-    /// The GID that this address has there.
+    /// The port.
+    pub number: u8,
+    /// The GID that the address has there.
     pub gid: Gid,
 }
 
 impl Own {
-    /// Whether its GID is at that place of the port's table.
-    pub fn is_at(&self, index: u8) -> bool {
-        self.context.gid_at(self.port, index).is_ok_and(|gid| gid == Some(self.gid))
+    /// The device's name.
+    pub fn name(&self) -> String {
+        match &self.of {
+            Of::Port(port) => port.context.name(),
+            Of::Added(device) => device.name(),
+        }
+    }
+
+    /// Where it is, if the system has it.
+    pub const fn port(&self) -> Option<Port> {
+        match self.of {
+            Of::Port(port) => Some(port),
+            Of::Added(_) => None,
+        }
     }
 }
 
-/// All of them, global ones of ports that are up first.
+impl Port {
+    /// Whether its GID is at that place of the port's table.
+    pub fn is_at(&self, index: u8) -> bool {
+        self.context.gid_at(self.number, index).is_ok_and(|gid| gid == Some(self.gid))
+    }
+}
+
+/// All of them, global ones of ports that are up first, and behind them those that were added.
 ///
 /// # Errors
-/// What is missing on this host.
+/// If there is none, what is missing on this host.
 pub fn addresses() -> Result<Vec<Own>> {
+    let mut added = Vec::new();
+    for device in rc::added() {
+        let of = |ip| Own { ip, of: Of::Added(Arc::clone(&device)) };
+        added.extend(device.addresses().into_iter().map(of));
+    }
+    match of_the_system() {
+        Ok(all) => Ok([all, added].concat()),
+        Err(why) if added.is_empty() => Err(why),
+        Err(_) => Ok(added),
+    }
+}
+
+fn of_the_system() -> Result<Vec<Own>> {
     let mut all = Vec::new();
     let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
     // An empty list takes all, also those of other network namespaces, which have no name here.
@@ -52,7 +100,8 @@ pub fn addresses() -> Result<Vec<Own>> {
                 let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
                 // A link-local address says nothing without its interface.
                 if !local && takes_interface(context.interface(port, gid)) {
-                    all.push((!active, Own { ip: gid.ip(), context, port, gid }));
+                    let of = Of::Port(Port { context, number: port, gid });
+                    all.push((!active, Own { ip: gid.ip(), of }));
                 }
             }
         }
@@ -80,23 +129,50 @@ fn ip(address: &Address) -> Result<IpAddr> {
     }
 }
 
-/// See the module.
-pub struct Domain {
+/// What is the system's of a domain.
+pub struct DomainPort {
     /// Whose memory its queue pairs use.
     pub pd: Arc<ProtectionDomain>,
-    /// The address that endpoints have unless they are named.
-    pub ip: IpAddr,
     /// The device's port, the address's GID, and where that is in the port's table.
-    pub port: u8,
+    pub number: u8,
     pub gid: Gid,
     pub gid_index: u8,
+}
+
+impl DomainPort {
+    fn open(port: Port, ip: IpAddr, info: &Info) -> Result<Self> {
+        let pd = ProtectionDomain::new(port.context).map_err(|error| failed(&error))?;
+        let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
+        let gid_index = match chosen {
+            Some(index) if port.is_at(index) => index,
+            // An offer for datagrams has the GID of that place.
+            Some(index) => {
+                let (wanted, advice) =
+                    ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
+                let found = format!("{ip}, whose GID is not at {index}");
+                return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
+            }
+            None => port.context.gid_index(port.number, port.gid).map_err(|error| failed(&error))?,
+        };
+        Ok(Self { pd, number: port.number, gid: port.gid, gid_index })
+    }
+}
+
+/// See the module.
+pub struct Domain {
+    /// What its memory is registered with, and whose queue pairs endpoints of reliable datagrams have.
+    pub device: Arc<dyn Device>,
+    /// What endpoints of other types have.
+    port: Option<DomainPort>,
+    /// The address that endpoints have unless they are named.
+    pub ip: IpAddr,
     /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration later, while
     /// peers still have the device's key of the first: then every access is looked at by the owner.
     pub native: bool,
     /// Whether keys are the device's, for peers that hand them to their devices: a domain for endpoints of `FI_EP_MSG`.
     pub keyed: bool,
     /// Registrations of local memory.
-    pub cache: Arc<Cache<MemoryRegion>>,
+    pub cache: Arc<Cache<Box<dyn Region>>>,
     /// Counts registrations that were withdrawn from peers.
     withdrawals: AtomicU64,
 }
@@ -113,8 +189,17 @@ impl Domain {
         self.cache.get(addr.addr(), len, |start, len| {
             let start = addr.with_addr(start);
             // SAFETY: the caller's promise; of a whole range, that of whoever added it, until it is removed.
-            unsafe { MemoryRegion::new(&self.pd, start, len, Access::Local) }
+            unsafe { self.device.register(start, len, Access::Local) }
         })
+    }
+
+    /// What endpoints of datagrams and of connections have.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` if the device is not the system's.
+    pub fn port(&self) -> Result<&DomainPort> {
+        let advice = "only reliable datagrams run over a device that is not the system's";
+        self.port.as_ref().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
     /// A registration was withdrawn: endpoints tell the peers that know its key.
@@ -145,29 +230,21 @@ impl Domain {
                 "use an info that getinfo answered",
             )
         })?;
-        let pd = ProtectionDomain::new(own.context).map_err(|error| failed(&error))?;
+        let (device, port): (Arc<dyn Device>, _) = match &own.of {
+            Of::Added(device) => (Arc::clone(device), None),
+            Of::Port(port) => {
+                let port = DomainPort::open(*port, own.ip, info)?;
+                (Arc::new(System::new(&port.pd, own.ip)), Some(port))
+            }
+        };
         let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
         let cache = Arc::new(Cache::new(limits));
-        let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
-        let gid_index = match chosen {
-            Some(index) if own.is_at(index) => index,
-            // An offer for datagrams has the GID of that place.
-            Some(index) => {
-                let (wanted, advice) =
-                    ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
-                let found = format!("{}, whose GID is not at {index}", own.ip);
-                return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
-            }
-            None => own.context.gid_index(own.port, own.gid).map_err(|error| failed(&error))?,
-        };
         Ok(Self {
-            pd,
+            device,
+            port,
             ip: own.ip,
-            port: own.port,
-            gid: own.gid,
-            gid_index,
             native,
             keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,

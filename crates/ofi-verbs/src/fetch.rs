@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use ibv::Post;
 use ibv::transfer::{LONGEST, Step, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
@@ -13,6 +12,7 @@ use crate::Verbs;
 use crate::adapter::{Posted, READS, REQUESTS};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, Token};
+use crate::rc::Post;
 use crate::refused::Refused;
 use crate::region::Local;
 
@@ -93,7 +93,7 @@ impl Lane {
             };
             let is_access = !matches!(transfer.end, End::Receive { .. });
             while let Some(&step) = transfer.todo.front() {
-                let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return };
+                let Some(connection) = self.link.open() else { return };
                 if self.requests >= REQUESTS || (!step.write && common.adapter.reads >= READS) {
                     return common.hold(&mut self.is_dirty, peer);
                 }
@@ -103,14 +103,14 @@ impl Lane {
                 let wr = common.adapter.posted.insert(step_of);
                 // A write must not change what an earlier read of this end still answers with.
                 let fence = step.write && self.reads_out > 0;
-                let inline = step.write && step.local.len as usize <= qp.inline_size();
+                let inline = step.write && step.local.len as usize <= self.inline;
                 let how = Post { fence, inline, quiet: false };
                 let posted = if step.write {
                     // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else uses.
-                    unsafe { qp.write(wr.to_wire(), &[step.local], step.remote, how) }
+                    unsafe { connection.write(wr.to_wire(), step.local, step.remote, how) }
                 } else {
                     // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.
-                    unsafe { qp.read(wr.to_wire(), &[step.local], step.remote) }
+                    unsafe { connection.read(wr.to_wire(), step.local, step.remote) }
                 };
                 if let Err(error) = posted {
                     tracing::warn!(target: "ofi::verbs::ep_data", %error, "a request cannot be posted");

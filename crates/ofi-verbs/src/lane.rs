@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ibv::CmId;
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
@@ -26,6 +25,7 @@ use crate::meeting::Link;
 use crate::message::{Exposed, Op, QUEUE_LIMIT};
 use crate::native::Key;
 use crate::quiet::Quiet;
+use crate::rc::Connection;
 use crate::refused::{Refused, is_lost};
 use crate::rma::{ServedRead, ServedWrite};
 use crate::sending::{Frame, Item};
@@ -129,9 +129,11 @@ pub struct Lane {
     pub address: SocketAddr,
     pub link: Link,
     /// The other end of the connection of an endpoint with itself: what is sent over `link` comes in here.
-    pub mirror: Option<CmId>,
+    pub mirror: Option<Box<dyn Connection>>,
     /// The peer's last attempt to connect that is known.
     pub attempt: Option<(u64, u32)>,
+    /// Bytes that a request of the connection carries itself.
+    pub inline: usize,
     /// Records that may be sent.
     pub credits: usize,
     /// Of them, those that only answers may use.
@@ -195,6 +197,7 @@ impl Lane {
             link: Link::Closed,
             mirror: None,
             attempt: None,
+            inline: 0,
             credits: 0,
             reserve: 0,
             held: 0,

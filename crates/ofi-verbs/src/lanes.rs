@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibv::{Status, WorkCompletion};
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
@@ -17,6 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::adapter::{Adapter, Ended, Posted as Request};
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
+use crate::rc::{Status, WorkCompletion};
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
 use crate::{Verbs, address, settings};
 
@@ -66,7 +66,7 @@ impl VerbsLanes {
             domain: Arc::clone(domain),
             caps: info.caps,
             orders_messages: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
-            adapter: Adapter::new(&domain.transport.pd, wanted)?,
+            adapter: Adapter::new(&*domain.transport.device, wanted)?,
             kept: 0,
             kept_limit: KEPT_LIMIT,
             wishing: Vec::new(),
@@ -150,8 +150,7 @@ impl VerbsLanes {
 
     /// Takes entries out of the completion queue.
     fn refill(&mut self) -> usize {
-        let ready = &mut self.ready;
-        let polled = self.common.adapter.attr.cq.poll(|entry| ready.push_back(entry));
+        let polled = self.common.adapter.queues.poll(&mut self.ready);
         polled.unwrap_or_else(|error| {
             tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
             0
@@ -371,31 +370,30 @@ impl VerbsLanes {
         if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
             return Arm::Ready;
         }
-        let cq = Arc::clone(&self.common.adapter.attr.cq);
-        cq.quiet();
         // What came before the queue was armed makes nothing readable.
-        if cq.arm().is_err() || self.refill() > 0 {
+        if self.common.adapter.queues.arm().is_err() || self.refill() > 0 {
             return Arm::Ready;
         }
-        if is_readable(self.common.adapter.channel.fd()) {
+        if is_readable(self.common.adapter.queues.event_fd()) {
             self.meetings += 1; // have the next poll look
             return Arm::Ready;
         }
+        let now = self.common.adapter.queues.now();
         let wait = self.next_deadline.filter(|_| self.meetings > 0);
-        self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(Instant::now())));
+        self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
     }
 
     /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here. Frames that wait for
     /// credits are sent as these come.
     fn close(&mut self) {
-        let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.common.closing = true;
         for peer in 0..self.lanes.len() {
             self.lanes[peer].flush_frames(&mut self.common, peer as Peer);
             self.lanes[peer].await_quiet(&mut self.common, peer as Peer);
         }
-        while self.lanes.iter().any(Lane::is_awaited) && Instant::now() < end {
+        while self.lanes.iter().any(Lane::is_awaited) && self.common.adapter.queues.now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
                 // There may have been no slot for it before.
                 for peer in 0..self.lanes.len() {

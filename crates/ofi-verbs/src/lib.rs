@@ -25,6 +25,7 @@ mod native;
 mod near;
 mod provider;
 mod quiet;
+pub mod rc;
 mod refused;
 mod region;
 mod rma;

@@ -7,12 +7,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use ibv::{CmEvent, CmEventKind, CmId, ConnParam};
 use ofi_api::{Address, Errno};
 use ofi_core::transport::{Host, Peer};
 
 use crate::lane::Common;
 use crate::lanes::VerbsLanes;
+use crate::rc::{CmEventKind, ConnParam, Connection, Event};
 use crate::{Verbs, address, settings};
 
 /// The connection of a lane.
@@ -20,31 +20,31 @@ pub enum Link {
     /// There is none.
     Closed,
     /// The device and the way are looked for.
-    Resolving(CmId, Instant),
+    Resolving(Box<dyn Connection>, Instant),
     /// The peer has been asked.
-    Asking(CmId, Instant),
+    Asking(Box<dyn Connection>, Instant),
     /// This end's request crossed the peer's, which counts, and comes.
     Crossed(Instant),
     /// The peer's request was granted.
-    Accepting(CmId, Instant),
+    Accepting(Box<dyn Connection>, Instant),
     /// It is there.
-    Open(CmId),
+    Open(Box<dyn Connection>),
 }
 
 impl Link {
     /// The identifier of a connection that records can go over.
-    pub fn open(&self) -> Option<&CmId> {
+    pub fn open(&self) -> Option<&dyn Connection> {
         match self {
-            Self::Open(id) => Some(id),
+            Self::Open(id) => Some(&**id),
             _ => None,
         }
     }
 
     /// The identifier, however far it is.
-    pub fn id(&self) -> Option<&CmId> {
+    pub fn id(&self) -> Option<&dyn Connection> {
         match self {
             Self::Resolving(id, _) | Self::Asking(id, _) | Self::Accepting(id, _) | Self::Open(id) => {
-                Some(id)
+                Some(&**id)
             }
             Self::Closed | Self::Crossed(_) => None,
         }
@@ -157,12 +157,11 @@ impl VerbsLanes {
         let lane = &mut self.lanes[peer as usize];
         let common = &mut self.common;
         let from = SocketAddr::new(common.adapter.address.ip(), 0);
-        let begun = CmId::new(&common.adapter.channel)
-            .and_then(|id| id.resolve_address(Some(from), lane.address, limit()).map(|()| id));
-        match begun {
+        let queues = &common.adapter.queues;
+        match queues.call(from, lane.address, limit()) {
             Ok(id) => {
                 self.ids.insert(id.number(), peer);
-                lane.link = Link::Resolving(id, Instant::now() + limit());
+                lane.link = Link::Resolving(id, queues.now() + limit());
                 self.meetings += 1;
             }
             Err(error) => {
@@ -176,7 +175,7 @@ impl VerbsLanes {
     /// Takes events of connections.
     pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
         loop {
-            match self.common.adapter.channel.next() {
+            match self.common.adapter.queues.event() {
                 Ok(Some(event)) => self.take_event(host, event),
                 Ok(None) => break,
                 Err(error) => {
@@ -185,7 +184,7 @@ impl VerbsLanes {
                 }
             }
         }
-        let now = Instant::now();
+        let now = self.common.adapter.queues.now();
         self.meetings = 0;
         self.next_deadline = None;
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
@@ -200,14 +199,14 @@ impl VerbsLanes {
         }
     }
 
-    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
+    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: Event) {
         if event.kind == CmEventKind::Request {
             return self.take_request(host, event);
         }
         // Of an identifier that is gone, or of the one that listens.
         let Some(&peer) = self.ids.get(&event.id) else { return };
         let lane = &mut self.lanes[peer as usize];
-        if lane.link.id().map(CmId::number) != Some(event.id) {
+        if lane.link.id().map(Connection::number) != Some(event.id) {
             return;
         }
         let common = &mut self.common;
@@ -220,10 +219,10 @@ impl VerbsLanes {
             }
             (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
                 common.attempts += 1;
-                let result =
-                    id.create_qp(&common.adapter.attr).and_then(|()| id.connect(param(&greeting(common))));
-                if let Some(qp) = id.qp() {
-                    self.qps.insert(qp.number(), peer);
+                let result = id.create_qp().and_then(|()| id.connect(param(&greeting(common))));
+                if let Some((qp, inline)) = id.qp() {
+                    self.qps.insert(qp, peer);
+                    lane.inline = inline;
                 }
                 lane.link = Link::Asking(id, at);
                 result.err()
@@ -237,7 +236,7 @@ impl VerbsLanes {
                     None
                 }
                 None => {
-                    lane.link = Link::Asking(id, Instant::now());
+                    lane.link = Link::Asking(id, common.adapter.queues.now());
                     common.counts.malformed += 1;
                     lane.ending.get_or_insert(Errno::ECONNREFUSED);
                     common.hold(&mut lane.is_dirty, peer);
@@ -289,7 +288,7 @@ impl VerbsLanes {
         }
     }
 
-    fn take_request<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
+    fn take_request<H: Host<Verbs>>(&mut self, host: &mut H, event: Event) {
         let Some(mut id) = event.request else { return };
         let Some(greeting) = Greeting::parse(&event.private_data) else {
             self.common.counts.malformed += 1;
@@ -329,16 +328,16 @@ impl VerbsLanes {
         let lane = &mut self.lanes[peer as usize];
         lane.attempt = Some(sign);
         let common = &mut self.common;
-        let accepted =
-            id.create_qp(&common.adapter.attr).and_then(|()| id.accept(param(&self::greeting(common))));
+        let accepted = id.create_qp().and_then(|()| id.accept(param(&self::greeting(common))));
         match accepted {
             Ok(()) => {
                 lane.greeted(&greeting);
                 self.ids.insert(id.number(), peer);
-                if let Some(qp) = id.qp() {
-                    self.qps.insert(qp.number(), peer);
+                if let Some((qp, inline)) = id.qp() {
+                    self.qps.insert(qp, peer);
+                    lane.inline = inline;
                 }
-                lane.link = Link::Accepting(id, Instant::now() + limit());
+                lane.link = Link::Accepting(id, common.adapter.queues.now() + limit());
                 lane.ending = None;
             }
             Err(error) => {
@@ -350,12 +349,12 @@ impl VerbsLanes {
 
 impl VerbsLanes {
     /// The endpoint has called itself: both ends are one lane's.
-    fn reflect(&mut self, peer: Peer, mut id: CmId) {
+    fn reflect(&mut self, peer: Peer, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        let accepted = id.create_qp(&common.adapter.attr).and_then(|()| id.accept(param(&greeting(common))));
+        let accepted = id.create_qp().and_then(|()| id.accept(param(&greeting(common))));
         match (accepted, id.qp()) {
-            (Ok(()), Some(qp)) => {
-                self.qps.insert(qp.number(), peer);
+            (Ok(()), Some((qp, _))) => {
+                self.qps.insert(qp, peer);
                 lane.mirror = Some(id);
             }
             (accepted, _) => {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ofi_api::{LibraryMemory, Placement, Result};
 
-use ibv::MemoryRegion;
-
 use ibv::cache::{Cache, RangeId};
 use ofi_core::pages::Pages;
 
+use crate::rc::Region;
+
 struct Handle {
     pages: Pages,
-    cache: Arc<Cache<MemoryRegion>>,
+    cache: Arc<Cache<Box<dyn Region>>>,
     range: RangeId,
 }
 
@@ -26,7 +26,7 @@ impl Drop for Handle {
 /// # Errors
 /// `FI_ENOMEM`.
 pub fn alloc(
-    cache: &Arc<Cache<MemoryRegion>>,
+    cache: &Arc<Cache<Box<dyn Region>>>,
     len: usize,
     placement: Placement,
 ) -> Result<Arc<dyn LibraryMemory>> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ibv::transfer::Source;
-use ibv::{Access, MemoryRegion};
 use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -11,6 +10,7 @@ use ofi_core::transport::record::{Broken, Fields, RMA_IOV_LIMIT, Words, flag};
 use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
 
 use crate::lane::{Common, DETACHED, Flow, Lane};
+use crate::rc::{Access, Region};
 use crate::refused::Native;
 use crate::wire::{PAYLOAD, kind};
 use crate::{Verbs, failed};
@@ -46,7 +46,7 @@ pub enum Op {
 
 /// Memory that the peer may read: registrations first, as they go before what they are of.
 pub struct Exposed {
-    regions: Vec<MemoryRegion>,
+    regions: Vec<Box<dyn Region>>,
     sources: Vec<Source>,
     _kept: Option<Arc<[u8]>>,
 }
@@ -61,8 +61,7 @@ impl Exposed {
         let (mut regions, mut sources) = (Vec::new(), Vec::new());
         for (addr, len) in copy::runs(pieces, 0, len) {
             // SAFETY: lent until the operation ends, or kept here; only read.
-            let region =
-                unsafe { MemoryRegion::new(&common.domain.transport.pd, addr, len, Access::RemoteRead) };
+            let region = unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) };
             let region = region.map_err(|error| failed(&error))?;
             sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
             regions.push(region);

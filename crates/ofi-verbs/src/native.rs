@@ -17,7 +17,6 @@
 use std::collections::VecDeque;
 
 use ibv::transfer::{LONGEST, Source, Step, plan};
-use ibv::{Remote, Segment};
 use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
@@ -27,6 +26,7 @@ use crate::Verbs;
 use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
+use crate::rc::{Remote, Segment};
 use crate::refused::Native;
 use crate::rma::accessor;
 use crate::wire::{PAYLOAD, kind};
@@ -221,7 +221,7 @@ impl Lane {
         let is_gone = |key: u64, rkey: u32| {
             let granted = regions.remote(key);
             let data = granted.as_ref().and_then(|granted| common.domain.data(granted.region()));
-            data.is_none_or(|data| data.remote().as_ref().map(ibv::MemoryRegion::rkey) != Some(rkey))
+            data.is_none_or(|data| data.remote().as_ref().map(|device| device.rkey()) != Some(rkey))
         };
         let gone = self.given.iter().filter(|(key, rkey)| is_gone(**key, **rkey));
         let gone: Vec<u64> = gone.map(|(key, _)| *key).collect();

@@ -14,7 +14,7 @@ use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::connected;
 use crate::datagram::Name;
-use crate::domain::Own;
+use crate::domain::{Own, Port};
 use crate::near::VerbsOrShm;
 use crate::{address, domain, settings};
 
@@ -147,7 +147,10 @@ fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
 
 /// What is known of a device.
 fn nic(own: &Own) -> Nic {
-    let context = own.context;
+    own.port().map_or_else(Nic::default, |port| port_nic(port, own.ip))
+}
+
+fn port_nic(Port { context, number, .. }: Port, ip: IpAddr) -> Nic {
     let path = context.path();
     let read = |name: &str| std::fs::read_to_string(format!("{path}/device/{name}")).unwrap_or_default();
     let mut nic = Nic { numa_node: read("numa_node").trim().parse().ok(), ..Nic::default() };
@@ -165,9 +168,9 @@ fn nic(own: &Own) -> Nic {
     let link = std::fs::read_link(format!("{path}/device")).unwrap_or_default();
     let last = link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     nic.bus_attr = last.parse().map_or(BusAttr::Unknown, BusAttr::Pci);
-    if let Ok(port) = context.port(own.port) {
+    if let Ok(port) = context.port(number) {
         nic.link_attr = LinkAttr {
-            address: own.ip.to_string(),
+            address: ip.to_string(),
             mtu: port.mtu,
             speed: usize::try_from(port.speed).unwrap_or(usize::MAX),
             state: if port.active { LinkState::Up } else { LinkState::Down },
@@ -204,8 +207,9 @@ unsafe impl Provider for VerbsProvider {
 
 /// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
+    let Some(port) = own.port() else { return Offers::default() };
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
-    let longest = own.context.port(own.port).map_or(connected::LONGEST, |port| port.max_message);
+    let longest = port.context.port(port.number).map_or(connected::LONGEST, |port| port.max_message);
     let mut variants: Vec<Info> =
         variants.iter().filter(|info| info.domain_attr.mr_mode.contains(whole)).cloned().collect();
     for info in &mut variants {
@@ -252,16 +256,16 @@ impl VerbsProvider {
                     None => {
                         let port = source.map_or(0, |source| source.port());
                         info.src_addr = Some(Address::from(SocketAddr::new(own.ip, port)));
-                        wanted = !seen.contains(&own.context.name());
+                        wanted = !seen.contains(&own.name());
                     }
                 }
-                info.domain_attr.name = own.context.name();
+                info.domain_attr.name = own.name();
                 info.nic = Some(nic(own));
             }
             if !wanted {
                 continue;
             }
-            seen.push(own.context.name());
+            seen.push(own.name());
             let connected = connected_offers(own, &variants, request);
             if hinted.is_some_and(|(ep, _)| ep == EpType::Msg) {
                 offers.infos.extend(connected.infos);
@@ -293,7 +297,8 @@ impl VerbsProvider {
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();
-        for own in all.iter().filter(|own| place.is_none_or(|index| own.is_at(index))) {
+        let ports = || all.iter().filter_map(|own| Some((own.ip, own.port()?)));
+        for (ip, port) in ports().filter(|(_, port)| place.is_none_or(|index| port.is_at(index))) {
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
             let base = Base {
                 name: NAME,
@@ -302,11 +307,11 @@ impl VerbsProvider {
                 format: AddrFormat::IbUd,
                 rma_iov_limit: RMA_IOV_LIMIT,
             };
-            let nic = nic(own);
+            let (nic, device_name) = (port_nic(port, ip), port.context.name());
             let mut variants = base.variants();
             let mut wanted = match device {
-                Some(ip) => ip == own.ip,
-                None => !seen.contains(&own.context.name()),
+                Some(wanted) => wanted == ip,
+                None => !seen.contains(&device_name),
             };
             for info in &mut variants {
                 offer::name_ends(info, request, None);
@@ -315,17 +320,17 @@ impl VerbsProvider {
                         let name = Name::parse(source);
                         let name =
                             name.map_err(|error| refusal("src_addr", source.to_string(), error.to_string()))?;
-                        wanted = name.gid == own.gid.0;
+                        wanted = name.gid == port.gid.0;
                     }
-                    None => info.src_addr = Some(Name { gid: own.gid.0, qp: 0, lid: 0 }.encode()),
+                    None => info.src_addr = Some(Name { gid: port.gid.0, qp: 0, lid: 0 }.encode()),
                 }
-                info.domain_attr.name = own.context.name();
+                info.domain_attr.name.clone_from(&device_name);
                 info.nic = Some(nic.clone());
             }
             if !wanted {
                 continue;
             }
-            seen.push(own.context.name());
+            seen.push(device_name);
             let answer = offer::answer(&DATAGRAM_TYPES, &variants, request);
             offers.infos.extend(answer.infos);
             offers.refusals.extend(answer.refusals);
@@ -333,11 +338,11 @@ impl VerbsProvider {
         if !offers.infos.is_empty() {
             offers.refusals.clear();
         } else if let (Some(index), true, true) = (place, seen.is_empty(), device.is_none()) {
-            let has =
-                all.iter().filter_map(|own| Some(own.context.gid_index(own.port, own.gid).ok()?.to_string()));
+            let at = |port: Port| port.context.gid_index(port.number, port.gid);
+            let has = ports().filter_map(|(_, port)| Some(at(port).ok()?.to_string()));
             return Err(refusal("FI_VERBS_GID_IDX", index.to_string(), has.collect::<Vec<_>>().join(", ")));
         } else if let (Some(ip), true) = (device, offers.refusals.is_empty()) {
-            let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
+            let has: Vec<String> = ports().map(|(ip, _)| ip.to_string()).collect();
             return Err(refusal("node (FI_SOURCE)", ip.to_string(), has.join(", ")));
         }
         Ok(offers)

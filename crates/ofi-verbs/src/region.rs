@@ -2,19 +2,20 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ibv::{Access, MemoryRegion};
 use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Result};
+
+use ibv::cache::{Cache, RangeId};
 
 use crate::domain::Domain;
 use crate::failed;
-use ibv::cache::{Cache, RangeId};
+use crate::rc::{self, Access};
 
 /// See the module.
 pub struct Region {
     /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or for no peer,
     /// or the device does not take it.
-    remote: Mutex<Option<MemoryRegion>>,
-    cache: Arc<Cache<MemoryRegion>>,
+    remote: Mutex<Option<Box<dyn rc::Region>>>,
+    cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
     /// The device's key, where peers name the registration by it.
     key: Option<u64>,
@@ -43,7 +44,7 @@ impl Region {
         };
         let access = access(attr).unwrap_or(Access::Local);
         // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
-        let region = unsafe { MemoryRegion::new(&domain.pd, piece.addr, piece.len, access) };
+        let region = unsafe { domain.device.register(piece.addr, piece.len, access) };
         let region = region.map_err(|error| failed(&error))?;
         let ranges = vec![domain.cache.add(piece.addr.addr(), piece.len)];
         let cache = Arc::clone(&domain.cache);
@@ -59,7 +60,7 @@ impl Region {
         let remote = match (attr.pieces(), access(attr)) {
             ([piece], Some(access)) if is_system && piece.len > 0 && domain.native => {
                 // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
-                match unsafe { MemoryRegion::new(&domain.pd, piece.addr, piece.len, access) } {
+                match unsafe { domain.device.register(piece.addr, piece.len, access) } {
                     Ok(region) => Some(region),
                     Err(error) => {
                         tracing::warn!(target: "ofi::verbs::mr", %error, "peers' accesses to a registration go through its owner");
@@ -79,7 +80,7 @@ impl Region {
     }
 
     /// The device's registration, which stays as it is while this is held.
-    pub fn remote(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
+    pub fn remote(&self) -> MutexGuard<'_, Option<Box<dyn rc::Region>>> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,4 +115,4 @@ fn access(attr: &MrAttr<'_>) -> Option<Access> {
 }
 
 /// A registration that operations of this end use.
-pub type Local = Arc<MemoryRegion>;
+pub type Local = Arc<Box<dyn rc::Region>>;

@@ -1,6 +1,5 @@
 //! Records on their way out: posted at once where credits, slots and the queue pair have room, else kept in queues and packed.
 
-use ibv::Post;
 use ofi_api::Errno;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
@@ -10,6 +9,7 @@ use crate::Verbs;
 use crate::adapter::{Posted, REQUESTS};
 use crate::lane::{Common, DETACHED, Lane};
 use crate::message::Op;
+use crate::rc::Post;
 use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
 /// A record that waits for credits or room.
@@ -108,8 +108,8 @@ impl Lane {
         let to = common.adapter.outgoing(slot).wrapping_add(2).cast::<[u8; 2]>();
         // SAFETY: bytes 2 and 3 of the slot's header, which is not posted yet.
         unsafe { to.write(given.to_be_bytes()) };
-        let Some(qp) = self.link.open().and_then(|id| id.qp()) else { return common.adapter.give_slot(slot) };
-        let inline = len <= qp.inline_size();
+        let Some(connection) = self.link.open() else { return common.adapter.give_slot(slot) };
+        let inline = len <= self.inline;
         let awaited = common.closing || mark.iter().chain(&marks).any(|&mark| mark != DETACHED);
         let quiet = !awaited && self.quiet.has_room() && (inline || common.adapter.may_be_quiet());
         let number = self.quiet.number();
@@ -119,7 +119,7 @@ impl Lane {
         // What the peer does on account of this must not change what a read of this end still answers with.
         let how = Post { fence: self.reads_out > 0, inline, quiet };
         // SAFETY: the slot is the device's until the request has ended, or until the call returns.
-        if let Err(error) = unsafe { qp.send(wr.to_wire(), &[segment], how) } {
+        if let Err(error) = unsafe { connection.send(wr.to_wire(), segment, how) } {
             // The connection cannot be used any more: what waits for this record ends with the lane.
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
             common.adapter.posted.remove(wr);

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ibv::CmId;
 use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
@@ -244,8 +243,7 @@ unsafe impl Lanes<Verbs> for State {
         }
         let Self::Open(lanes) = self else { return };
         let counts = &lanes.common.counts;
-        let open =
-            lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id: &CmId| id.qp().is_some()));
+        let open = lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id| id.qp().is_some()));
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_eager", counts.eager, "messages sent inside a record");
         add("verbs_announced", counts.announced, "messages announced, for the receiver to read");

@@ -145,7 +145,7 @@ impl Connected {
             ));
         }
         let failed = |error: ibv::Error| failed(&error);
-        let pd = &domain.transport.pd;
+        let pd = &domain.transport.port()?.pd;
         let limits = pd.context().query().map_err(failed)?;
         let most = limits.max_queue.min(limits.max_completions / 2);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
@@ -182,7 +182,7 @@ impl Connected {
             claimed: Slots::default(),
             shared: None,
             posted: Slots::default(),
-            slots: Slab::new(pd, SLOTS, INJECT)?,
+            slots: Slab::new(&*domain.transport.device, SLOTS, INJECT)?,
             free: (0..SLOTS as u32).collect(),
             ready: VecDeque::new(),
             waiter,

@@ -39,7 +39,7 @@ impl SharedReceives {
     /// # Errors
     /// Those of ibv_create_srq(3).
     pub fn new(domain: &Arc<DomainPart<Verbs>>, attr: &RxAttr) -> Result<Self> {
-        let pd = &domain.transport.pd;
+        let pd = &domain.transport.port()?.pd;
         let limits = pd.context().query().map_err(|error| failed(&error))?;
         let size = attr.size.clamp(1, SIZE.min(limits.max_queue));
         let pieces = IOV_LIMIT.min(limits.max_pieces) as u32;

@@ -1,0 +1,212 @@
+//! RDMA devices of this host, by rdma-core.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibv::{
+    CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain, QueuePair,
+    QueuePairAttr, Receives, SharedReceiveQueue,
+};
+
+use super::{
+    Access, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote, Result,
+    Segment, Sizes, WorkCompletion,
+};
+
+/// Requests to connect that may wait.
+const BACKLOG: usize = 128;
+
+/// A device, for one domain.
+pub struct System {
+    pd: Arc<ProtectionDomain>,
+    ip: IpAddr,
+}
+
+impl System {
+    /// The device of this domain, for endpoints at `ip`.
+    pub fn new(pd: &Arc<ProtectionDomain>, ip: IpAddr) -> Self {
+        Self { pd: Arc::clone(pd), ip }
+    }
+}
+
+impl Device for System {
+    fn name(&self) -> String {
+        self.pd.context().name()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        vec![self.ip]
+    }
+
+    fn limits(&self) -> Result<Limits> {
+        let info = self.pd.context().query()?;
+        Ok(Limits { requests: info.max_queue, receives: info.max_shared, completions: info.max_completions })
+    }
+
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { MemoryRegion::new(&self.pd, addr, len, access) }?))
+    }
+
+    fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>> {
+        let events = EventChannel::new()?;
+        let completions = CompletionChannel::new(self.pd.context())?;
+        let cq = CompletionQueue::new(&completions, sizes.completions)?;
+        let srq = SharedReceiveQueue::new(&self.pd, sizes.receives, 1)?;
+        let attr = QueuePairAttr {
+            pd: Arc::clone(&self.pd),
+            cq,
+            receives: Receives::Shared(Arc::clone(&srq)),
+            size: u32::try_from(sizes.requests).unwrap_or(u32::MAX),
+            pieces: 1,
+            inline: u32::try_from(sizes.inline).unwrap_or(u32::MAX),
+        };
+        Ok(Box::new(Opened { events, completions, srq, attr: Arc::new(attr), listener: None }))
+    }
+}
+
+impl Region for MemoryRegion {
+    fn lkey(&self) -> u32 {
+        self.lkey()
+    }
+
+    fn rkey(&self) -> u32 {
+        self.rkey()
+    }
+}
+
+/// An endpoint's queues.
+struct Opened {
+    listener: Option<CmId>,
+    events: Arc<EventChannel>,
+    completions: Arc<CompletionChannel>,
+    srq: Arc<SharedReceiveQueue>,
+    attr: Arc<QueuePairAttr>,
+}
+
+impl Opened {
+    fn connection(&self, id: CmId) -> Box<dyn Connection> {
+        Box::new(Identified { id, attr: Arc::clone(&self.attr) })
+    }
+}
+
+impl Queues for Opened {
+    fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr> {
+        let listener = CmId::new(&self.events)?;
+        if at.port() != 0 {
+            listener.reuse_address()?;
+        }
+        listener.bind(at)?;
+        listener.listen(BACKLOG)?;
+        let address = listener.local_address().unwrap_or(at);
+        self.listener = Some(listener);
+        Ok(address)
+    }
+
+    fn call(&self, from: SocketAddr, to: SocketAddr, limit: Duration) -> Result<Box<dyn Connection>> {
+        let id = CmId::new(&self.events)?;
+        id.resolve_address(Some(from), to, limit)?;
+        Ok(self.connection(id))
+    }
+
+    fn event(&self) -> Result<Option<Event>> {
+        let Some(event) = self.events.next()? else { return Ok(None) };
+        let request = event.request.map(|id| self.connection(id));
+        Ok(Some(Event { kind: event.kind, id: event.id, request, private_data: event.private_data }))
+    }
+
+    unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.srq.post(id, &[into]) }
+    }
+
+    fn poll(&self, into: &mut VecDeque<WorkCompletion>) -> Result<usize> {
+        self.attr.cq.poll(|entry| into.push_back(entry))
+    }
+
+    fn arm(&self) -> Result<()> {
+        self.attr.cq.quiet();
+        self.attr.cq.arm()
+    }
+
+    fn fd(&self) -> RawFd {
+        self.completions.fd()
+    }
+
+    fn event_fd(&self) -> RawFd {
+        self.events.fd()
+    }
+}
+
+/// A connection: an identifier of rdma_cm, and how its queue pair is to be.
+struct Identified {
+    id: CmId,
+    attr: Arc<QueuePairAttr>,
+}
+
+impl Identified {
+    #[inline]
+    fn made(&self) -> Result<&QueuePair> {
+        self.id.qp().ok_or_else(|| Error {
+            call: "ibv_post_send",
+            errno: libc::ENOTCONN,
+            advice: "the connection has no queue pair yet".into(),
+        })
+    }
+}
+
+impl Connection for Identified {
+    fn number(&self) -> usize {
+        self.id.number()
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.id.peer_address()
+    }
+
+    fn resolve_route(&self, limit: Duration) -> Result<()> {
+        self.id.resolve_route(limit)
+    }
+
+    fn create_qp(&mut self) -> Result<()> {
+        self.id.create_qp(&self.attr)
+    }
+
+    fn qp(&self) -> Option<(u32, usize)> {
+        self.id.qp().map(|qp| (qp.number(), qp.inline_size()))
+    }
+
+    fn connect(&self, param: ConnParam<'_>) -> Result<()> {
+        self.id.connect(param)
+    }
+
+    fn accept(&self, param: ConnParam<'_>) -> Result<()> {
+        self.id.accept(param)
+    }
+
+    fn reject(&self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+
+    fn disconnect(&self) -> Result<()> {
+        self.id.disconnect()
+    }
+
+    unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.made()?.send(id, &[from], how) }
+    }
+
+    unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.made()?.write(id, &[from], to, how) }
+    }
+
+    unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.made()?.read(id, &[into], from) }
+    }
+}
