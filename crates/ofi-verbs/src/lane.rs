@@ -257,6 +257,11 @@ impl Lane {
         !self.commands.is_empty() || !self.answers.is_empty() || !self.fetching.is_empty() || self.is_read()
     }
 
+    /// Whether the peer is to get credits back though nothing is sent to it.
+    pub fn owes_credits(&self, common: &Common) -> bool {
+        self.owed > 0 && self.owed >= common.grant / 4
+    }
+
     /// A record has come. Over a connection that this end granted it may come before rdma_cm reports the connection, which then is there.
     #[inline]
     pub fn heard(&mut self, common: &mut Common, peer: Peer) {

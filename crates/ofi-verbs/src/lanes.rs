@@ -212,7 +212,7 @@ impl VerbsLanes {
                         errno => errno,
                     });
                 }
-                if lane.waits() || lane.ending.is_some() {
+                if lane.waits() || lane.owes_credits(common) || lane.ending.is_some() {
                     common.hold(&mut lane.is_dirty, peer);
                 }
             }
@@ -252,7 +252,7 @@ impl VerbsLanes {
             }
         }
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        if lane.waits() || lane.owed >= common.grant / 4 {
+        if lane.waits() || lane.owes_credits(common) {
             common.hold(&mut lane.is_dirty, peer);
         }
     }

@@ -199,7 +199,7 @@ impl Lane {
                 }
             }
         }
-        if self.owed > 0 && self.owed >= common.grant / 4 && self.requests < REQUESTS {
+        if self.owes_credits(common) && self.requests < REQUESTS {
             let Some(slot) = common.adapter.take_slot() else { return false };
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
             self.credits += 1; // it needs none
