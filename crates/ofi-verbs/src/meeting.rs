@@ -205,6 +205,12 @@ impl VerbsLanes {
         }
         // Of an identifier that is gone, or of the one that listens.
         let Some(&peer) = self.ids.get(&event.id) else { return };
+        if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
+            && self.lanes[peer as usize].is_open()
+        {
+            // The device may have reported before this why the connection ends, and what came over it.
+            self.take_rest(host);
+        }
         let lane = &mut self.lanes[peer as usize];
         if lane.link.id().map(Connection::number) != Some(event.id) {
             return;

@@ -205,9 +205,18 @@ unsafe impl Provider for VerbsProvider {
     }
 }
 
+/// What a device that was added refuses.
+fn not_the_systems(request: &Request<'_>) -> Refusal {
+    let wanted = request.hints.map_or_else(String::new, |hints| hints.info.ep_attr.ep_type.to_string());
+    refusal("ep_attr.type", wanted, "FI_EP_RDM, as the device is not the system's")
+}
+
 /// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
-    let Some(port) = own.port() else { return Offers::default() };
+    let Some(port) = own.port() else {
+        let refusals = vec![not_the_systems(request)];
+        return Offers { refusals, ..Offers::default() };
+    };
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let longest = port.context.port(port.number).map_or(connected::LONGEST, |port| port.max_message);
     let mut variants: Vec<Info> =
@@ -282,7 +291,8 @@ impl VerbsProvider {
         }
         if !offers.infos.is_empty() {
             offers.refusals.clear();
-            if hinted.is_none_or(|hinted| hinted == (EpType::Unspec, AddrFormat::Unspec)) && named.is_none() {
+            let any = hinted.is_none_or(|hinted| hinted == (EpType::Unspec, AddrFormat::Unspec));
+            if any && named.is_none() && all.iter().any(|own| own.port().is_some()) {
                 offers.infos.extend(Self::datagram_offers(&all, request)?.infos);
             }
         }
@@ -297,6 +307,9 @@ impl VerbsProvider {
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();
+        if all.iter().all(|own| own.port().is_none()) {
+            return Err(not_the_systems(request));
+        }
         let ports = || all.iter().filter_map(|own| Some((own.ip, own.port()?)));
         for (ip, port) in ports().filter(|(_, port)| place.is_none_or(|index| port.is_at(index))) {
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
