@@ -76,7 +76,7 @@ impl Witness {
 
 /// A request that is under way.
 pub enum Posted {
-    /// A record.
+    /// A record, or a probe.
     Send {
         peer: Peer,
         /// That it lies in, unless the request carries it.
@@ -203,6 +203,11 @@ impl Adapter {
     /// Whether one more record in a slot may be quiet. Lanes that rest keep their slots.
     pub fn may_be_quiet(&self) -> bool {
         self.quiet < SEND_SLOTS / 4
+    }
+
+    /// Slots in use, beside those of quiet requests.
+    pub fn slots(&self) -> usize {
+        SEND_SLOTS - self.free.len() - self.quiet
     }
 
     /// Nothing uses it any more.

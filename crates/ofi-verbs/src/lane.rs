@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::domain::DomainPart;
@@ -76,6 +77,7 @@ pub struct Counts {
     pub received: u64,
     pub stalls: u64,
     pub connections: u64,
+    pub probes: u64,
     pub malformed: u64,
 }
 
@@ -183,6 +185,8 @@ pub struct Lane {
     pub wished: bool,
     /// The peer asked this end to keep its payloads.
     pub peer_wishes: bool,
+    /// When the peer's device is asked next whether it is there.
+    pub probe: Option<Instant>,
     /// It is among [`Common::dirty`].
     pub is_dirty: bool,
     /// The connection is over; what came before it is still to be taken.
@@ -224,6 +228,7 @@ impl Lane {
             detached: 0,
             wished: false,
             peer_wishes: false,
+            probe: None,
             is_dirty: false,
             ending: None,
         }

@@ -18,7 +18,7 @@ use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::rc::{Status, WorkCompletion};
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
-use crate::{Verbs, address, settings};
+use crate::{Verbs, address, probe, settings};
 
 /// Payload bytes that one endpoint keeps for receivers that are out of room.
 const KEPT_LIMIT: usize = 64 << 20;
@@ -379,7 +379,12 @@ impl VerbsLanes {
             return Arm::Ready;
         }
         let now = self.common.adapter.queues.now();
-        let wait = self.next_deadline.filter(|_| self.meetings > 0);
+        let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
+        if self.lanes.iter().any(Lane::awaits_word) {
+            let probe = now + probe::interval();
+            wait = Some(wait.map_or(probe, |at| at.min(probe)));
+            self.meetings += 1; // have the next poll look
+        }
         self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
     }

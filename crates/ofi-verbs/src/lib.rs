@@ -23,6 +23,7 @@ mod memory;
 mod message;
 mod native;
 mod near;
+mod probe;
 mod provider;
 mod quiet;
 pub mod rc;

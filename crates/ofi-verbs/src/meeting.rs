@@ -188,7 +188,10 @@ impl VerbsLanes {
         self.meetings = 0;
         self.next_deadline = None;
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
-            let Some(deadline) = lane.link.deadline() else { continue };
+            let Some(deadline) = lane.link.deadline() else {
+                lane.probe(&mut self.common, peer as Peer, now);
+                continue;
+            };
             self.meetings += 1;
             if deadline <= now {
                 lane.ending.get_or_insert(Errno::ETIMEDOUT);

@@ -37,6 +37,11 @@ impl Quiet {
         !self.posted.is_empty() && self.posted.len() == requests
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.posted.len()
+    }
+
     /// A quiet request is posted.
     pub fn push(&mut self, number: u64, id: SlotId) {
         self.posted.push_back((number, id));

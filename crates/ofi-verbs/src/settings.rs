@@ -87,6 +87,15 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(100, 600_000);
 
+/// How often a peer is asked whether it is there.
+pub static KEEPALIVE_MS: Setting<usize> = Setting::new(
+    "verbs",
+    "keepalive_ms",
+    1000,
+    "Milliseconds after which the device of a peer that owes an answer is asked whether it is there, again and again (FI_EP_RDM)",
+)
+.range(10, 600_000);
+
 /// How long closing an endpoint may wait for injected messages to arrive.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "verbs",
@@ -127,6 +136,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &RX_SLOTS,
     &PEER_CREDITS,
     &CONNECT_TIMEOUT_MS,
+    &KEEPALIVE_MS,
     &LINGER_MS,
     &SHARED_MEMORY,
     &MR_CACHE_MAX_COUNT,

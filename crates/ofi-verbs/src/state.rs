@@ -13,6 +13,7 @@ use ofi_core::transport::{Arm, Held, Host, Lanes, OutAtomic, OutMessage, OutNote
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
 use crate::fetch::End;
+use crate::lane::Lane;
 use crate::lanes::VerbsLanes;
 use crate::meeting::named;
 use crate::message::Token;
@@ -274,7 +275,20 @@ unsafe impl Lanes<Verbs> for State {
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "records that had to wait for room here");
         add("verbs_connections", counts.connections, "connections made");
+        add("verbs_probes", counts.probes, "requests that asked whether a peer is there");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
+        let now = |of: fn(&Lane) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
+        add(
+            "verbs_requests_now",
+            now(|lane| lane.requests - lane.quiet.len() + lane.transfers.len()),
+            "requests and transfers under way, beside records with no report of their end",
+        );
+        add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of records that wait for room or credits");
+        add(
+            "verbs_slots_now",
+            lanes.common.adapter.slots() as u64,
+            "slots of records under way, beside those",
+        );
         add(
             "verbs_malformed",
             counts.malformed,

@@ -201,7 +201,7 @@ pub trait Connection: Send {
     /// The segment is registered, and is not written to until the send has ended; what goes inline may be read during the call.
     unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()>;
 
-    /// Posts a write to the peer's memory.
+    /// Posts a write to the peer's memory. One of no bytes touches none, whatever the key.
     ///
     /// # Errors
     /// What the device answers; nothing was posted then.

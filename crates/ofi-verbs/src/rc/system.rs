@@ -201,8 +201,10 @@ impl Connection for Identified {
     }
 
     unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
+        // For some devices a piece of no bytes means a very long one.
+        let pieces = if from.len == 0 { &[][..] } else { &[from] };
         // SAFETY: the caller's promise.
-        unsafe { self.made()?.write(id, &[from], to, how) }
+        unsafe { self.made()?.write(id, pieces, to, how) }
     }
 
     unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()> {

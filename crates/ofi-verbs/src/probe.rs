@@ -1,0 +1,61 @@
+//! Peers that are gone without a word.
+//!
+//! What a device has posted fails when the peer does not acknowledge it. But a lane may wait for a peer's word with nothing posted: an announced
+//! message, an access that its owner executes. Then the device asks, now and then, by a write of no bytes, which the peer's device acknowledges
+//! alone: it takes no receive, so a peer that does not look for a long time loses nothing by it.
+
+use std::time::{Duration, Instant};
+
+use ofi_api::Errno;
+use ofi_core::transport::Peer;
+
+use crate::adapter::Posted;
+use crate::lane::{Common, Lane};
+use crate::rc::{Post, Remote};
+use crate::settings;
+
+/// The time between probes.
+pub fn interval() -> Duration {
+    Duration::from_millis(settings::KEEPALIVE_MS.get() as u64)
+}
+
+impl Lane {
+    /// Whether the peer owes an answer, and no request is under way that would tell if it were gone.
+    pub fn awaits_word(&self) -> bool {
+        let owes = self.outstanding > 0 || !self.kept.is_empty();
+        owes && self.is_open() && self.requests == self.quiet.len()
+    }
+
+    /// Asks the peer's device whether it is there, if it is time for that.
+    pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
+        if !self.awaits_word() {
+            self.probe = None;
+            return;
+        }
+        let at = *self.probe.get_or_insert_with(|| now + interval());
+        if now < at {
+            return;
+        }
+        self.probe = None;
+        let Some(connection) = self.link.open() else { return };
+        let number = self.quiet.number();
+        let posted = Posted::Send { peer, slot: None, number, quiet: false, mark: None, marks: Vec::new() };
+        let wr = common.adapter.begin_send(posted);
+        let nothing = common.adapter.scratch(0);
+        // SAFETY: of no bytes, so that no memory is touched.
+        let sent =
+            unsafe { connection.write(wr.to_wire(), nothing, Remote { addr: 0, rkey: 0 }, Post::default()) };
+        match sent {
+            Ok(()) => {
+                self.requests += 1;
+                common.counts.probes += 1;
+            }
+            Err(error) => {
+                tracing::warn!(target: "ofi::verbs::ep_data", %error, "a probe cannot be posted");
+                common.adapter.posted.remove(wr);
+                self.ending.get_or_insert(Errno::EIO);
+                common.hold(&mut self.is_dirty, peer);
+            }
+        }
+    }
+}
