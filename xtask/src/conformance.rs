@@ -19,16 +19,17 @@ const DOCUMENT: &str = "docs/conformance.md";
 /// Where tests may be.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
 /// Where the suite is made into tests of a transport.
-const INSTANCES: [&str; 6] = [
+const INSTANCES: [&str; 7] = [
     "tests/tests/conformance.rs",
     "tests/tests/lanes/main.rs",
     "tests/tests/suites/udp.rs",
     "tests/tests/efa.rs",
     "tests/tests/verbs.rs",
+    "tests/tests/verbs_simulated.rs",
     "tests/tests/suites/connected.rs",
 ];
 /// Macros that run the suite without cases that several transports have no use for.
-const SHARED_SKIPS: [&str; 2] = ["connected", "on_efa"];
+const SHARED_SKIPS: [&str; 3] = ["connected", "on_efa", "on_verbs"];
 /// Columns of a line of names.
 const WIDTH: usize = 118;
 

@@ -16,6 +16,7 @@ pub mod net;
 pub mod pair;
 pub mod post;
 pub mod process;
+pub mod rc;
 pub mod side;
 pub mod srd;
 pub mod wait;

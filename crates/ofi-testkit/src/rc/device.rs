@@ -1,0 +1,331 @@
+//! The simulated fabric as the provider sees it.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_core::sys;
+use ofi_verbs::rc::{
+    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote,
+    Result, Segment, Sizes, WorkCompletion,
+};
+
+use super::SimulatedDevice;
+use super::fabric::{Bytes, Endpoint, Fabric, What};
+use super::meeting::{Message, Stage};
+
+fn error(call: &'static str, errno: i32) -> Error {
+    Error { call, errno, advice: "this device is simulated".into() }
+}
+
+/// Bytes that a request for a connection, an acceptance and a refusal have room for.
+const ROOM: [usize; 3] = [56, 196, 148];
+
+/// A registration.
+struct Registered {
+    device: Arc<SimulatedDevice>,
+    key: u32,
+}
+
+impl Region for Registered {
+    fn lkey(&self) -> u32 {
+        self.key
+    }
+
+    fn rkey(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.device.lock().deregister(self.key);
+    }
+}
+
+/// A [`SimulatedDevice`] as the provider sees it.
+pub struct Handle(pub Arc<SimulatedDevice>);
+
+impl Device for Handle {
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        self.0.addresses()
+    }
+
+    fn limits(&self) -> Result<Limits> {
+        let plan = self.0.lock().plan;
+        Ok(Limits { requests: plan.requests, receives: plan.receives, completions: plan.completions })
+    }
+
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
+        let mut fabric = self.0.lock();
+        if fabric.removed {
+            return Err(error("ibv_reg_mr", libc::ENODEV));
+        }
+        let key = fabric.register(addr.expose_provenance() as u64, len, access);
+        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
+    }
+
+    fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>> {
+        let limits = self.limits()?;
+        let fits = sizes.receives <= limits.receives
+            && sizes.requests <= limits.requests
+            && sizes.completions <= limits.completions;
+        if !fits {
+            return Err(error("ibv_create_cq", libc::EINVAL));
+        }
+        let eventfd = || sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE));
+        let (done, told) = (eventfd()?, eventfd()?);
+        let fds = [done.as_raw_fd(), told.as_raw_fd()];
+        let mut fabric = self.0.lock();
+        if fabric.removed {
+            return Err(error("ibv_create_cq", libc::ENODEV));
+        }
+        let inline = sizes.inline.min(fabric.plan.inline);
+        fabric.last.endpoint += 1;
+        let number = fabric.last.endpoint;
+        fabric.endpoints.insert(number, Endpoint::new(sizes, done, told));
+        Ok(Box::new(Opened { device: Arc::clone(&self.0), number, inline, fds }))
+    }
+}
+
+/// An endpoint's queues.
+struct Opened {
+    device: Arc<SimulatedDevice>,
+    number: u64,
+    inline: usize,
+    fds: [RawFd; 2],
+}
+
+impl Opened {
+    fn connection(&self, id: usize, peer: SocketAddr) -> Box<dyn Connection> {
+        Box::new(End { device: Arc::clone(&self.device), id, peer, inline: self.inline, qp: None })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.device.lock().close(self.number);
+    }
+}
+
+impl Queues for Opened {
+    fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr> {
+        let mut fabric = self.device.lock();
+        if !self.device.addresses().contains(&at.ip()) {
+            return Err(error("rdma_bind_addr", libc::EADDRNOTAVAIL));
+        }
+        let port = if at.port() == 0 { fabric.new_port() } else { at.port() };
+        let address = SocketAddr::new(at.ip(), port);
+        if fabric.listening.contains_key(&address) {
+            return Err(error("rdma_bind_addr", libc::EADDRINUSE));
+        }
+        fabric.listening.insert(address, self.number);
+        if let Some(it) = fabric.endpoints.get_mut(&self.number) {
+            it.address = Some(address);
+        }
+        Ok(address)
+    }
+
+    fn call(&self, from: SocketAddr, to: SocketAddr, _limit: Duration) -> Result<Box<dyn Connection>> {
+        let mut fabric = self.device.lock();
+        if fabric.removed {
+            return Err(error("rdma_resolve_addr", libc::ENODEV));
+        }
+        let own = SocketAddr::new(from.ip(), fabric.new_port());
+        let id = fabric.new_id(self.number, Stage::Resolving, own, to);
+        let kind = match self.device.addresses().contains(&to.ip()) {
+            true => CmEventKind::AddressResolved,
+            false => CmEventKind::Failed,
+        };
+        fabric.say(Message::Tell(id, kind));
+        drop(fabric);
+        self.device.work.notify_one();
+        Ok(self.connection(id, to))
+    }
+
+    fn event(&self) -> Result<Option<Event>> {
+        let mut fabric = self.device.lock();
+        fabric.step();
+        let Some(it) = fabric.endpoints.get_mut(&self.number) else { return Ok(None) };
+        let Some(told) = it.told.pop_front() else { return Ok(None) };
+        if it.told.is_empty() {
+            sys::drain_eventfd(&it.told_fd);
+        }
+        let peer = fabric.ids.get(&told.id).filter(|_| told.kind == CmEventKind::Request).map(|end| end.peer);
+        drop(fabric);
+        let request = peer.map(|peer| self.connection(told.id, peer));
+        Ok(Some(Event { kind: told.kind, id: told.id, request, private_data: told.data }))
+    }
+
+    unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {
+        let fits = self.device.lock().receive(self.number, id, into);
+        if fits { Ok(()) } else { Err(error("ibv_post_srq_recv", libc::ENOMEM)) }
+    }
+
+    fn poll(&self, into: &mut VecDeque<WorkCompletion>) -> Result<usize> {
+        Ok(self.device.lock().poll(self.number, into))
+    }
+
+    fn arm(&self) -> Result<()> {
+        if let Some(it) = self.device.lock().endpoints.get_mut(&self.number) {
+            it.arm();
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fds[0]
+    }
+
+    fn event_fd(&self) -> RawFd {
+        self.fds[1]
+    }
+
+    fn now(&self) -> Instant {
+        self.device.now()
+    }
+}
+
+/// One end of a connection.
+struct End {
+    device: Arc<SimulatedDevice>,
+    id: usize,
+    peer: SocketAddr,
+    inline: usize,
+    qp: Option<u32>,
+}
+
+impl End {
+    /// Private data as it arrives: a device may put zeros behind it.
+    fn padded(call: &'static str, data: &[u8], room: usize) -> Result<Vec<u8>> {
+        if data.len() > room {
+            return Err(error(call, libc::EINVAL));
+        }
+        let mut data = data.to_vec();
+        data.resize(room, 0);
+        Ok(data)
+    }
+
+    /// Goes on from a stage, unless the connection is not there yet, or not any more.
+    fn go(&self, call: &'static str, from: Stage, act: impl FnOnce(&mut Fabric)) -> Result<()> {
+        let mut fabric = self.device.lock();
+        if fabric.removed {
+            return Err(error(call, libc::ENODEV));
+        }
+        if fabric.ids.get(&self.id).is_none_or(|end| end.stage != from) {
+            return Err(error(call, libc::EINVAL));
+        }
+        act(&mut fabric);
+        drop(fabric);
+        self.device.work.notify_one();
+        Ok(())
+    }
+
+    fn post(&self, id: u64, what: What, how: Post) -> Result<()> {
+        let qp = self.qp.ok_or_else(|| error("ibv_post_send", libc::ENOTCONN))?;
+        let fits = self.device.lock().post(qp, id, what, how);
+        self.device.work.notify_one();
+        if fits { Ok(()) } else { Err(error("ibv_post_send", libc::ENOMEM)) }
+    }
+
+    /// What leaves: carried by the request, or read later.
+    ///
+    /// # Safety
+    /// The segment is readable during the call.
+    unsafe fn bytes(&self, from: Segment, how: Post) -> Result<Bytes> {
+        let len = from.len as usize;
+        match how.inline {
+            false => Ok(Bytes::At(from)),
+            true if len > self.inline => Err(error("ibv_post_send", libc::EINVAL)),
+            // SAFETY: the caller's promise.
+            true => Ok(Bytes::Inline(unsafe { std::slice::from_raw_parts(from.addr, len) }.to_vec())),
+        }
+    }
+}
+
+impl Connection for End {
+    fn number(&self) -> usize {
+        self.id
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        Some(self.peer)
+    }
+
+    fn resolve_route(&self, _limit: Duration) -> Result<()> {
+        self.go("rdma_resolve_route", Stage::Resolving, |fabric| {
+            fabric.say(Message::Tell(self.id, CmEventKind::RouteResolved));
+        })
+    }
+
+    fn create_qp(&mut self) -> Result<()> {
+        let mut fabric = self.device.lock();
+        if fabric.removed {
+            return Err(error("rdma_create_qp", libc::ENODEV));
+        }
+        if self.qp.is_some() {
+            return Err(error("rdma_create_qp", libc::EINVAL));
+        }
+        self.qp = fabric.new_pair(self.id);
+        Ok(())
+    }
+
+    fn qp(&self) -> Option<(u32, usize)> {
+        self.qp.map(|qp| (qp, self.inline))
+    }
+
+    fn connect(&self, param: ConnParam<'_>) -> Result<()> {
+        let data = Self::padded("rdma_connect", param.private_data, ROOM[0])?;
+        self.go("rdma_connect", Stage::Resolving, |fabric| {
+            fabric.set_tries(self.id, param.rnr_retries);
+            fabric.set(self.id, Stage::Asking);
+            fabric.say(Message::Ask(self.id, data));
+        })
+    }
+
+    fn accept(&self, param: ConnParam<'_>) -> Result<()> {
+        let data = Self::padded("rdma_accept", param.private_data, ROOM[1])?;
+        self.go("rdma_accept", Stage::Asked, |fabric| {
+            fabric.set_tries(self.id, param.rnr_retries);
+            fabric.grant(self.id, data);
+        })
+    }
+
+    fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let data = Self::padded("rdma_reject", private_data, ROOM[2])?;
+        self.go("rdma_reject", Stage::Asked, |fabric| fabric.refuse(self.id, data))
+    }
+
+    fn disconnect(&self) -> Result<()> {
+        self.device.lock().disconnect(self.id);
+        self.device.work.notify_one();
+        Ok(())
+    }
+
+    unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.post(id, What::Send(unsafe { self.bytes(from, how) }?), how)
+    }
+
+    unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.post(id, What::Write(unsafe { self.bytes(from, how) }?, to), how)
+    }
+
+    unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()> {
+        self.post(id, What::Read(into, from), Post::default())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.device.lock().forget(self.id);
+        self.device.work.notify_one();
+    }
+}

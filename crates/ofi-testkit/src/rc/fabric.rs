@@ -1,0 +1,674 @@
+//! What is on the fabric, and how it moves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ofi_core::sys;
+use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, WorkCompletion};
+
+use super::meeting::{Id, Message, Told};
+use super::{Did, Logged, Plan};
+
+/// A registration of the local end is missing.
+const LOCAL_PROTECTION: Status = Status::from_raw(4);
+/// The receive at the other end is too short.
+const REMOTE_INVALID: Status = Status::from_raw(9);
+/// Times for which a device sends again what is not answered.
+const RETRIES: u64 = 40;
+/// Means that a sender waits for ever for receives.
+const FOR_EVER: u8 = 7;
+
+/// Bytes that leave.
+pub enum Bytes {
+    /// The request has them.
+    Inline(Vec<u8>),
+    /// They are read when they leave.
+    At(Segment),
+}
+
+/// What a request does at the other end.
+pub enum What {
+    Send(Bytes),
+    Write(Bytes, Remote),
+    Read(Segment, Remote),
+}
+
+/// A request that has not been executed.
+pub struct Request {
+    pub id: u64,
+    pub how: Post,
+    pub what: What,
+    /// Among the requests of its queue pair.
+    number: u64,
+}
+
+/// A request that has, and whose end is not reported.
+struct Executed {
+    due: u64,
+    id: u64,
+    number: u64,
+    status: Status,
+    quiet: bool,
+    /// Where what it has read goes; from where it may be read once more.
+    read: Option<(Segment, Vec<u8>, Option<Remote>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Made,
+    Ready,
+    Failed,
+}
+
+/// A queue pair.
+pub struct Pair {
+    pub endpoint: u64,
+    pub other: Option<u32>,
+    /// How often a send is tried that finds no receive.
+    pub tries: u8,
+    stage: Stage,
+    posted: VecDeque<Request>,
+    executed: VecDeque<Executed>,
+    /// A write that was reported and is not in memory: until when.
+    unplaced: Option<(u64, Remote, Vec<u8>)>,
+    /// The number of the next request, and of the first that has room in the queue.
+    next: u64,
+    freed: u64,
+    /// Nothing is tried before.
+    wait: u64,
+    tried: u8,
+    /// The other end does not answer: when it is given up.
+    given_up: Option<u64>,
+}
+
+impl Pair {
+    pub fn new(endpoint: u64) -> Self {
+        Self {
+            endpoint,
+            other: None,
+            tries: FOR_EVER,
+            stage: Stage::Made,
+            posted: VecDeque::new(),
+            executed: VecDeque::new(),
+            unplaced: None,
+            next: 0,
+            freed: 0,
+            wait: 0,
+            tried: 0,
+            given_up: None,
+        }
+    }
+
+    fn is_still(&self) -> bool {
+        self.posted.is_empty() && self.executed.is_empty() && self.unplaced.is_none()
+    }
+}
+
+/// What an endpoint has.
+pub struct Endpoint {
+    pub sizes: Sizes,
+    pub address: Option<SocketAddr>,
+    pub told: VecDeque<Told>,
+    pub told_fd: OwnedFd,
+    /// It is cut off.
+    pub vanished: bool,
+    receives: VecDeque<(u64, Segment)>,
+    /// Ends, and the numbers of the requests that these are of.
+    done: VecDeque<(WorkCompletion, Option<u64>)>,
+    /// More ended than the completion queue holds.
+    overrun: bool,
+    armed: bool,
+    done_fd: OwnedFd,
+    log: Vec<Logged>,
+    reported: usize,
+}
+
+impl Endpoint {
+    pub fn new(sizes: Sizes, done_fd: OwnedFd, told_fd: OwnedFd) -> Self {
+        Self {
+            sizes,
+            address: None,
+            told: VecDeque::new(),
+            told_fd,
+            vanished: false,
+            receives: VecDeque::new(),
+            done: VecDeque::new(),
+            overrun: false,
+            armed: false,
+            done_fd,
+            log: Vec::new(),
+            reported: 0,
+        }
+    }
+
+    fn push(&mut self, qp: u32, id: u64, status: Status, of: Result<usize, u64>) {
+        let (opcode, len) = of.map_or((Opcode::Request, 0), |len| (Opcode::Receive, len));
+        let entry = WorkCompletion {
+            id,
+            status,
+            opcode,
+            len,
+            qp,
+            data: None,
+            source_qp: 0,
+            lid: 0,
+            has_route: false,
+        };
+        self.overrun |= self.done.len() >= self.sizes.completions;
+        self.reported += usize::from(of.is_err());
+        self.done.push_back((entry, of.err()));
+        if std::mem::take(&mut self.armed) {
+            sys::signal_eventfd(&self.done_fd);
+        }
+    }
+
+    pub fn arm(&mut self) {
+        sys::drain_eventfd(&self.done_fd);
+        self.armed = true;
+    }
+
+    pub fn tell(&mut self, told: Told) {
+        self.told.push_back(told);
+        sys::signal_eventfd(&self.told_fd);
+    }
+}
+
+/// See the module.
+pub struct Fabric {
+    pub endpoints: BTreeMap<u64, Endpoint>,
+    pub ids: BTreeMap<usize, Id>,
+    pub pairs: BTreeMap<u32, Pair>,
+    pub listening: BTreeMap<SocketAddr, u64>,
+    pub messages: Vec<(u64, Message)>,
+    pub plan: Plan,
+    pub clock: Duration,
+    /// The device is there no more.
+    pub removed: bool,
+    /// The last number of each kind that was given.
+    pub last: Last,
+    pub steps: u64,
+    driven: bool,
+    draws: u64,
+    /// Queue pairs with something to do.
+    busy: Vec<u32>,
+    /// Registrations by their keys: first byte, length, and what peers may do.
+    registered: BTreeMap<u32, (u64, usize, Access)>,
+}
+
+/// See [`Fabric::last`].
+#[derive(Default)]
+pub struct Last {
+    pub endpoint: u64,
+    pub id: usize,
+    pub pair: u32,
+    pub port: u16,
+    key: u32,
+}
+
+// SAFETY: segments are of memory that its owner lends the device until the request has ended or the queue is gone, whichever thread moves it.
+unsafe impl Send for Fabric {}
+
+impl Fabric {
+    pub fn new(plan: Plan, driven: bool) -> Self {
+        Self {
+            endpoints: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            listening: BTreeMap::new(),
+            messages: Vec::new(),
+            plan,
+            clock: Duration::ZERO,
+            removed: false,
+            last: Last::default(),
+            steps: 0,
+            driven,
+            draws: plan.seed,
+            busy: Vec::new(),
+            registered: BTreeMap::new(),
+        }
+    }
+
+    pub fn begin(&mut self, plan: Plan) {
+        let left = (self.endpoints.len(), self.ids.len(), self.pairs.len(), self.registered.len());
+        assert_eq!(left, (0, 0, 0, 0), "endpoints, connections, queue pairs and registrations of before");
+        let clock = self.clock;
+        *self = Self { clock, ..Self::new(plan, self.driven) };
+    }
+
+    /// The next number drawn (SplitMix64).
+    pub fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.draws;
+        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ word >> 31
+    }
+
+    /// Of 100 times, so many.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        percent > 0 && self.draw() % 100 < percent
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.busy.is_empty() && self.messages.is_empty()
+    }
+
+    fn endpoint_at(&self, address: SocketAddr) -> Option<u64> {
+        self.endpoints.iter().find(|(_, it)| it.address == Some(address)).map(|(&number, _)| number)
+    }
+
+    pub fn receives(&self, of: SocketAddr) -> usize {
+        let Some(it) = self.endpoint_at(of).and_then(|number| self.endpoints.get(&number)) else { return 0 };
+        it.receives.len() + it.done.iter().filter(|(_, request)| request.is_none()).count()
+    }
+
+    pub fn registrations(&self) -> usize {
+        self.registered.len()
+    }
+
+    pub fn take_log(&mut self, of: SocketAddr) -> (Vec<Logged>, usize) {
+        let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
+        found.map_or((Vec::new(), 0), |it| (std::mem::take(&mut it.log), std::mem::take(&mut it.reported)))
+    }
+
+    /// A key for a registration. Numbers are used again late, as on a device, and have 24 bits.
+    pub fn register(&mut self, addr: u64, len: usize, access: Access) -> u32 {
+        loop {
+            self.last.key = (self.last.key + 1) & 0xFF_FFFF;
+            let key = self.last.key;
+            if key != 0 && !self.registered.contains_key(&key) {
+                self.registered.insert(key, (addr, len, access));
+                return key;
+            }
+        }
+    }
+
+    /// What was written there is there before the memory is somebody else's.
+    pub fn deregister(&mut self, key: u32) {
+        for pair in self.pairs.values_mut() {
+            if pair.unplaced.as_ref().is_some_and(|(_, at, _)| at.rkey == key) {
+                place(pair);
+            }
+        }
+        self.registered.remove(&key);
+    }
+
+    /// Whether a peer may do that there.
+    fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
+        if len == 0 {
+            return true; // no key is looked at
+        }
+        let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
+        let right = match access {
+            Access::Local => false,
+            Access::RemoteRead => !write,
+            Access::RemoteWrite => write,
+            Access::RemoteReadWrite => true,
+        };
+        let end = at.addr.checked_sub(addr).and_then(|offset| offset.checked_add(len as u64));
+        right && end.is_some_and(|end| end <= size as u64)
+    }
+
+    /// Whether this end has registered all of that memory.
+    fn owns(&self, segment: Segment) -> bool {
+        if segment.len == 0 {
+            return true;
+        }
+        let addr = segment.addr.addr() as u64;
+        self.registered
+            .get(&segment.lkey)
+            .is_some_and(|&(base, len, _)| addr >= base && addr + u64::from(segment.len) <= base + len as u64)
+    }
+
+    /// Posts a receive. `false`: the queue is full.
+    pub fn receive(&mut self, endpoint: u64, id: u64, into: Segment) -> bool {
+        assert!(self.owns(into), "a receive into memory that is not registered");
+        let Some(it) = self.endpoints.get_mut(&endpoint) else { return false };
+        let fits = it.receives.len() < it.sizes.receives;
+        if fits {
+            it.receives.push_back((id, into));
+        }
+        fits
+    }
+
+    /// Takes ends of requests and receives.
+    pub fn poll(&mut self, endpoint: u64, into: &mut VecDeque<WorkCompletion>) -> usize {
+        self.step();
+        let Some(it) = self.endpoints.get_mut(&endpoint) else { return 0 };
+        assert!(!it.overrun, "a completion queue of {} entries is overrun", it.sizes.completions);
+        // As a device's library, so many at a time.
+        let count = it.done.len().min(32);
+        for (entry, request) in it.done.drain(..count) {
+            if let (Some(number), Some(pair)) = (request, self.pairs.get_mut(&entry.qp)) {
+                pair.freed = pair.freed.max(number + 1);
+            }
+            into.push_back(entry);
+        }
+        count
+    }
+
+    /// Posts a request. `false`: the queue is full.
+    pub fn post(&mut self, qp: u32, id: u64, what: What, how: Post) -> bool {
+        let (did, segment) = match &what {
+            What::Send(bytes) => (Did::Sent, bytes.segment()),
+            What::Write(bytes, _) => (Did::Wrote, bytes.segment()),
+            What::Read(into, _) => (Did::Read, Some(*into)),
+        };
+        assert!(
+            segment.is_none_or(|segment| self.owns(segment)),
+            "memory that is not registered: {segment:?}"
+        );
+        let Some(pair) = self.pairs.get_mut(&qp) else { return false };
+        let Some(it) = self.endpoints.get_mut(&pair.endpoint) else { return false };
+        if pair.next - pair.freed >= it.sizes.requests as u64 {
+            return false;
+        }
+        let (addr, len) = match &what {
+            What::Send(Bytes::Inline(bytes)) | What::Write(Bytes::Inline(bytes), _) => (0, bytes.len()),
+            _ => segment.map_or((0, 0), |segment| (segment.addr.addr(), segment.len as usize)),
+        };
+        it.log.push(Logged { did, addr, len, inline: how.inline, reported: !how.quiet });
+        let request = Request { id, how, what, number: pair.next };
+        pair.next += 1;
+        if pair.stage == Stage::Failed {
+            let status = Status::FLUSHED;
+            let Request { id, number, .. } = request;
+            pair.executed.push_back(Executed { due: 0, id, number, status, quiet: false, read: None });
+        } else {
+            pair.posted.push_back(request);
+        }
+        self.wake(qp);
+        true
+    }
+
+    fn wake(&mut self, qp: u32) {
+        if !self.busy.contains(&qp) {
+            self.busy.push(qp);
+        }
+    }
+
+    /// A queue pair can be used.
+    pub fn ready(&mut self, qp: u32, other: u32) {
+        if let Some(pair) = self.pairs.get_mut(&qp)
+            && pair.stage == Stage::Made
+        {
+            (pair.stage, pair.other) = (Stage::Ready, Some(other));
+        }
+    }
+
+    /// A queue pair fails: some of what was executed is still reported as that, and everything else comes back.
+    pub fn fail(&mut self, qp: u32) {
+        let Some(mut pair) = self.pairs.remove(&qp) else { return };
+        if pair.stage != Stage::Failed {
+            place(&mut pair);
+            let well = self.draw() as usize % (pair.executed.len() + 1);
+            for executed in pair.executed.iter_mut().skip(well) {
+                (executed.status, executed.read) = (Status::FLUSHED, None);
+            }
+            flush(&mut pair);
+            // A message that was on its way has taken a receive.
+            let takes = self.chance(10);
+            if let Some(it) = self.endpoints.get_mut(&pair.endpoint)
+                && takes
+                && let Some((id, _)) = it.receives.pop_front()
+            {
+                it.push(qp, id, Status::FLUSHED, Ok(0));
+            }
+        }
+        self.pairs.insert(qp, pair);
+        self.wake(qp);
+    }
+
+    pub fn fail_between(&mut self, of: SocketAddr, to: SocketAddr) {
+        let (Some(one), Some(other)) = (self.endpoint_at(of), self.endpoint_at(to)) else { return };
+        let is_between = |pair: &Pair| {
+            let peer = pair.other.and_then(|qp| self.pairs.get(&qp));
+            pair.endpoint == one && peer.is_some_and(|peer| peer.endpoint == other)
+        };
+        let found: Vec<u32> =
+            self.pairs.iter().filter(|(_, pair)| is_between(pair)).map(|(&qp, _)| qp).collect();
+        found.into_iter().for_each(|qp| self.fail(qp));
+    }
+
+    pub fn vanish(&mut self, of: SocketAddr) {
+        let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
+        if let Some(it) = found {
+            it.vanished = true;
+        }
+        self.listening.remove(&of);
+    }
+
+    pub fn remove(&mut self) {
+        self.removed = true;
+        let pairs: Vec<u32> = self.pairs.keys().copied().collect();
+        pairs.into_iter().for_each(|qp| self.fail(qp));
+        self.tell_removed();
+    }
+
+    /// All that the other end has acknowledged is reported: acknowledgements were faster than what comes now.
+    pub fn report_all(&mut self, qp: u32) {
+        let Some(mut pair) = self.pairs.remove(&qp) else { return };
+        pair.executed.iter_mut().for_each(|executed| executed.due = 0);
+        self.report(qp, &mut pair);
+        self.pairs.insert(qp, pair);
+    }
+
+    /// A queue pair goes: the device touches memory of its requests no more.
+    pub fn destroy(&mut self, qp: u32) {
+        let Some(mut pair) = self.pairs.remove(&qp) else { return };
+        place(&mut pair);
+        self.busy.retain(|&other| other != qp);
+        if self.plan.cleans
+            && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
+        {
+            it.done.retain(|(entry, _)| entry.qp != qp);
+        }
+    }
+
+    /// Has some of what is under way happen: on whichever connections are drawn.
+    pub fn step(&mut self) {
+        self.steps += 1;
+        self.clock += Duration::from_micros(if self.is_still() { 200 } else { 10 });
+        self.deliver_messages();
+        for _ in 0..self.busy.len().min(64) {
+            if self.busy.is_empty() {
+                break;
+            }
+            let at = self.draw() as usize % self.busy.len();
+            let qp = self.busy[at];
+            if !self.advance(qp) {
+                self.busy.swap_remove(at);
+            }
+        }
+    }
+
+    /// Moves a connection. Whether something is left.
+    fn advance(&mut self, qp: u32) -> bool {
+        let Some(mut pair) = self.pairs.remove(&qp) else { return false };
+        let most = if self.driven { 1 + self.draw() % 4 } else { 64 };
+        self.report(qp, &mut pair);
+        for _ in 0..most {
+            if !self.execute(&mut pair) {
+                break;
+            }
+        }
+        self.report(qp, &mut pair);
+        if pair.unplaced.as_ref().is_some_and(|(due, ..)| *due <= self.steps) {
+            place(&mut pair);
+        }
+        let goes_on = !pair.is_still();
+        self.pairs.insert(qp, pair);
+        goes_on
+    }
+
+    /// Reports the ends of requests for which it is time, in their order.
+    fn report(&mut self, qp: u32, pair: &mut Pair) {
+        while let Some(executed) = pair.executed.pop_front_if(|executed| executed.due <= self.steps) {
+            let Executed { id, number, mut status, quiet, read, .. } = executed;
+            if let Some((into, mut bytes, again)) = read {
+                if let Some(at) = again.filter(|&at| self.allows(at, bytes.len(), false)) {
+                    bytes = self.take(at, bytes.len());
+                }
+                if self.owns(into) {
+                    // SAFETY: registered memory of this process, lent until the read has ended.
+                    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, bytes.len()) };
+                } else {
+                    status = LOCAL_PROTECTION;
+                }
+            }
+            let is_bad = status != Status::SUCCESS;
+            if (is_bad || !quiet)
+                && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
+            {
+                it.push(qp, id, status, Err(number));
+            }
+        }
+    }
+
+    /// The bytes at a registered place.
+    fn take(&self, at: Remote, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let from = std::ptr::with_exposed_provenance(at.addr as usize);
+        // SAFETY: registered memory of this process, of which the caller has looked that `len` bytes are there.
+        unsafe { ofi_core::copy::bytes(from, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    /// Executes the next request of a queue pair. Whether the one behind it may follow.
+    fn execute(&mut self, pair: &mut Pair) -> bool {
+        if pair.stage != Stage::Ready || self.steps < pair.wait {
+            return false;
+        }
+        let reads = pair.executed.iter().any(|executed| executed.read.is_some());
+        let Some(request) = pair.posted.pop_front_if(|request| !(request.how.fence && reads)) else {
+            return false;
+        };
+        let mut read = None;
+        let status = match self.arrive(pair, &request, &mut read) {
+            Some(status) => status,
+            None => {
+                pair.posted.push_front(request);
+                return false;
+            }
+        };
+        let late = self.chance(self.plan.late);
+        let due = self.steps + if late { self.draw() % 300 } else { 0 };
+        let Request { id, number, how, .. } = request;
+        pair.executed.push_back(Executed { due, id, number, status, quiet: how.quiet, read });
+        if status != Status::SUCCESS {
+            flush(pair);
+            return false;
+        }
+        true
+    }
+
+    /// What becomes of a request at the other end; `None`: it is tried again.
+    fn arrive(
+        &mut self,
+        pair: &mut Pair,
+        request: &Request,
+        read: &mut Option<(Segment, Vec<u8>, Option<Remote>)>,
+    ) -> Option<Status> {
+        let (number, other) = match pair.other.and_then(|qp| Some((qp, self.pairs.get(&qp)?))) {
+            Some((qp, other)) if other.stage == Stage::Ready => (qp, other.endpoint),
+            _ => return self.unanswered(pair),
+        };
+        let is_cut = |endpoint| self.endpoints.get(&endpoint).is_none_or(|it: &Endpoint| it.vanished);
+        if is_cut(pair.endpoint) || is_cut(other) {
+            return self.unanswered(pair);
+        }
+        let bytes = match &request.what {
+            What::Send(bytes) | What::Write(bytes, _) => match bytes {
+                Bytes::Inline(bytes) => bytes.clone(),
+                Bytes::At(segment) if segment.len == 0 => Vec::new(),
+                Bytes::At(segment) if self.owns(*segment) => {
+                    // SAFETY: registered, and lent until the request has ended.
+                    unsafe { std::slice::from_raw_parts(segment.addr, segment.len as usize) }.to_vec()
+                }
+                Bytes::At(_) => return Some(LOCAL_PROTECTION),
+            },
+            What::Read(..) => Vec::new(),
+        };
+        match request.what {
+            What::Send(_) => {
+                let unready = self.chance(self.plan.not_ready);
+                let it = self.endpoints.get_mut(&other)?;
+                let Some((id, into)) = it.receives.pop_front_if(|_| !unready) else {
+                    pair.tried = pair.tried.saturating_add(1);
+                    pair.wait = self.steps + 1 + self.draw() % 20;
+                    return (pair.tries != FOR_EVER && pair.tried > pair.tries).then_some(Status::NO_RECEIVE);
+                };
+                pair.tried = 0;
+                place(pair);
+                if bytes.len() > into.len as usize {
+                    it.push(number, id, Status::TOO_LONG, Ok(0));
+                    self.fail(number);
+                    return Some(REMOTE_INVALID);
+                }
+                // SAFETY: the segment is the queue's until its end is taken, and was just found long enough.
+                unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, bytes.len()) };
+                it.push(number, id, Status::SUCCESS, Ok(bytes.len()));
+            }
+            What::Write(_, at) => {
+                if !self.allows(at, bytes.len(), true) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                place(pair);
+                if bytes.is_empty() {
+                    return Some(Status::SUCCESS);
+                }
+                pair.unplaced = Some((self.steps + self.draw() % 300, at, bytes));
+                if !self.chance(self.plan.unplaced) {
+                    place(pair);
+                }
+            }
+            What::Read(into, at) => {
+                let len = into.len as usize;
+                if !self.allows(at, len, false) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                place(pair);
+                // An answer that is lost is asked for again, and says what is there by then.
+                let again = self.draw().is_multiple_of(2).then_some(at);
+                *read = Some((into, self.take(at, len), again));
+            }
+        }
+        Some(Status::SUCCESS)
+    }
+
+    /// Nobody answers: the request is sent again for a while.
+    fn unanswered(&mut self, pair: &mut Pair) -> Option<Status> {
+        let limit = *pair.given_up.get_or_insert(self.steps + RETRIES);
+        (self.steps >= limit).then_some(Status::RETRY_EXCEEDED)
+    }
+}
+
+impl Bytes {
+    fn segment(&self) -> Option<Segment> {
+        match self {
+            Self::Inline(_) => None,
+            Self::At(segment) => Some(*segment),
+        }
+    }
+}
+
+/// What was written is in memory.
+fn place(pair: &mut Pair) {
+    let Some((_, at, bytes)) = pair.unplaced.take() else { return };
+    let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
+    // SAFETY: memory of this process whose registration was looked at when this was executed; whoever takes it back places this before.
+    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
+}
+
+/// What was not executed comes back.
+fn flush(pair: &mut Pair) {
+    pair.stage = Stage::Failed;
+    for Request { id, number, .. } in pair.posted.drain(..) {
+        let status = Status::FLUSHED;
+        pair.executed.push_back(Executed { due: 0, id, number, status, quiet: false, read: None });
+    }
+}
