@@ -1,4 +1,4 @@
-//! What the model (`tests/efa/model`) has found, each by itself.
+//! What the model (`tests/model`) has found, each by itself.
 
 use ofi_efa::wire::RawAddress;
 use ofi_testkit::prelude::*;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ofi::raw::{Address, FiAddr, MemoryRegion, MrAccess, RemotePiece};
-use ofi_efa::wire::RawAddress;
 use ofi_testkit::side::remote_at;
 use ofi_testkit::{Memory, Side};
 
@@ -23,7 +22,6 @@ pub struct Life {
     regions: [Arc<dyn MemoryRegion>; 3],
     pub side: Option<Side>,
     pub name: Address,
-    pub qpn: u16,
     number: usize,
     /// What others write to, read, and add to.
     memory: [Memory; 3],
@@ -47,12 +45,10 @@ impl Life {
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], rights).expect("a registration"));
         let name = side.name();
-        let qpn = RawAddress::from_bytes(name.bytes()).expect("an address").qpn;
         Self {
             regions,
             side: Some(side),
             name,
-            qpn,
             number,
             memory,
             used: 0,

@@ -1,19 +1,21 @@
-//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/efa/model`): seed by seed, in the time of the fabric.
+//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time of the fabric.
 //!
 //! `OFI_EFA_SEEDS` says how many seeds, `OFI_EFA_FIRST` with which one to begin: one that fails is found again by
 //! `OFI_EFA_FIRST=SEED OFI_EFA_SEEDS=1`.
 
 use std::sync::Arc;
 
-use ofi::raw::{Caps, EpType, Hints};
+use ofi::raw::{Address, Caps, EpType, Hints};
+use ofi_efa::wire::RawAddress;
+use ofi_testkit::net::Random;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
 
-#[path = "../efa/model/mod.rs"]
+#[path = "../model/mod.rs"]
 mod model;
 
-/// Reliable datagram endpoints on that device.
-struct Driven;
+/// Reliable datagram endpoints on a device.
+struct Driven(Arc<SimulatedDevice>);
 
 const DEVICE: &str = "driven0";
 
@@ -27,14 +29,55 @@ impl Kit for Driven {
     }
 }
 
-fn open() -> Side {
-    let kit: &dyn Kit = &Driven;
-    kit.opening()
-        .hints(|hints| {
-            let caps = kit.usual_caps() | Caps::ATOMIC;
-            hints.caps(caps)
-        })
-        .open()
+fn qpn(name: &Address) -> u16 {
+    RawAddress::from_bytes(name.bytes()).expect("an address").qpn
+}
+
+impl model::Fabric for Driven {
+    fn begin(&self, random: &mut Random, seed: u64) {
+        let of = |random: &mut Random, choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
+        self.0.begin(Plan {
+            seed,
+            mtu: of(random, &[1024, 4096, 8760]) as usize,
+            not_ready: of(random, &[0, 0, 5, 40]),
+            late: of(random, &[0, 10, 90]),
+            receives: of(random, &[16, 64, 4096]) as usize,
+            rdma: random.chance(600),
+            unsolicited: random.chance(500),
+        });
+    }
+
+    /// One that follows another has its number.
+    fn open(&self, after: Option<&Address>) -> Side {
+        if let Some(name) = after {
+            self.0.reuse(qpn(name));
+        }
+        let kit: &dyn Kit = self;
+        let caps = kit.usual_caps() | Caps::ATOMIC;
+        let side = kit.opening().hints(|hints| hints.caps(caps)).open();
+        assert!(after.is_none_or(|name| qpn(name) == qpn(&side.name())));
+        side
+    }
+
+    /// Its queue pair fails.
+    fn stop(&self, _random: &mut Random, name: &Address) {
+        self.0.stop(qpn(name));
+    }
+
+    /// A message is reported as failed to its sender, and arrives or not.
+    fn cut(&self, random: &mut Random, from: &Address, to: &Address) {
+        self.0.cut(qpn(from), qpn(to), random.chance(500));
+    }
+
+    fn left(&self, side: &Side, is_good: bool) -> Option<String> {
+        let held = if is_good { side.statistic("efa_held_now") } else { 0 };
+        let now = ["efa_packets_now", "efa_numbers_now", "efa_open_now"].map(|name| side.statistic(name));
+        ((now, held) != ([0; 3], 0)).then(|| format!("{now:?}, {held} bytes held"))
+    }
+
+    fn is_still(&self) -> bool {
+        self.0.flying() == 0
+    }
 }
 
 /// Short messages of every kind: what is long by default is long here too.
@@ -52,10 +95,6 @@ fn settings() {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().expect("a number of seeds"))
-}
-
 #[test]
 fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     settings();
@@ -63,17 +102,5 @@ fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     // Where the library has it already, this is refused.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
-    let (first, seeds) = (number("OFI_EFA_FIRST").unwrap_or(1), number("OFI_EFA_SEEDS").unwrap_or(200));
-    let mut bad = Vec::new();
-    for seed in first..first + seeds {
-        let ran = std::panic::catch_unwind(|| model::Model::run(&device, open, seed));
-        if ran.is_err() {
-            bad.push(seed);
-            eprintln!("seed {seed} failed; again: OFI_EFA_FIRST={seed} OFI_EFA_SEEDS=1");
-            if bad.len() == 3 {
-                break;
-            }
-        }
-    }
-    assert!(bad.is_empty(), "of seeds {first} to {}: {bad:?}", first + seeds - 1);
+    model::run(&Driven(device), "OFI_EFA", 200);
 }

@@ -119,7 +119,7 @@ pub fn soak(minutes: u64) -> StepResult {
     at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
-/// The protocol, transfers over rails, and endpoints of provider `efa`, without sockets and without waiting.
+/// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without waiting.
 pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     let simulated = |package: &str, file: &str, variable: &str, value: u64| {
         let tests =
@@ -133,6 +133,9 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     });
     report.add("endpoints on a simulated EFA fabric", || {
         simulated("ofi-tests", "efa_model", "OFI_EFA_SEEDS", seeds)
+    });
+    report.add("endpoints on a simulated RDMA fabric", || {
+        simulated("ofi-tests", "verbs_model", "OFI_VERBS_SEEDS", seeds)
     });
     // Of 48 transfers each: 10,000 and more.
     report.add("transfers over rails", || {

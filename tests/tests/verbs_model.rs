@@ -1,0 +1,110 @@
+//! Whole endpoints of provider `verbs` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time of the fabric.
+//!
+//! `OFI_VERBS_SEEDS` says how many seeds, `OFI_VERBS_FIRST` with which one to begin: one that fails is found again by
+//! `OFI_VERBS_FIRST=SEED OFI_VERBS_SEEDS=1`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints};
+use ofi_testkit::net::Random;
+use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::{Kit, Side};
+
+#[path = "../model/mod.rs"]
+mod model;
+
+/// Reliable datagram endpoints on a device.
+struct Driven(Arc<SimulatedDevice>);
+
+const DEVICE: &str = "driven0";
+/// Receives of an endpoint.
+const RECEIVES: usize = 64;
+
+impl Kit for Driven {
+    fn hints(&self) -> Hints {
+        let hints = Hints::new().provider("verbs").ep_type(EpType::Rdm);
+        hints.addr_format(AddrFormat::SockaddrIn).domain(DEVICE)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+fn at(name: &Address) -> SocketAddr {
+    name.to_socket_addr().expect("an address")
+}
+
+impl model::Fabric for Driven {
+    fn begin(&self, random: &mut Random, seed: u64) {
+        let of = |random: &mut Random, choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
+        self.0.begin(Plan {
+            seed,
+            not_ready: of(random, &[0, 0, 5, 40]),
+            late: of(random, &[0, 10, 90]),
+            unplaced: of(random, &[0, 50]),
+            slow: of(random, &[0, 10, 60]),
+            inline: of(random, &[0, 64, 256]) as usize,
+            cleans: random.chance(300),
+            ..Plan::default()
+        });
+    }
+
+    fn open(&self, _after: Option<&Address>) -> Side {
+        let kit: &dyn Kit = self;
+        let caps = kit.usual_caps() | Caps::ATOMIC;
+        kit.opening().hints(|hints| hints.caps(caps)).open()
+    }
+
+    /// It does not answer any more, and nobody is told.
+    fn stop(&self, _random: &mut Random, name: &Address) {
+        self.0.vanish(at(name));
+    }
+
+    /// The connection fails at one end.
+    fn cut(&self, _random: &mut Random, from: &Address, to: &Address) {
+        self.0.fail(at(from), at(to));
+    }
+
+    fn places_late(&self) -> bool {
+        true
+    }
+
+    fn left(&self, side: &Side, is_good: bool) -> Option<String> {
+        let now =
+            ["verbs_requests_now", "verbs_waiting_now", "verbs_slots_now"].map(|name| side.statistic(name));
+        let receives = self.0.receives(at(&side.name()));
+        let all = !is_good || (now == [0; 3] && receives == RECEIVES);
+        (!all).then(|| format!("{now:?}, {receives} receives"))
+    }
+
+    fn is_still(&self) -> bool {
+        self.0.is_still()
+    }
+}
+
+fn settings() {
+    let receives = RECEIVES.to_string();
+    let values = [
+        ("RX_SLOTS", &receives[..]),
+        ("PEER_CREDITS", "8"),
+        ("CONNECT_TIMEOUT_MS", "100"),
+        ("KEEPALIVE_MS", "10"),
+        ("LINGER_MS", "20"),
+    ];
+    for (name, value) in values {
+        // SAFETY: the one test of this binary, before it starts anything.
+        unsafe { std::env::set_var(format!("FI_VERBS_{name}"), value) };
+    }
+}
+
+#[test]
+fn endpoints_keep_to_the_model_whatever_their_devices_do() {
+    settings();
+    let device = SimulatedDevice::driven(DEVICE, Plan::default());
+    ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
+    // Where the library has it already, this is refused.
+    let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
+    model::run(&Driven(device), "OFI_VERBS", 200);
+}
