@@ -11,6 +11,8 @@ use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/troubles.rs"]
+mod troubles;
 
 /// A device that the provider has from now on.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {

@@ -321,6 +321,9 @@ impl VerbsLanes {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
         let reading = lane.is_read();
+        if lane.ending.is_some() {
+            lane.reads.clear(); // nobody hears the answers, and what waits behind them does not wait any more
+        }
         if !lane.flush(common, host, peer) || lane.is_read() {
             common.hold(&mut lane.is_dirty, peer);
         }

@@ -280,7 +280,7 @@ unsafe impl Lanes<Verbs> for State {
         let now = |of: fn(&Lane) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
         add(
             "verbs_requests_now",
-            now(|lane| lane.requests - lane.quiet.len() + lane.transfers.len()),
+            now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),
             "requests and transfers under way, beside records with no report of their end",
         );
         add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of records that wait for room or credits");
