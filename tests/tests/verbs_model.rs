@@ -71,12 +71,11 @@ impl model::Fabric for Driven {
         true
     }
 
-    fn left(&self, side: &Side, is_good: bool) -> Option<String> {
+    fn left(&self, side: &Side, _is_good: bool) -> Option<String> {
         let now =
             ["verbs_requests_now", "verbs_waiting_now", "verbs_slots_now"].map(|name| side.statistic(name));
         let receives = self.0.receives(at(&side.name()));
-        let all = !is_good || (now == [0; 3] && receives == RECEIVES);
-        (!all).then(|| format!("{now:?}, {receives} receives"))
+        ((now, receives) != ([0; 3], RECEIVES)).then(|| format!("{now:?}, {receives} receives"))
     }
 
     fn is_still(&self) -> bool {

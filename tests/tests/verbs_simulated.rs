@@ -7,6 +7,8 @@ use ofi::raw::{AddrFormat, EpType, Hints};
 use ofi_testkit::Kit;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 
+#[path = "../verbs/costs.rs"]
+mod costs;
 #[path = "../verbs/native.rs"]
 mod native;
 #[path = "../near.rs"]

@@ -1,0 +1,137 @@
+//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs", has the table, which is checked here.
+
+use std::collections::BTreeMap;
+
+use ofi_testkit::prelude::*;
+use ofi_testkit::rc::{Did, Logged};
+
+use super::{DEVICE, VerbsPair};
+
+/// Operations of each row.
+const COUNT: usize = 100;
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+
+/// What one end has posted, and how many ends were reported to it.
+type Cost = (Vec<Logged>, usize);
+
+/// What so many times `run` takes at both ends.
+fn costs(pair: &Pair, mut run: impl FnMut()) -> [Cost; 2] {
+    let take = |side: &Side| DEVICE.take_log(side.name().to_socket_addr().unwrap());
+    pair.quiet(Duration::from_millis(5));
+    let _before = [&pair.a, &pair.b].map(take);
+    (0..COUNT).for_each(|_| run());
+    pair.quiet(Duration::from_millis(5));
+    [&pair.a, &pair.b].map(take)
+}
+
+/// Sends messages of `len` bytes, injected or not, each into a receive that waits for it.
+fn messages(pair: &Pair, len: usize, injected: bool, tagged: bool) -> [Cost; 2] {
+    let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
+    let cost = costs(pair, || {
+        let receive = pair.b.receive(&into).context(1);
+        if tagged { receive.tag(7) } else { receive }.post().unwrap();
+        pair.post(|| {
+            let out = pair.a.out(pair.to_b, &from).context(2);
+            let out = if tagged { out.tag(7) } else { out };
+            if injected { out.inject() } else { out }.send()
+        });
+        pair.drive("a message", || pair.b.next_of(1)).done();
+        if !injected {
+            pair.drive("its end", || pair.a.next_of(2)).done();
+        }
+    });
+    into.check(len, 5);
+    for request in cost[1].0.iter().filter(|request| request.did == Did::Read) {
+        assert_eq!(
+            (request.addr, request.len),
+            (into.as_ptr().addr(), len),
+            "straight to where it is wanted"
+        );
+    }
+    if len > 8192 {
+        assert!(cost[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
+    }
+    cost
+}
+
+/// Reads or writes `len` bytes of a region whose key is known.
+fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
+    let (there, here) = (Memory::patterned(len, 6), Memory::patterned(len, 7));
+    let region = pair.b.register(&there, RIGHTS).unwrap();
+    let first = Memory::patterned(8, 6);
+    pair.post(|| pair.a.out(pair.to_b, &first).write(&[remote_at(&region, 0, 8)]));
+    pair.done(&pair.a);
+    pair.warm_up(); // and so the key has come
+    let cost = costs(pair, || {
+        pair.post(|| {
+            let out = pair.a.out(pair.to_b, &here).context(2).msg(flags | OpFlags::COMPLETION);
+            if write { out.write(&[remote(&region)]) } else { out.read(&[remote(&region)]) }
+        });
+        pair.drive("an access", || pair.a.next_of(2)).done();
+    });
+    if len > 8192 {
+        let whole = |request: &&Logged| request.len == len;
+        let straight = cost[0].0.iter().filter(whole).all(|request| request.addr == here.as_ptr().addr());
+        assert!(straight, "straight from or to the application's memory");
+    }
+    there.check(len, if write { 7 } else { 6 });
+    here.check(len, if write { 7 } else { 6 });
+    cost
+}
+
+/// The table: of each row, the requests of one end and the ends reported to it, and the same of the other end, for [`COUNT`] operations.
+fn table() -> BTreeMap<String, [usize; 4]> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hot-path.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let section = text.split("\n## ").find(|section| section.starts_with("Over verbs\n")).unwrap();
+    let rows = section.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let numbers: Vec<usize> = cells.get(1..5)?.iter().filter_map(|cell| cell.parse().ok()).collect();
+        Some((cells[0].to_string(), numbers.try_into().ok()?))
+    });
+    rows.collect()
+}
+
+#[test]
+fn operations_cost_no_more_than_the_table_says() {
+    let kit: &dyn Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let none = OpFlags::empty();
+    let measured = [
+        ("send 64 B, injected", messages(&pair, 64, true, false)),
+        ("send 64 B tagged, injected", messages(&pair, 64, true, true)),
+        ("send 64 B", messages(&pair, 64, false, false)),
+        ("send 4 KiB", messages(&pair, 4096, false, false)),
+        ("send 1 MiB", messages(&pair, 1 << 20, false, false)),
+        ("write 64 B", accesses(&pair, 64, true, none)),
+        ("write 64 KiB", accesses(&pair, 65_536, true, none)),
+        ("write 64 KiB, delivered", accesses(&pair, 65_536, true, OpFlags::DELIVERY_COMPLETE)),
+        ("read 64 B", accesses(&pair, 64, false, none)),
+        ("read 64 KiB", accesses(&pair, 65_536, false, none)),
+    ];
+    let table = table();
+    let mut over = Vec::new();
+    for (name, [here, there]) in &measured {
+        let now = [here.0.len(), here.1, there.0.len(), there.1];
+        println!("| {name} | {} | {} | {} | {} |", now[0], now[1], now[2], now[3]);
+        let row = table.get(*name).copied();
+        if row.is_none_or(|row| now.iter().zip(row).any(|(now, row)| *now > row)) {
+            over.push(format!("{name}: {now:?}, the table has {row:?}"));
+        }
+    }
+    assert!(over.is_empty() && table.len() == measured.len(), "{over:#?}");
+    for (_, [here, _]) in &measured[..3] {
+        assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
+    }
+}
+
+/// Nobody who only looks posts anything.
+#[test]
+fn a_poll_that_finds_nothing_posts_nothing() {
+    let kit: &dyn Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let cost = costs(&pair, || pair.poll());
+    assert_eq!(cost.map(|(requests, reported)| (requests.len(), reported)), [(0, 0); 2]);
+}
