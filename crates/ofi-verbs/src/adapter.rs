@@ -19,6 +19,8 @@ const SEND_SLOTS: usize = 256;
 pub const READS: usize = 64;
 /// Requests of one lane that may be under way.
 pub const REQUESTS: usize = 96;
+/// Requests of all lanes that may be under way, where the device's completion queues hold as many: each may have an entry there.
+const ALL_REQUESTS: usize = 4096;
 /// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
 const INLINE: usize = 128;
 /// Marks requests for receives; others go by [`SlotId`].
@@ -124,6 +126,10 @@ pub enum Ended {
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
+    /// Of those whose ends are reported, so many may be under way, and as many of the others, which are reported if they fail.
+    most: usize,
+    /// Of the others, those under way.
+    silent: usize,
     pub address: SocketAddr,
     /// Remote reads under way.
     pub reads: usize,
@@ -146,7 +152,7 @@ impl Adapter {
         let sizes = Sizes {
             requests: REQUESTS.min(limits.requests),
             receives,
-            completions: (receives + SEND_SLOTS + READS).min(limits.completions),
+            completions: (receives + ALL_REQUESTS).min(limits.completions),
             inline: INLINE,
         };
         let mut queues = device.open(sizes).map_err(failed)?;
@@ -158,6 +164,8 @@ impl Adapter {
         let adapter = Self {
             queues,
             posted: Slots::default(),
+            most: sizes.completions.saturating_sub(receives) / 2,
+            silent: 0,
             address,
             reads: 0,
             waiter,
@@ -183,6 +191,11 @@ impl Adapter {
         }
     }
 
+    /// Whether one more request may be under way. If not, ends of others will be reported.
+    pub fn has_room(&self) -> bool {
+        self.posted.len() - self.silent < self.most
+    }
+
     /// A slot for a record on its way out.
     pub fn take_slot(&mut self) -> Option<u32> {
         self.free.pop()
@@ -190,19 +203,23 @@ impl Adapter {
 
     /// A record is about to be posted.
     pub fn begin_send(&mut self, posted: Posted) -> SlotId {
-        self.quiet += usize::from(matches!(posted, Posted::Send { slot: Some(_), quiet: true, .. }));
+        if let Posted::Send { slot, quiet: true, .. } = posted {
+            self.silent += 1;
+            self.quiet += usize::from(slot.is_some());
+        }
         self.posted.insert(posted)
     }
 
     /// It has ended, or was not posted.
     pub fn end_send(&mut self, slot: Option<u32>, quiet: bool) {
+        self.silent -= usize::from(quiet);
         self.quiet -= usize::from(quiet && slot.is_some());
         self.free.extend(slot);
     }
 
-    /// Whether one more record in a slot may be quiet. Lanes that rest keep their slots.
-    pub fn may_be_quiet(&self) -> bool {
-        self.quiet < SEND_SLOTS / 4
+    /// Whether one more record may be quiet. Lanes that rest keep their slots.
+    pub fn may_be_quiet(&self, inline: bool) -> bool {
+        self.silent < self.most && (inline || self.quiet < SEND_SLOTS / 4)
     }
 
     /// Slots in use, beside those of quiet requests.

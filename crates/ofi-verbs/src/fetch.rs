@@ -94,7 +94,8 @@ impl Lane {
             let is_access = !matches!(transfer.end, End::Receive { .. });
             while let Some(&step) = transfer.todo.front() {
                 let Some(connection) = self.link.open() else { return };
-                if self.requests >= REQUESTS || (!step.write && common.adapter.reads >= READS) {
+                let has_room = self.requests < REQUESTS && common.adapter.has_room();
+                if !has_room || (!step.write && common.adapter.reads >= READS) {
                     return common.hold(&mut self.is_dirty, peer);
                 }
                 let reads = !step.write;

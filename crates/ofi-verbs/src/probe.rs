@@ -28,7 +28,7 @@ impl Lane {
 
     /// Asks the peer's device whether it is there, if it is time for that.
     pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
-        if !self.awaits_word() {
+        if !self.awaits_word() || !common.adapter.has_room() {
             self.probe = None;
             return;
         }

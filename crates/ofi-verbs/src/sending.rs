@@ -61,7 +61,7 @@ impl Lane {
             false => (self.commands.is_empty(), Use::Direct),
         };
         if empty
-            && self.has_credit(of)
+            && self.has_credit(common, of)
             && let Some(slot) = common.adapter.take_slot()
         {
             let to = common.adapter.outgoing(slot);
@@ -83,7 +83,7 @@ impl Lane {
     }
 
     /// Whether a record may go out now.
-    fn has_credit(&self, of: Use) -> bool {
+    fn has_credit(&self, common: &Common, of: Use) -> bool {
         let kept = match of {
             Use::Answer => 0,
             Use::Waited => self.reserve,
@@ -91,7 +91,7 @@ impl Lane {
         };
         // Commands follow the accesses before them; answers are nobody's order.
         let is_turn = of == Use::Answer || self.accesses_waiting == 0;
-        self.is_open() && is_turn && self.credits > kept && self.requests < REQUESTS
+        self.is_open() && is_turn && self.credits > kept && self.has_room(common)
     }
 
     /// Posts the record in a slot; `marks` are those of a pack's other records.
@@ -111,7 +111,7 @@ impl Lane {
         let Some(connection) = self.link.open() else { return common.adapter.give_slot(slot) };
         let inline = len <= self.inline;
         let awaited = common.closing || mark.iter().chain(&marks).any(|&mark| mark != DETACHED);
-        let quiet = !awaited && self.quiet.has_room() && (inline || common.adapter.may_be_quiet());
+        let quiet = !awaited && self.quiet.has_room() && common.adapter.may_be_quiet(inline);
         let number = self.quiet.number();
         let kept = (!inline).then_some(slot);
         let wr = common.adapter.begin_send(Posted::Send { peer, slot: kept, mark, marks, number, quiet });
@@ -151,17 +151,17 @@ impl Lane {
         }
         self.fetch(common, peer);
         loop {
-            if !self.answers.is_empty() && self.has_credit(Use::Answer) {
+            if !self.answers.is_empty() && self.has_credit(common, Use::Answer) {
                 if !self.post_answer(common, peer) {
                     return false;
                 }
                 continue;
             }
-            if self.is_read() && self.has_credit(Use::Answer) {
+            if self.is_read() && self.has_credit(common, Use::Answer) {
                 self.serve_reads(common, host, peer);
                 continue;
             }
-            if !self.has_credit(Use::Waited) {
+            if !self.has_credit(common, Use::Waited) {
                 break;
             }
             match self.commands.front() {
@@ -171,7 +171,7 @@ impl Lane {
                         return false;
                     }
                 }
-                Some(Item::Parts { .. }) if !self.has_credit(Use::Direct) => break,
+                Some(Item::Parts { .. }) if !self.has_credit(common, Use::Direct) => break,
                 Some(&Item::Parts { id, done, len }) => {
                     self.commands.pop_front();
                     let Some(slot) = common.adapter.take_slot() else {
@@ -199,13 +199,19 @@ impl Lane {
                 }
             }
         }
-        if self.owes_credits(common) && self.requests < REQUESTS {
+        if self.owes_credits(common) && self.has_room(common) {
             let Some(slot) = common.adapter.take_slot() else { return false };
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
             self.credits += 1; // it needs none
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
-        true
+        // Nothing of this lane's may be under way that would have it looked at again.
+        common.adapter.has_room() || !(self.waits() || self.owes_credits(common))
+    }
+
+    /// Whether the lane's queue pair and the completion queue take one more request.
+    pub fn has_room(&self, common: &Common) -> bool {
+        self.requests < REQUESTS && common.adapter.has_room()
     }
 
     /// Posts the first of the answers that wait. `false`: there is no slot.
@@ -270,8 +276,11 @@ impl Lane {
 
     /// Posts waiting frames alone: this end is closing.
     pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
-        while !self.answers.is_empty() && self.has_credit(Use::Answer) && self.post_answer(common, peer) {}
-        while self.has_credit(Use::Waited) {
+        while !self.answers.is_empty()
+            && self.has_credit(common, Use::Answer)
+            && self.post_answer(common, peer)
+        {}
+        while self.has_credit(common, Use::Waited) {
             match self.commands.front() {
                 None => return,
                 // What is not whole when its owner goes is nobody's.
@@ -289,6 +298,7 @@ impl Lane {
     pub fn await_quiet(&mut self, common: &mut Common, peer: Peer) {
         if self.is_open()
             && self.quiet.is_all(self.requests)
+            && self.has_room(common)
             && let Some(slot) = common.adapter.take_slot()
         {
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
