@@ -4,21 +4,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ofi::raw::{Caps, EpType, FiAddr, Hints, Info, MrAccess, MrMode};
+use ofi::raw::{Caps, EpType, Hints, Info, MrMode};
 use ofi_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
 use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
-use ofi_testkit::side::remote_at;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Memory, Side};
+use ofi_testkit::{Kit, Side};
 
 use super::Input;
+use super::two::{LONGEST, Two};
 
 /// Steps of one input.
 const STEPS: usize = 200;
-/// Bytes that one operation has at most.
-const LONGEST: usize = 200_000;
-/// Operations that may be open at a time.
-const OPEN: usize = 16;
 /// Polls after which everything has ended.
 const POLLS: usize = 50_000;
 /// Bytes of the longest packet.
@@ -62,114 +58,6 @@ fn open() -> Side {
     // To ask all providers takes longer than all the rest.
     let info = INFO.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
     opening.info(info.clone()).open()
-}
-
-/// An operation, and where its bytes are.
-enum Op {
-    /// The message, and the receive.
-    Message(Memory, Memory),
-    /// What is written, and from where in the peer's memory on.
-    Write(Memory, usize),
-    /// Where what is read goes, and from where in the peer's memory on.
-    Read(Memory, usize),
-}
-
-/// The two.
-struct Two {
-    a: Side,
-    b: Side,
-    to_b: FiAddr,
-    to_a: FiAddr,
-    /// What has not ended: its number, how many ends it still has, and its bytes.
-    open: Vec<(usize, usize, Op)>,
-    begun: usize,
-    /// What `a` writes to, and what it reads.
-    memory: [Memory; 2],
-    regions: [Arc<dyn ofi::raw::MemoryRegion>; 2],
-}
-
-/// Every byte of operation `number`.
-fn byte_of(number: usize) -> u8 {
-    (number * 37 + 11) as u8
-}
-
-impl Two {
-    fn new() -> Self {
-        let (a, b) = (open(), open());
-        let (to_b, to_a) = (a.insert(&b), b.insert(&a));
-        let memory = [Memory::new(LONGEST), Memory::patterned(LONGEST, 3)];
-        let rights = [MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];
-        let regions = [0, 1].map(|at: usize| b.register(&memory[at], rights[at]).expect("a registration"));
-        Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
-    }
-
-    fn poll(&mut self) {
-        self.a.poll();
-        self.b.poll();
-        for side in [&self.a, &self.b] {
-            while let Some(event) = side.next() {
-                let context = event.context();
-                event.done(); // nothing of theirs fails
-                let at = self.open.iter().position(|(number, ..)| *number == context).expect("an open one");
-                self.open[at].1 -= 1;
-                if self.open[at].1 == 0 {
-                    let (number, _, op) = self.open.swap_remove(at);
-                    match op {
-                        Op::Message(from, into) => into.check(from.len(), byte_of(number)),
-                        Op::Write(from, offset) => {
-                            let there = self.memory[0].slice(offset..offset + from.len()).bytes();
-                            assert_eq!(there, from.bytes(), "write {number}");
-                        }
-                        Op::Read(into, offset) => {
-                            let there = self.memory[1].slice(offset..offset + into.len()).bytes();
-                            assert_eq!(there, into.bytes(), "read {number}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Begins an operation of so many bytes.
-    fn begin(&mut self, kind: u8, len: usize) {
-        // One write at a time, so that no other one changes its bytes.
-        let writes = self.open.iter().any(|(.., op)| matches!(op, Op::Write(..)));
-        if self.open.len() == OPEN || kind == 1 && writes {
-            return;
-        }
-        let number = self.begun;
-        let memory = Memory::patterned(len, byte_of(number));
-        let offset = (number * 977) % (LONGEST - len + 1);
-        let (op, ends) = match kind {
-            1 => (Op::Write(memory, offset), 1),
-            2 => (Op::Read(memory, offset), 1),
-            _ => (Op::Message(memory, Memory::new(len)), 2),
-        };
-        let posted = match &op {
-            Op::Message(from, into) => {
-                let out = self.a.out(self.to_b, from).context(number).tag(number as u64).send();
-                out.map(|()| {
-                    let receive = self.b.receive(into).from(self.to_a).tag(number as u64).context(number);
-                    receive.post().expect("a receive");
-                })
-            }
-            Op::Write(from, offset) => {
-                let to = remote_at(&self.regions[0], *offset, len);
-                self.a.out(self.to_b, from).context(number).write(&[to])
-            }
-            Op::Read(into, offset) => {
-                let of = remote_at(&self.regions[1], *offset, len);
-                self.a.out(self.to_b, into).context(number).read(&[of])
-            }
-        };
-        match posted {
-            Ok(()) => {
-                self.begun += 1;
-                self.open.push((number, ends, op));
-            }
-            Err(error) => assert!(error.is_again(), "{error}"),
-        }
-    }
 }
 
 /// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the region are gone.
@@ -278,7 +166,7 @@ pub fn efa_lane(input: &[u8]) -> usize {
         receives: if flags & 16 == 0 { 4096 } else { 16 },
         ..Plan::default()
     });
-    let mut two = Two::new();
+    let mut two = Two::new(open(), open());
     let mut stranger = Stranger::new(&Handle(Arc::clone(&device)), &two);
     for _ in 0..STEPS {
         if input.0.is_empty() {

@@ -5,6 +5,7 @@
 //! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
 //! `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of agents. `mxl`: definitions
 //! and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its endpoints, and somebody else's packets.
+//! `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
 
 mod efa_lane;
 mod lane;
@@ -12,6 +13,8 @@ mod mxl;
 mod protocol;
 mod rails;
 mod session;
+mod two;
+mod verbs_lane;
 
 pub use self::mxl::mxl;
 pub use efa_lane::efa_lane;
@@ -19,6 +22,7 @@ pub use lane::lane;
 pub use protocol::protocol;
 pub use rails::rails;
 pub use session::session;
+pub use verbs_lane::verbs_lane;
 
 use ofi::raw::{
     AddrFormat, Address, AvType, Caps, EpType, GetinfoFlags, Hints, Mode, MrMode, MsgOrder, OpFlags,

@@ -37,6 +37,11 @@ fn efa_lane() {
 }
 
 #[test]
+fn verbs_lane() {
+    replay("verbs_lane", |name, input| assert!(targets::verbs_lane(input) > 0, "{name} does nothing"));
+}
+
+#[test]
 fn hints() {
     replay("hints", |_, input| targets::hints(input));
 }

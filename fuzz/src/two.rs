@@ -1,0 +1,124 @@
+//! Two endpoints, and what they do with each other while somebody else does what the input says: all of it ends, with its own bytes.
+
+use std::sync::Arc;
+
+use ofi::raw::{FiAddr, MrAccess};
+use ofi_testkit::side::remote_at;
+use ofi_testkit::{Memory, Side};
+
+/// Bytes that one operation has at most.
+pub const LONGEST: usize = 200_000;
+/// Operations that may be open at a time.
+const OPEN: usize = 16;
+
+/// An operation, and where its bytes are.
+pub enum Op {
+    /// The message, and the receive.
+    Message(Memory, Memory),
+    /// What is written, and from where in the peer's memory on.
+    Write(Memory, usize),
+    /// Where what is read goes, and from where in the peer's memory on.
+    Read(Memory, usize),
+}
+
+/// The two.
+pub struct Two {
+    pub a: Side,
+    pub b: Side,
+    to_b: FiAddr,
+    to_a: FiAddr,
+    /// What has not ended: its number, how many ends it still has, and its bytes.
+    pub open: Vec<(usize, usize, Op)>,
+    pub begun: usize,
+    /// What `a` writes to, and what it reads.
+    memory: [Memory; 2],
+    pub regions: [Arc<dyn ofi::raw::MemoryRegion>; 2],
+}
+
+/// Every byte of operation `number`.
+fn byte_of(number: usize) -> u8 {
+    (number * 37 + 11) as u8
+}
+
+impl Two {
+    /// Those that know each other, and one of the other's memory.
+    pub fn new(a: Side, b: Side) -> Self {
+        let (to_b, to_a) = (a.insert(&b), b.insert(&a));
+        let memory = [Memory::new(LONGEST), Memory::patterned(LONGEST, 3)];
+        let rights = [MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];
+        let regions = [0, 1].map(|at: usize| b.register(&memory[at], rights[at]).expect("a registration"));
+        Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
+    }
+
+    /// Has them move, and looks at what has ended.
+    ///
+    /// # Panics
+    /// If it has not ended well, or not with its own bytes.
+    pub fn poll(&mut self) {
+        self.a.poll();
+        self.b.poll();
+        for side in [&self.a, &self.b] {
+            while let Some(event) = side.next() {
+                let context = event.context();
+                event.done(); // nothing of theirs fails
+                let at = self.open.iter().position(|(number, ..)| *number == context).expect("an open one");
+                self.open[at].1 -= 1;
+                if self.open[at].1 == 0 {
+                    let (number, _, op) = self.open.swap_remove(at);
+                    match op {
+                        Op::Message(from, into) => into.check(from.len(), byte_of(number)),
+                        Op::Write(from, offset) => {
+                            let there = self.memory[0].slice(offset..offset + from.len()).bytes();
+                            assert_eq!(there, from.bytes(), "write {number}");
+                        }
+                        Op::Read(into, offset) => {
+                            let there = self.memory[1].slice(offset..offset + into.len()).bytes();
+                            assert_eq!(there, into.bytes(), "read {number}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins an operation of so many bytes.
+    pub fn begin(&mut self, kind: u8, len: usize) {
+        // One write at a time, so that no other one changes its bytes.
+        let writes = self.open.iter().any(|(.., op)| matches!(op, Op::Write(..)));
+        if self.open.len() == OPEN || kind == 1 && writes {
+            return;
+        }
+        let number = self.begun;
+        let memory = Memory::patterned(len, byte_of(number));
+        let offset = (number * 977) % (LONGEST - len + 1);
+        let (op, ends) = match kind {
+            1 => (Op::Write(memory, offset), 1),
+            2 => (Op::Read(memory, offset), 1),
+            _ => (Op::Message(memory, Memory::new(len)), 2),
+        };
+        let posted = match &op {
+            Op::Message(from, into) => {
+                let out = self.a.out(self.to_b, from).context(number).tag(number as u64).send();
+                out.map(|()| {
+                    let receive = self.b.receive(into).from(self.to_a).tag(number as u64).context(number);
+                    receive.post().expect("a receive");
+                })
+            }
+            Op::Write(from, offset) => {
+                let to = remote_at(&self.regions[0], *offset, len);
+                self.a.out(self.to_b, from).context(number).write(&[to])
+            }
+            Op::Read(into, offset) => {
+                let of = remote_at(&self.regions[1], *offset, len);
+                self.a.out(self.to_b, into).context(number).read(&[of])
+            }
+        };
+        match posted {
+            Ok(()) => {
+                self.begun += 1;
+                self.open.push((number, ends, op));
+            }
+            Err(error) => assert!(error.is_again(), "{error}"),
+        }
+    }
+}
