@@ -10,7 +10,7 @@ use ofi::{Errno, Error};
 
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
 use crate::memory::Inner as RegionInner;
-use crate::rail::{Happened, Rail};
+use crate::rail::Rail;
 use crate::wait::Waiters;
 
 /// Queue reads of one rail in one call of [`Driver::progress`], so that it ends.
@@ -59,11 +59,7 @@ impl Driver {
         let Self { rails, core, .. } = self;
         for rail in rails.iter_mut() {
             for _ in 0..READS {
-                let has_news = rail.poll(|happened| match happened {
-                    Happened::Ended(op, result) => core.ended(op, result, now),
-                    Happened::Message(bytes) => core.message(bytes, now),
-                    Happened::Arrived(data) => core.arrived(data),
-                })?;
+                let has_news = rail.poll(core, now)?;
                 was_busy |= has_news;
                 if !has_news {
                     break;
@@ -99,7 +95,7 @@ fn refused(error: &Error, rail: usize, what: &str) -> Refused {
 }
 
 impl Sink<Guard> for Rails<'_> {
-    #[inline]
+    #[inline(always)] // see `Rail::access`
     fn access(&mut self, access: &Access, plan: &Plan<Guard>, more: bool) -> Result<(), Refused> {
         let Some(region) = plan.guard.get(access.region as usize) else {
             return Err(Refused::Failed(Errno::ECANCELED));

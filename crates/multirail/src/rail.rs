@@ -14,7 +14,8 @@ use ofi::raw::{
 use ofi::{AddrFormat, Address, Buffer, Errno, Error, FiAddr, Hints, Info, RawBuffer, Result};
 use ofi_core::slots::{SlotId, Slots};
 
-use crate::engine::{Access, OpId, RailSpec, Way};
+use crate::driver::Guard;
+use crate::engine::{Access, Core, OpId, RailSpec, Time, Way};
 use crate::wire::message::MESSAGE;
 use crate::wire::{LONGEST_ADDRESS, RailInfo};
 
@@ -22,14 +23,6 @@ use crate::wire::{LONGEST_ADDRESS, RailInfo};
 const RECEIVES: usize = 64;
 /// Entries of one queue read.
 const BATCH: usize = 32;
-
-/// What happened on a rail.
-pub(crate) enum Happened<'a> {
-    Ended(OpId, Result<(), Errno>),
-    Message(&'a [u8]),
-    /// A write with remote CQ data.
-    Arrived(u64),
-}
 
 /// What a rail has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,7 +213,7 @@ impl Rail {
     }
 
     /// Posts an access. `region` is the local region that it lies in; `more` says that another follows at once.
-    #[inline]
+    #[inline(always)] // in a loop, where most of it stays as it is
     pub(crate) fn access(
         &mut self,
         access: &Access,
@@ -268,14 +261,21 @@ impl Rail {
         region.rail_of(&self.domain).ok_or_else(|| Error::new(Errno::EDOMAIN))
     }
 
-    /// Drives the rail and tells what has happened. Whether there was anything.
-    pub(crate) fn poll(&mut self, mut tell: impl FnMut(Happened<'_>)) -> Result<bool> {
+    /// Drives the rail and tells the engine what has happened. Whether there was anything.
+    pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<bool> {
+        /// Who has one of these is no access of ours.
+        const OTHERS: CompletionFlags =
+            CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV).union(CompletionFlags::SEND);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
         match read {
             Ok(count) => {
                 for at in 0..count {
                     let CqTaggedEntry { op_context, flags, len, data, .. } = self.entries[at];
-                    self.take(op_context, flags, Ok((len, data)), &mut tell);
+                    if op_context.is_null() || flags.intersects(OTHERS) {
+                        self.take(op_context, flags, Ok((len, data)), core, now);
+                    } else {
+                        core.ended(OpId::from_bits(op_context.0 as u64), Ok(()), now);
+                    }
                 }
                 self.post_receives()?;
                 Ok(count > 0)
@@ -284,7 +284,7 @@ impl Rail {
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
                 self.counts.failed += 1;
-                self.take(error.op_context, error.flags, Err(error.err), &mut tell);
+                self.take(error.op_context, error.flags, Err(error.err), core, now);
                 self.post_receives()?;
                 Ok(true)
             }
@@ -292,19 +292,19 @@ impl Rail {
         }
     }
 
-    #[inline]
     fn take(
         &mut self,
         context: Context,
         flags: CompletionFlags,
         result: Result<(usize, u64), Errno>,
-        tell: &mut impl FnMut(Happened<'_>),
+        core: &mut Core<Guard>,
+        now: Time,
     ) {
         if context.is_null() || flags.contains(CompletionFlags::REMOTE_WRITE) {
             if let Ok((_, data)) = result
                 && flags.contains(CompletionFlags::REMOTE_CQ_DATA)
             {
-                tell(Happened::Arrived(data));
+                core.arrived(data);
             }
             return;
         }
@@ -315,7 +315,7 @@ impl Rail {
                 self.counts.received += 1;
                 // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a vector.
                 let bytes = unsafe { std::slice::from_raw_parts(raw.addr(), len.min(raw.len())) };
-                tell(Happened::Message(bytes));
+                core.message(bytes, now);
             }
             self.unposted.push_back(index);
             return;
@@ -325,11 +325,11 @@ impl Rail {
             if let Some((op, raw)) = self.sends.remove(SlotId::from_wire(context.0 as u64)) {
                 // SAFETY: the send has ended.
                 drop(unsafe { Vec::<u8>::from_raw(raw) });
-                tell(Happened::Ended(op, result));
+                core.ended(op, result, now);
             }
             return;
         }
-        tell(Happened::Ended(OpId::from_bits(context.0 as u64), result));
+        core.ended(OpId::from_bits(context.0 as u64), result, now);
     }
 }
 

@@ -83,6 +83,11 @@ impl<V> Slots<V> {
             .collect()
     }
 
+    /// The values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
     /// How many values there are.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -20,6 +20,7 @@ mod operations;
 mod path;
 mod peers;
 mod posting;
+mod row;
 mod schedule;
 mod session;
 mod sink;
@@ -32,8 +33,9 @@ use std::sync::Arc;
 use ofi_core::slots::{SlotId, Slots};
 
 pub use latency::{CLASSES, Histogram, Latencies};
-use operations::{Flight, InFlight, Landed};
+use operations::{InFlight, Landed};
 use peers::Peer;
+use row::Row;
 use session::Session;
 use sink::Stalled;
 pub use sink::{Refused, Sink};
@@ -42,7 +44,7 @@ pub use transfer::{Chunk, Outcome, Piece, Plan, Progress, Way};
 pub use vocabulary::{
     Access, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time, TransferId,
 };
-use vocabulary::{Command, PathId};
+use vocabulary::{Command, Named, PathId};
 
 /// The engine. `G` is what keeps the memory of a plan.
 pub struct Core<G> {
@@ -58,7 +60,7 @@ pub struct Core<G> {
     tags: HashMap<u32, SlotId>,
     transfers: Slots<Transfer<G>>,
     /// Accesses under way.
-    accesses: Slots<Flight>,
+    rows: Slots<Row>,
     /// Accesses that have ended and are not accounted for yet.
     landed: Option<Landed>,
     /// Messages under way.
@@ -113,7 +115,7 @@ impl<G> Core<G> {
             sessions: Slots::default(),
             tags: HashMap::new(),
             transfers: Slots::default(),
-            accesses: Slots::default(),
+            rows: Slots::default(),
             landed: None,
             messages: Slots::default(),
             ready: VecDeque::new(),
@@ -151,7 +153,8 @@ impl<G> Core<G> {
 
     /// Operations, transfers and sessions that are in the tables.
     pub fn kept(&self) -> (usize, usize, usize) {
-        (self.accesses.len() + self.messages.len(), self.transfers.len(), self.sessions.len())
+        let accesses: usize = self.rows.values().map(|row| row.under_way() as usize).sum();
+        (accesses + self.messages.len(), self.transfers.len(), self.sessions.len())
     }
 
     fn tell(&mut self, event: Event) {

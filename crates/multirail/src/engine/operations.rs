@@ -7,38 +7,18 @@ use ofi_core::slots::SlotId;
 
 use super::session::{self, State};
 use super::transfer::Chunk;
-use super::{Core, Notification, OpId, PathId, Time};
+use super::{Core, Named, Notification, OpId, PathId, Row, Time};
 
-/// An access under way. Its transfer is there until it has ended, and so is the transfer's session.
-#[derive(Clone, Copy)]
-pub(super) struct Flight {
-    pub(super) transfer: SlotId,
-    pub(super) chunk: Chunk,
-    /// When it was posted, in nanoseconds.
-    pub(super) since: u64,
-    pub(super) path: u32,
-}
-
-/// Accesses that have ended well, one after the other: of one transfer, on one path, equally long, posted and ended at the same time. They
-/// are accounted for together.
+/// Accesses of one row that have ended well at the same time. They are accounted for together.
 #[derive(Clone, Copy)]
 pub(super) struct Landed {
+    row: SlotId,
     transfer: SlotId,
     len: u64,
     since: u64,
     now: Time,
     path: u32,
     count: u32,
-}
-
-impl Landed {
-    fn is_like(&self, other: &Self) -> bool {
-        self.transfer == other.transfer
-            && self.len == other.len
-            && self.since == other.since
-            && self.path == other.path
-            && self.now == other.now
-    }
 }
 
 /// What a message under way is for.
@@ -81,34 +61,47 @@ impl<G> Core<G> {
     /// An operation has ended. What follows from it is done by [`Core::tick`] or [`Core::perform`] at the latest.
     #[inline]
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
-        match op.slot() {
-            (slot, false) => self.access_ended(slot, result, now),
-            (slot, true) => self.message_ended(slot, result, now),
+        match op.named() {
+            Named::Access(row, nth) => self.access_ended(row, nth, result, now),
+            Named::Message(slot) => self.message_ended(slot, result, now),
         }
     }
 
     #[inline]
-    fn access_ended(&mut self, op: SlotId, result: Result<(), Errno>, now: Time) {
-        let Some(Flight { transfer, chunk, since, path }) = self.accesses.remove(op) else {
+    fn access_ended(&mut self, id: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
+        let ended = self.rows.get_mut(id).and_then(|row| row.end(nth).map(|is_last| (row, is_last)));
+        let Some((row, is_last)) = ended else {
             self.counts.stale += 1;
             return;
         };
-        if let Err(errno) = result {
-            return self.access_failed(transfer, chunk, path as usize, errno, now);
-        }
-        let landed = Landed { transfer, len: chunk.len, since, now, path, count: 1 };
-        match &mut self.landed {
-            Some(last) if last.is_like(&landed) => last.count += 1,
-            _ => {
+        match (&mut self.landed, result) {
+            (Some(last), Ok(())) if last.row == id && last.now == now => last.count += 1,
+            (_, Ok(())) => {
+                let Row { transfer, since, path, .. } = *row;
+                let landed = Landed { row: id, transfer, len: row.len(), since, now, path, count: 1 };
                 self.account();
                 self.landed = Some(landed);
             }
+            (_, Err(errno)) => {
+                let (transfer, chunk, path) = (row.transfer, row.chunk(nth), row.path as usize);
+                self.access_failed(transfer, chunk, path, errno, now);
+            }
+        }
+        if is_last {
+            self.rows.remove(id);
         }
     }
 
     /// Does what follows from the accesses that have landed.
+    #[inline]
     pub(super) fn account(&mut self) {
-        let Some(Landed { transfer: id, len, since, now, path, count }) = self.landed.take() else { return };
+        if let Some(landed) = self.landed.take() {
+            self.account_for(landed);
+        }
+    }
+
+    fn account_for(&mut self, landed: Landed) {
+        let Landed { transfer: id, len, since, now, path, count, .. } = landed;
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id) else { return };
@@ -127,6 +120,7 @@ impl<G> Core<G> {
         self.settle(session_id);
     }
 
+    #[cold]
     fn access_failed(&mut self, id: SlotId, chunk: Chunk, path: usize, errno: Errno, now: Time) {
         self.account();
         let Some(session_id) = self.transfers.get(id).map(|transfer| transfer.session) else { return };

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use ofi_core::slots::SlotId;
 
-use super::operations::{Flight, nanos};
+use super::operations::nanos;
 use super::path::Path;
+use super::row::{LONGEST_ROW, Row};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
+use super::{Access, Command, Config, Core, OpId, Piece, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
 /// The soonest that a session with full paths is looked at again, unless something ends.
@@ -127,9 +128,9 @@ impl<G> Core<G> {
         let may_follow = transfer.retry.is_empty();
         let (mut at, mut chunks) = (transfer.cursor, transfer.chunks);
         let plan = &*transfer.plan;
-        let mut piece = plan.pieces.get(first.piece as usize)?;
-        let remote_region = piece.remote_region;
+        let remote_region = plan.pieces.get(first.piece as usize)?.remote_region;
         let room = path.room(self.config.largest_access);
+        let longest = if is_only { u64::MAX } else { self.config.striping_threshold };
         let mut access = Access {
             op: OpId::from_bits(0),
             rail: path.rail,
@@ -143,39 +144,51 @@ impl<G> Core<G> {
             data: None,
             transfer: TransferId(transfer_id),
         };
-        let mut flight =
-            Flight { transfer: transfer_id, chunk: first, since: nanos(now), path: index as u32 };
-        let (mut posted, mut bytes, mut failure) = (0, 0, None);
+        let (mut chunk, mut posted, mut bytes, mut failure) = (first, 0, 0_u64, None);
         loop {
-            let chunk = flight.chunk;
-            access.op = OpId::access(self.accesses.insert(flight));
+            let pieces = plan.pieces.get(chunk.piece as usize..)?;
+            let piece = pieces.first()?;
+            let is_whole = at == (chunk.piece + 1, 0) && chunk.len == piece.len && chunk.number + 1 == chunks;
+            let mut count = 1;
+            if may_follow && is_whole && chunk.len < longest {
+                count = row_of(pieces, LONGEST_ROW.min(left - posted), room.saturating_sub(bytes));
+                (at.0, chunks) = (at.0 + count - 1, chunks + count - 1);
+            }
+            bytes += chunk.len * u64::from(count);
+            posted += count;
+            let next = plan.pieces.get(at.0 as usize).filter(|next| {
+                let len = (next.len - at.1).min(self.config.largest_access);
+                let fits = bytes.saturating_add(len) <= room;
+                posted < left
+                    && may_follow
+                    && next.len < longest
+                    && fits
+                    && next.remote_region == remote_region
+            });
+            let row = Row::new(transfer_id, chunk, count, index as u32, nanos(now));
+            let id = self.rows.insert(row);
+            access.op = OpId::access(id);
             (access.region, access.len) = (piece.region, chunk.len);
             access.local = piece.local + chunk.offset;
             access.remote = key.base + piece.remote + chunk.offset;
             access.data = number.map(|number| number | u64::from(chunk.number as u16));
-            posted += 1;
-            bytes += chunk.len;
-            let next = plan.pieces.get(at.0 as usize).filter(|next| {
-                let is_short = is_only || next.len < self.config.striping_threshold;
-                let len = (next.len - at.1).min(self.config.largest_access);
-                let fits = bytes.saturating_add(len) <= room;
-                posted < left && may_follow && is_short && fits && next.remote_region == remote_region
-            });
-            match sink.access(&access, plan, next.is_some()) {
-                Ok(()) => {}
-                Err(Refused::Full) => {
-                    self.stalled.block(access.rail, Command::Access(access));
-                    break;
+            if let Err(refused) = sink.row(&mut access, &pieces[..count as usize], plan, next.is_some()) {
+                // The one that was refused counts as posted: it waits, or has ended.
+                let left_out = count - 1 - access.op.place();
+                if let Some(row) = self.rows.get_mut(id) {
+                    row.cut(count - left_out);
                 }
-                Err(Refused::Failed(errno)) => {
-                    failure = Some((access.op, errno));
-                    break;
+                (at.0, chunks, posted) = (at.0 - left_out, chunks - left_out, posted - left_out);
+                bytes -= chunk.len * u64::from(left_out);
+                match refused {
+                    Refused::Full => self.stalled.block(access.rail, Command::Access(access)),
+                    Refused::Failed(errno) => failure = Some((access.op, errno)),
                 }
+                break;
             }
             let Some(next) = next else { break };
-            piece = next;
             let len = (next.len - at.1).min(self.config.largest_access);
-            flight.chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
+            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
             chunks += 1;
             at = if at.1 + len == next.len { (at.0 + 1, 0) } else { (at.0, at.1 + len) };
         }
@@ -194,6 +207,20 @@ impl<G> Core<G> {
         }
         Some(u64::from(posted))
     }
+}
+
+/// How many descriptors make a row: the first, and those after it that are as long, lie in the same region, and have `room` with it.
+fn row_of(pieces: &[Piece], most: u32, room: u64) -> u32 {
+    let Some((first, rest)) = pieces.split_first() else { return 0 };
+    let (mut count, mut bytes) = (1, first.len);
+    for next in rest.iter().take(most as usize - 1) {
+        bytes = bytes.saturating_add(next.len);
+        if next.len != first.len || next.remote_region != first.remote_region || bytes > room {
+            break;
+        }
+        count += 1;
+    }
+    count
 }
 
 /// How long the next chunk of a transfer may be: a descriptor over the threshold is cut so that every path gets about two parts.

@@ -7,7 +7,6 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::inbox::{Inbox, Taken};
-use super::operations::Flight;
 use super::path::Path;
 use super::transfer::Outcome;
 use super::{Command, Core, Event, InFlight, OpId, Sink, Time, Timer};
@@ -328,11 +327,10 @@ impl<G> Core<G> {
         self.counts.fenced += 1;
         tracing::warn!(target: "multirail", rail = session.paths[index].rail, "nothing ends on a rail: it is left alone");
         let is_its = |transfer: SlotId| self.transfers.get(transfer).is_some_and(|found| found.session == id);
-        let is_there = |access: &Flight| access.path as usize == index && is_its(access.transfer);
-        for access in self.accesses.ids(is_there) {
-            if let Some(&Flight { transfer, .. }) = self.accesses.get(access) {
-                self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
-            }
+        let there = self.rows.values().filter(|row| row.path as usize == index && is_its(row.transfer));
+        let lost: Vec<SlotId> = there.map(|row| row.transfer).collect();
+        for transfer in lost {
+            self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
         }
         self.check_paths(id, Errno::ETIMEDOUT, now);
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use ofi::Errno;
 
 use super::session::State;
-use super::{Access, Command, Core, OpId, Plan, Time};
+use super::{Access, Command, Core, OpId, Piece, Plan, Time};
 
 /// Commands and accesses of one [`Core::perform`], about, so that it ends.
 const MOST: u64 = 4096;
@@ -30,6 +30,25 @@ pub trait Sink<G> {
     /// # Errors
     /// [`Refused`]: [`Core::ended`] must not follow.
     fn access(&mut self, access: &Access, plan: &Plan<G>, more: bool) -> Result<(), Refused>;
+
+    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for each further piece. On
+    /// an error `access` is the one that was refused.
+    ///
+    /// # Errors
+    /// As [`Sink::access`].
+    fn row(
+        &mut self,
+        access: &mut Access,
+        pieces: &[Piece],
+        plan: &Plan<G>,
+        more: bool,
+    ) -> Result<(), Refused> {
+        for pair in pieces.windows(2) {
+            self.access(access, plan, true)?;
+            access.follow(&pair[0], &pair[1]);
+        }
+        self.access(access, plan, more)
+    }
 
     /// Sends a message to the peer `addr`; [`Core::ended`] follows.
     ///

@@ -6,7 +6,8 @@ use std::time::Duration;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
-use super::transfer::Way;
+use super::row::LONGEST_ROW;
+use super::transfer::{Piece, Way};
 use crate::wire::RailInfo;
 
 /// Time since the engine began.
@@ -71,13 +72,17 @@ pub struct RailSpec {
     pub wide_data: bool,
 }
 
-/// Names an operation: a slot of the table of accesses, or, with [`OpId::MESSAGE`], of messages.
+/// Names an operation: an access of a row, or a message.
+///
+/// The upper half is the generation of its slot. Of the lower half, [`OpId::MESSAGE`] is set for messages, and the rest is their slot's index; without
+/// it, the lowest bits say which access of its row it is, and the others are the row's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId(u64);
 
 impl OpId {
-    /// The upper bit of a slot's index, which no table reaches.
     const MESSAGE: u64 = 1 << 31;
+    /// Bits for the place in a row. They leave 25 for its index: more rows than that have more operations under way than a rail takes.
+    const PLACE: u32 = LONGEST_ROW.trailing_zeros();
 
     /// As the context of an operation.
     pub const fn to_bits(self) -> u64 {
@@ -89,18 +94,46 @@ impl OpId {
         Self(bits)
     }
 
-    pub(super) const fn access(slot: SlotId) -> Self {
-        Self(slot.to_wire())
+    /// The first access of a row.
+    pub(super) const fn access(row: SlotId) -> Self {
+        let bits = row.to_wire();
+        Self(bits & GENERATION | (bits & !GENERATION) << Self::PLACE)
+    }
+
+    /// The access that follows in its row.
+    pub(super) const fn next(self) -> Self {
+        Self(self.0 + 1)
     }
 
     pub(super) const fn message(slot: SlotId) -> Self {
         Self(slot.to_wire() | Self::MESSAGE)
     }
 
-    /// The slot, and whether it is of a message.
-    pub(super) const fn slot(self) -> (SlotId, bool) {
-        (SlotId::from_wire(self.0 & !Self::MESSAGE), self.0 & Self::MESSAGE != 0)
+    /// What it is.
+    #[inline]
+    pub(super) const fn named(self) -> Named {
+        if self.0 & Self::MESSAGE != 0 {
+            return Named::Message(SlotId::from_wire(self.0 & !Self::MESSAGE));
+        }
+        let index = (self.0 & !GENERATION) >> Self::PLACE;
+        Named::Access(SlotId::from_wire(self.0 & GENERATION | index), self.place())
     }
+
+    /// Which access of its row it is.
+    pub(super) const fn place(self) -> u32 {
+        self.0 as u32 & (LONGEST_ROW - 1)
+    }
+}
+
+/// The bits of a slot's generation.
+const GENERATION: u64 = 0xFFFF_FFFF_0000_0000;
+
+/// What an [`OpId`] names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// An access: its row, and its place there.
+    Access(SlotId, u32),
+    Message(SlotId),
 }
 
 /// Names a transfer: 64 bits that no other transfer of the agent has while it lives.
@@ -169,6 +202,19 @@ pub struct Access {
     pub transfer: TransferId,
 }
 
+impl Access {
+    /// Becomes the next access of a row: from the descriptor `this` to the one that follows it.
+    #[inline]
+    pub(super) fn follow(&mut self, this: &Piece, next: &Piece) {
+        self.op = self.op.next();
+        (self.region, self.local) = (next.region, next.local);
+        self.remote = self.remote.wrapping_sub(this.remote).wrapping_add(next.remote);
+        if let Some(data) = &mut self.data {
+            *data += 1;
+        }
+    }
+}
+
 /// Something that happened to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -225,4 +271,22 @@ pub struct PathState {
     pub failures: u64,
     /// Bytes on their way.
     pub in_flight: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the slot, operations have names of their own, and their slot is found again.
+        #[test]
+        fn names_are_taken_apart_as_they_were_made(generation in 1..=u32::MAX, index in 0_u32..1 << 25, place in 0..LONGEST_ROW) {
+            let slot = SlotId::from_wire(u64::from(generation) << 32 | u64::from(index));
+            let access = (0..place).fold(OpId::access(slot), |op, _| op.next());
+            prop_assert_eq!(OpId::from_bits(access.to_bits()).named(), Named::Access(slot, place));
+            prop_assert_eq!(OpId::message(slot).named(), Named::Message(slot));
+        }
+    }
 }

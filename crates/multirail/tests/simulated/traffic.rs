@@ -24,11 +24,13 @@ impl World {
         let Some((region, incarnation)) = self.agents[from].core.region(peer, 1) else {
             return; // it has said hello with a new incarnation, and its metadata has not come
         };
+        // Descriptors of one length are posted in rows, which have to be taken apart when something goes wrong in them.
+        let even = self.random.chance(500).then(|| 1 + self.random.bits() as usize % 600);
         let mut pieces = Vec::new();
         let mut at = 0;
         while at < len {
             let most = if self.random.chance(500) { 600 } else { SLOT };
-            let size = (1 + self.random.bits() as usize % most).min(len - at);
+            let size = even.unwrap_or_else(|| 1 + self.random.bits() as usize % most).min(len - at);
             let place = (slot * SLOT + at) as u64;
             pieces.push(Piece { region: 0, local: place, remote_region: 0, remote: place, len: size as u64 });
             at += size;
