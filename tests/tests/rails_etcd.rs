@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use multirail::{Agent, Etcd, Remote, Way};
+use multirail::{Agent, Etcd, Members, Remote, Way};
 use ofi::{Errno, Hints};
 use ofi_testkit::etcd::Server;
 
@@ -119,17 +119,131 @@ fn be_published() {
 }
 
 #[test]
+fn who_waits_for_a_name_is_told_and_does_not_ask_again_and_again() {
+    let Some(server) = Server::start("who_waits_for_a_name_is_told_and_does_not_ask_again_and_again") else {
+        return;
+    };
+    let etcd = connect(&server, "/run/");
+    let bob = agent("bob");
+    let before = ranges(&server);
+    std::thread::scope(|scope| {
+        let finder = scope.spawn(|| agent("alice").find(&etcd, "bob", LONG).unwrap());
+        std::thread::sleep(Duration::from_secs(1));
+        let published = bob.publish(&connect(&server, "/run/"), LEASE).unwrap();
+        let began = Instant::now();
+        finder.join().unwrap();
+        // Without the watch's word, the name is asked for after five seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "told after {:?}", began.elapsed());
+        drop(published);
+    });
+    // One before the watch, one after it, and as many again for a watch that had to be made anew.
+    let asked = ranges(&server) - before;
+    assert!((2..=4).contains(&asked), "asked {asked} times");
+    // Nothing happens to a name: the time is up when it is up.
+    let began = Instant::now();
+    let missing = bob.find(&etcd, "nobody", Duration::from_millis(300)).unwrap_err();
+    assert_eq!(missing, Errno::ENOENT);
+    assert!((300..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+/// How often etcd was asked for keys.
+fn ranges(server: &Server) -> u64 {
+    let metrics = server.metrics();
+    let of = |line: &str| {
+        line.starts_with("grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Range\"")
+            .then(|| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .flatten()
+    };
+    metrics.lines().find_map(of).unwrap_or(0.0) as u64
+}
+
+#[test]
+fn an_etcd_that_is_killed_and_comes_back_has_the_entries_and_is_waited_for() {
+    let name = "an_etcd_that_is_killed_and_comes_back_has_the_entries_and_is_waited_for";
+    let Some(mut server) = Server::start(name) else { return };
+    let etcd = connect(&server, "/run/");
+    let (bob, carol) = (agent("bob"), agent("carol"));
+    let published = bob.publish(&etcd, LEASE).unwrap();
+    std::thread::scope(|scope| {
+        // It watches while etcd goes, and asks while there is none.
+        let finder = scope.spawn(|| agent("alice").find(&etcd, "carol", LONG).unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+        server.kill();
+        let gone = bob.find(&etcd, "carol", Duration::from_millis(200)).unwrap_err();
+        assert_eq!(gone, Errno::ECONNREFUSED);
+        // Longer than the lease: who keeps it meets an etcd that is not there.
+        std::thread::sleep(LEASE + Duration::from_secs(1));
+        server.restart();
+        let _other = carol.publish(&etcd, LEASE).unwrap();
+        finder.join().unwrap();
+    });
+    // Another round of the lease: it is kept alive again.
+    std::thread::sleep(2 * LEASE);
+    agent("dave").find(&etcd, "bob", LONG).unwrap();
+    assert!(published.is_there());
+    published.update(&bob).unwrap();
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_replaced_by_the_next() {
+    let Some(server) = Server::start("a_member_that_does_not_answer_is_replaced_by_the_next") else { return };
+    // One refuses connections; one takes them and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let urls = format!("http://127.0.0.1:1, http://{}/,{}", mute.local_addr().unwrap(), server.url());
+    let began = Instant::now();
+    let etcd = Etcd::connect(&urls, "/run/").unwrap();
+    assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
+    // From now on the one that answers is asked first.
+    let began = Instant::now();
+    let bob = agent("bob");
+    let _published = bob.publish(&etcd, LEASE).unwrap();
+    agent("alice").find(&etcd, "bob", LONG).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_user_is_known_by_a_password_and_a_token_that_is_lost_is_replaced() {
+    let name = "a_user_is_known_by_a_password_and_a_token_that_is_lost_is_replaced";
+    let Some(mut server) = Server::start(name) else { return };
+    let root = "{\"name\":\"root\",\"password\":\"secret\"}";
+    server.ask("auth/user/add", root);
+    server.ask("auth/role/add", "{\"name\":\"root\"}");
+    server.ask("auth/user/grant", "{\"user\":\"root\",\"role\":\"root\"}");
+    let answer = server.ask("auth/enable", "{}");
+    assert!(answer.contains("200 OK"), "{answer}");
+    let members = Members::at(&server.url());
+    assert!(!format!("{:?}", members.clone().user("root", "secret")).contains("secret"));
+    let etcd = Etcd::open(&members.clone().user("root", "secret"), "/run/").unwrap();
+    let bob = agent("bob");
+    let published = bob.publish(&etcd, LEASE).unwrap();
+    agent("alice").find(&etcd, "bob", LONG).unwrap();
+    let stranger = Etcd::open(&members, "/run/").unwrap();
+    assert_eq!(stranger.names().unwrap_err(), Errno::EREMOTEIO);
+    let wrong = Etcd::open(&members.user("root", "guess"), "/run/").unwrap_err();
+    assert_eq!(wrong, Errno::EREMOTEIO);
+    assert!(!wrong.to_string().contains("guess"), "{wrong}");
+    // A restarted etcd knows no tokens of before.
+    server.restart();
+    assert_eq!(etcd.names().unwrap(), ["bob"]);
+    drop(published);
+    assert!(etcd.names().unwrap().is_empty());
+}
+
+#[test]
 fn what_is_no_etcd_is_an_error_with_a_reason() {
     let unreached = Etcd::connect("http://127.0.0.1:1", "/").unwrap_err();
     assert_eq!(unreached, Errno::ECONNREFUSED);
-    assert_eq!(Etcd::connect("https://127.0.0.1:2379", "/").unwrap_err(), Errno::EINVAL);
+    for wrong in ["https://127.0.0.1:2379", "", ",", "http://127.0.0.1:2379,10.0.0.1:2379"] {
+        assert_eq!(Etcd::connect(wrong, "/").unwrap_err(), Errno::EINVAL, "{wrong:?}");
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answers =
         ["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello", "nonsense\r\n\r\n"];
+    // Each is tried twice.
     let server = std::thread::spawn(move || {
         use std::io::{Read, Write};
-        for answer in answers {
+        for answer in answers.into_iter().flat_map(|answer| [answer; 2]) {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 4096]).unwrap();
             stream.write_all(answer.as_bytes()).unwrap();

@@ -28,7 +28,7 @@ pub use agent::Agent;
 pub use builder::Builder;
 pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
 #[cfg(feature = "etcd")]
-pub use etcd::{Etcd, Published};
+pub use etcd::{Etcd, Members, Published};
 pub use exchange::Server;
 pub use future::{Ended, NextNotification};
 pub use memory::{Library, Local, Region};

@@ -12,6 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// A server of one member, which ends with this.
 pub struct Server {
     child: Child,
+    command: Command,
     directory: PathBuf,
     client: SocketAddr,
 }
@@ -41,16 +42,47 @@ impl Server {
             // Nothing outlives the test, so nothing has to reach a disk.
             command.arg("--unsafe-no-fsync").stdout(Stdio::null()).stderr(Stdio::null());
             let child = command.spawn().expect("etcd starts");
-            let mut server = Self { child, directory: directory.clone(), client };
-            let began = Instant::now();
-            while began.elapsed() < LONG && matches!(server.child.try_wait(), Ok(None)) {
-                if server.ask("maintenance/status", "{}").contains("\"leader\"") {
-                    return Some(server);
-                }
-                std::thread::sleep(Duration::from_millis(50));
+            let mut server = Self { child, command, directory: directory.clone(), client };
+            if server.has_started() {
+                return Some(server);
             }
         }
         panic!("etcd does not start");
+    }
+
+    fn has_started(&mut self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < LONG && matches!(self.child.try_wait(), Ok(None)) {
+            if self.ask("maintenance/status", "{}").contains("\"leader\"") {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        false
+    }
+
+    /// Kills it. What it knows is on its disk.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again, at the same address, with what it knew.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < LONG {
+            self.kill();
+            self.child = self.command.spawn().expect("etcd starts");
+            if self.has_started() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200)); // somebody else has its port for a moment
+        }
+        panic!("etcd does not start again");
     }
 
     /// The URL for its clients.
@@ -60,11 +92,19 @@ impl Server {
 
     /// What it answers to a call of its gateway with this JSON, the head of the answer included; nothing if it does not answer.
     pub fn ask(&self, method: &str, body: &str) -> String {
+        let length = body.len();
+        self.exchange(&format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))
+    }
+
+    /// What it has counted, as Prometheus reads it.
+    pub fn metrics(&self) -> String {
+        self.exchange("GET /metrics HTTP/1.0\r\n\r\n")
+    }
+
+    fn exchange(&self, request: &str) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(self.client).and_then(|mut stream| {
-            let length = body.len();
-            let head = format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
-            stream.write_all(format!("{head}{body}").as_bytes())?;
+            stream.write_all(request.as_bytes())?;
             stream.read_to_string(&mut answer)
         });
         asked.map_or(String::new(), |_| answer)
@@ -73,9 +113,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -86,6 +86,9 @@ fn targets_and_initiators_meet_in_etcd() {
     let of_another_run = mr_bench(&["--listen", "0.0.0.0:0", "--etcd", &url]);
     assert_eq!(of_another_run.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&of_another_run.stderr).contains("an address that initiators reach"));
+    let nameless = mr_bench(&["--etcd", &url, "--etcd-user", "bench"]);
+    assert_eq!(nameless.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nameless.stderr).contains("MR_BENCH_ETCD_PASSWORD"));
     let json =
         rows(&[&meet[..], &["--pairs", "2", "--sizes", "64K", "--batches", "2", "--ways", "write"]].concat());
     assert_eq!(json["pairs"], 2);

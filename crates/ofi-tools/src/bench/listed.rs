@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use multirail::{Etcd, Published};
+use multirail::{Etcd, Members, Published};
 
 use super::meeting::PATIENCE;
 use crate::failure::{Failure, Result};
@@ -20,9 +20,9 @@ pub(super) struct List {
 }
 
 impl List {
-    /// At the client URL of a member.
-    pub(super) fn at(url: &str, group: &str) -> Result<Self> {
-        let etcd = Etcd::connect(url, &format!("/mr-bench/{group}/")).map_err(Failure::stack("etcd"))?;
+    /// At these members of etcd.
+    pub(super) fn at(members: &Members, group: &str) -> Result<Self> {
+        let etcd = Etcd::open(members, &format!("/mr-bench/{group}/")).map_err(Failure::stack("etcd"))?;
         Ok(Self { etcd, group: group.to_string() })
     }
 

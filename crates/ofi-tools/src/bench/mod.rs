@@ -12,11 +12,12 @@ mod memory;
 mod plot;
 mod target;
 
+use std::env;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Parser;
-use multirail::Agent;
+use multirail::{Agent, Members};
 use ofi::Hints;
 
 use self::listed::List;
@@ -33,9 +34,13 @@ pub(crate) struct Options {
     /// Be a target: wait for the initiators of one run at this address (port 0 chooses one, which is printed).
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "addresses")]
     listen: Option<String>,
-    /// Meet in etcd, at the client URL of a member (http://HOST:PORT): targets are listed there, and initiators take those that wait.
-    #[arg(long, value_name = "URL", conflicts_with = "addresses")]
+    /// Meet in etcd, at the client URL of a member (http://HOST:PORT), or of several, separated by commas: targets are listed there, and initiators
+    /// take those that wait.
+    #[arg(long, value_name = "URLS", conflicts_with = "addresses")]
     etcd: Option<String>,
+    /// Ask etcd as this user; MR_BENCH_ETCD_PASSWORD in the environment is the password.
+    #[arg(long, value_name = "NAME", requires = "etcd")]
+    etcd_user: Option<String>,
     /// The list in etcd that targets and initiators of one measurement use.
     #[arg(long, value_name = "NAME", default_value = "default", requires = "etcd")]
     group: String,
@@ -111,7 +116,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let list = options.etcd.as_deref().map(|url| List::at(url, &options.group)).transpose()?;
+    let list = options.members()?.map(|members| List::at(&members, &options.group)).transpose()?;
     if let Some(address) = &options.listen {
         return target::run(address, list.as_ref());
     }
@@ -133,6 +138,16 @@ fn run(options: &Options) -> Result<()> {
 }
 
 impl Options {
+    /// Where etcd is, and who asks it.
+    fn members(&self) -> Result<Option<Members>> {
+        let Some(urls) = &self.etcd else { return Ok(None) };
+        let members = Members::at(urls);
+        let Some(name) = &self.etcd_user else { return Ok(Some(members)) };
+        let password = env::var("MR_BENCH_ETCD_PASSWORD")
+            .map_err(|_| Failure::Usage("--etcd-user wants a password in MR_BENCH_ETCD_PASSWORD".into()))?;
+        Ok(Some(members.user(name, &password)))
+    }
+
     /// How many pairs of an initiator and a target there are.
     fn pairs(&self) -> Result<usize> {
         let named = self.addresses.len();
@@ -161,7 +176,7 @@ impl Targets {
     fn start(&mut self) -> Result<String> {
         use std::io::BufRead;
         let system = |doing: &'static str| move |error| Failure::system(doing, error);
-        let program = std::env::current_exe().map_err(system("finding this program"))?;
+        let program = env::current_exe().map_err(system("finding this program"))?;
         let mut command = Command::new(program);
         command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(system("starting a target"))?;

@@ -1,0 +1,267 @@
+//! Calls of etcd's HTTP/JSON gateway: which member is asked, who asks, and what is an answer.
+//!
+//! Members are asked in turn, beginning with the one that answered last. An error of etcd's own is an answer, except that a member has no
+//! leader; a token that ran out, or that a restarted etcd does not know, is replaced once.
+
+use std::fmt;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use ofi::{Errno, Error, Result};
+use serde_json::{Value, json};
+
+use crate::wire::blob::LONGEST;
+
+/// Longest time of one request to one member.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time until a member has taken a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Longest answer that is read: the longest metadata in base64, and some names.
+const ANSWER: u64 = LONGEST as u64 / 3 * 4 + (1 << 20);
+/// gRPC's codes for a member that cannot answer now, and for a token that is none.
+const UNAVAILABLE: i64 = 14;
+const UNAUTHENTICATED: i64 = 16;
+
+/// Where etcd is, and who asks.
+#[derive(Clone, Default)]
+pub struct Members {
+    urls: Vec<String>,
+    user: Option<(String, String)>,
+}
+
+impl Members {
+    /// The client URLs of members, separated by commas, such as `http://10.0.0.1:2379,http://10.0.0.2:2379`.
+    pub fn at(urls: &str) -> Self {
+        let urls = urls.split(',').map(|url| url.trim().trim_end_matches('/').to_string());
+        Self { urls: urls.filter(|url| !url.is_empty()).collect(), user: None }
+    }
+
+    /// Asks as this user, who may read and write below the prefix. The password crosses the network in the clear.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.user = Some((name.to_string(), password.to_string()));
+        self
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        f.debug_struct("Members").field("urls", &self.urls).field("user", &user).finish_non_exhaustive()
+    }
+}
+
+/// What one member has answered to one request.
+enum Asked {
+    Answer(Value),
+    /// An error of etcd's.
+    Refused(Error),
+    /// The token is none.
+    Stranger(Error),
+    /// Another may know better.
+    Silent(Error),
+}
+
+/// A way to etcd.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    http: ureq::Agent,
+    members: Members,
+    /// The member that has answered last.
+    last: AtomicUsize,
+    token: Mutex<Option<String>>,
+}
+
+impl Gateway {
+    /// # Errors
+    /// `FI_EINVAL` for no members, or one that is not `http://HOST:PORT`; what connecting answers.
+    pub(super) fn open(members: &Members) -> Result<Self> {
+        if let Some(wrong) = members.urls.iter().find(|url| !url.starts_with("http://")) {
+            return Err(not_a_url(&format!("{wrong:?}")));
+        }
+        if members.urls.is_empty() {
+            return Err(not_a_url("none"));
+        }
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(PATIENCE))
+            .timeout_connect(Some(CONNECT))
+            .http_status_as_error(false);
+        let gateway = Self {
+            http: config.build().into(),
+            members: members.clone(),
+            last: AtomicUsize::new(0),
+            token: Mutex::new(None),
+        };
+        gateway.ask("maintenance/status", &json!({}))?;
+        if gateway.members.user.is_some() {
+            gateway.log_in()?;
+        }
+        Ok(gateway)
+    }
+
+    fn token(&self) -> MutexGuard<'_, Option<String>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log_in(&self) -> Result<()> {
+        let Some((name, password)) = &self.members.user else { return Ok(()) };
+        *self.token() = None;
+        let answer = self.round("auth/authenticate", &json!({ "name": name, "password": password }))??;
+        *self.token() = Some(text(&answer, "token")?.to_string());
+        Ok(())
+    }
+
+    /// The answer to a request. It may be asked more than once, also where the first was carried out.
+    ///
+    /// # Errors
+    /// `FI_EREMOTEIO` for an error of etcd's; the last member's error where none answers, `FI_EAGAIN` if it has no leader.
+    pub(super) fn ask(&self, method: &str, body: &Value) -> Result<Value> {
+        match self.round(method, body)? {
+            Ok(answer) => Ok(answer),
+            Err(stranger) if self.members.user.is_none() => Err(stranger),
+            Err(_) => {
+                self.log_in()?;
+                self.round(method, body)?
+            }
+        }
+    }
+
+    /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been restarted since. The inner
+    /// error is that of a token that is none.
+    fn round(&self, method: &str, body: &Value) -> Result<Result<Value, Error>> {
+        let (count, first) = (self.members.urls.len(), self.last.load(Ordering::Relaxed));
+        let mut silent = None;
+        for nth in 0..=count {
+            let at = (first + nth) % count;
+            match self.ask_member(&self.members.urls[at], method, body) {
+                Asked::Silent(error) => silent = Some(error),
+                answered => {
+                    self.last.store(at, Ordering::Relaxed);
+                    return match answered {
+                        Asked::Answer(answer) => Ok(Ok(answer)),
+                        Asked::Stranger(error) => Ok(Err(error)),
+                        Asked::Refused(error) | Asked::Silent(error) => Err(error),
+                    };
+                }
+            }
+        }
+        Err(silent.unwrap_or_else(|| Error::new(Errno::EIO)))
+    }
+
+    fn post(
+        &self,
+        url: &str,
+        body: &Value,
+        patience: Duration,
+    ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+        let mut request = self.http.post(url);
+        if let Some(token) = self.token().as_ref() {
+            request = request.header("Authorization", token);
+        }
+        request.config().timeout_global(Some(patience)).build().send(body.to_string())
+    }
+
+    fn ask_member(&self, member: &str, method: &str, body: &Value) -> Asked {
+        let url = format!("{member}/v3/{method}");
+        let mut response = match self.post(&url, body, PATIENCE) {
+            Ok(response) => response,
+            Err(error) => return Asked::Silent(failed(&url, &error)),
+        };
+        let bytes = match response.body_mut().with_config().limit(ANSWER).read_to_vec() {
+            Ok(bytes) => bytes,
+            Err(error) => return Asked::Silent(failed(&url, &error)),
+        };
+        let answer: Value = match serde_json::from_slice(&bytes) {
+            Ok(answer) => answer,
+            Err(error) => {
+                return Asked::Silent(strange(&format!("{} that is no JSON: {error}", response.status())));
+            }
+        };
+        let Some(said) = answer.get("error").or_else(|| answer.pointer("/error/message")) else {
+            return Asked::Answer(answer);
+        };
+        let error = |errno| Error::with(errno, format!("etcd answers {method} with {said}"));
+        let code = answer.get("code").or_else(|| answer.pointer("/error/grpc_code")).and_then(Value::as_i64);
+        match code {
+            Some(UNAVAILABLE) => Asked::Silent(error(Errno::EAGAIN)),
+            Some(UNAUTHENTICATED) => Asked::Stranger(error(Errno::EREMOTEIO)),
+            _ => Asked::Refused(error(Errno::EREMOTEIO)),
+        }
+    }
+
+    /// Waits until something happens to `key` from `revision` on, or the time is up. Whether something has: etcd may also have gone, or the
+    /// revision may be too old, and then the key is to be looked at.
+    pub(super) fn watch(&self, key: &str, revision: i64, patience: Duration) -> bool {
+        let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
+        let create =
+            json!({ "create_request": { "key": encoded(key), "start_revision": revision.to_string() } });
+        let Ok(response) = self.post(&format!("{member}/v3/watch"), &create, patience) else { return false };
+        // A line for each message, the first of which says that the watch is there.
+        let mut lines = BufReader::new(response.into_body().into_reader().take(ANSWER));
+        let mut line = String::new();
+        while let Ok(1..) = lines.read_line(&mut line) {
+            let Ok(message) = serde_json::from_str::<Value>(&line) else { return false };
+            let has_events = message.pointer("/result/events").and_then(Value::as_array);
+            if has_events.is_some_and(|events| !events.is_empty()) {
+                return true;
+            }
+            let is_over = message.pointer("/result/canceled").is_some_and(|canceled| canceled == true);
+            if is_over || message.pointer("/result/created").is_none() {
+                return false;
+            }
+            line.clear();
+        }
+        false
+    }
+}
+
+fn failed(url: &str, error: &ureq::Error) -> Error {
+    let errno = match error {
+        ureq::Error::Timeout(_) => Errno::ETIMEDOUT,
+        ureq::Error::BodyExceedsLimit(_) => Errno::EMSGSIZE,
+        ureq::Error::Io(error) => error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+        ureq::Error::ConnectionFailed => Errno::ECONNREFUSED,
+        ureq::Error::HostNotFound => Errno::EHOSTUNREACH,
+        _ => Errno::EIO,
+    };
+    Error::with(errno, format!("asking etcd at {url}: {error}"))
+}
+
+fn not_a_url(found: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "the members of etcd",
+        "http://HOST:PORT, several separated by commas",
+        found,
+        "give client URLs; TLS is not spoken here",
+    )
+}
+
+pub(super) fn encoded(text: &str) -> String {
+    BASE64_STANDARD.encode(text)
+}
+
+pub(super) fn text<'a>(answer: &'a Value, name: &str) -> Result<&'a str> {
+    answer[name].as_str().ok_or_else(|| strange(&format!("no {name}")))
+}
+
+pub(super) fn field(entry: &Value, name: &str) -> Result<Vec<u8>> {
+    BASE64_STANDARD
+        .decode(text(entry, name)?)
+        .map_err(|error| strange(&format!("a {name} that is no base64: {error}")))
+}
+
+pub(super) fn strange(found: &str) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "an answer of etcd",
+        "the JSON of its gateway, version 3",
+        found,
+        "check the endpoint: something else may listen there",
+    )
+}

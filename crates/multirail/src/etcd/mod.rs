@@ -1,0 +1,209 @@
+//! Metadata through etcd: agents publish theirs under a lease, and find that of others by name.
+//!
+//! The key of an agent is the prefix and its name; the value is its metadata. The lease is kept alive by a thread, so the entry of an
+//! agent that dies goes when the lease runs out. A name belongs to the agent that has its key: a second one is refused, and a restarted
+//! agent gets it when its predecessor's lease is over. Who waits for a name watches its key, and asks again now and then.
+//!
+//! The HTTP/JSON gateway of etcd 3.4 and newer is used, in the clear: for networks that are trusted (`docs/threat-model.md`).
+
+mod gateway;
+mod published;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use ofi::{Errno, Error, Result};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+pub use gateway::Members;
+use gateway::{Gateway, PATIENCE, encoded, field, strange, text};
+pub use published::Published;
+
+/// How long nothing is asked where a watch has ended by itself: etcd may be starting.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Longest watch: what became of a member that says nothing any more is found out by asking.
+const WATCH: Duration = Duration::from_secs(5);
+/// Shortest and longest lease.
+const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(24 * 3600));
+
+/// A connection to etcd.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    gateway: Arc<Gateway>,
+    prefix: String,
+}
+
+impl Etcd {
+    /// Talks to the etcd whose members have these client URLs, separated by commas, such as `http://10.0.0.1:2379`. Keys begin with `prefix`:
+    /// agents that share it find each other.
+    ///
+    /// # Errors
+    /// As of [`Etcd::open`].
+    pub fn connect(urls: &str, prefix: &str) -> Result<Self> {
+        Self::open(&Members::at(urls), prefix)
+    }
+
+    /// Talks to etcd. A member that does not answer is replaced by the next.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a URL that is not `http://HOST:PORT`; what connecting answers, and `FI_EREMOTEIO` for a user or password that is wrong.
+    pub fn open(members: &Members, prefix: &str) -> Result<Self> {
+        Ok(Self { gateway: Arc::new(Gateway::open(members)?), prefix: prefix.to_string() })
+    }
+
+    /// Names of the agents that are there, sorted.
+    ///
+    /// # Errors
+    /// What etcd answers, or talking to it.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let end = format!("{}\u{10FFFF}", self.prefix);
+        let range = json!({ "key": encoded(&self.prefix), "range_end": encoded(&end), "keys_only": true });
+        let answer = self.ask("kv/range", &range)?;
+        let keys = entries(&answer).map(|entry| field(entry, "key"));
+        let names = keys.map(|key| {
+            let key = String::from_utf8(key?).map_err(|_| strange("a key that is no UTF-8"))?;
+            Ok(key.strip_prefix(&self.prefix).unwrap_or(&key).to_string())
+        });
+        let mut names = names.collect::<Result<Vec<String>>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to meet.
+    ///
+    /// # Errors
+    /// As of [`Agent::publish`].
+    pub fn announce(&self, name: &str, value: &[u8], ttl: Duration) -> Result<Published> {
+        if !(LEASE.0..=LEASE.1).contains(&ttl) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the time of a lease",
+                format!("{:?} to {:?}", LEASE.0, LEASE.1),
+                format!("{ttl:?}"),
+                "choose how long a dead agent may stay listed",
+            ));
+        }
+        let (key, value) = (self.key(name), BASE64_STANDARD.encode(value));
+        let lease = self.lease(ttl)?;
+        let deadline = Instant::now() + ttl + PATIENCE;
+        while !self.claim(&key, &value, &lease)? {
+            if Instant::now() >= deadline {
+                // It runs out by itself if that fails.
+                let _ = self.ask("lease/revoke", &json!({ "ID": lease }));
+                return Err(Error::wanted(
+                    Errno::EADDRINUSE,
+                    format!("the name {name:?} in etcd"),
+                    "one that no living agent has",
+                    format!("another agent under {key:?}, for {ttl:?} and longer"),
+                    "choose another name or prefix",
+                ));
+            }
+            let renewed = self.ask("lease/keepalive", &json!({ "ID": lease }))?;
+            self.wait_for_change(&key, revision(&renewed)? + 1, deadline.min(Instant::now() + ttl / 4));
+        }
+        Published::keep(self, key, value, lease, ttl)
+    }
+
+    fn ask(&self, method: &str, body: &Value) -> Result<Value> {
+        self.gateway.ask(method, body)
+    }
+
+    /// The metadata that is published under a name, and as of which revision.
+    fn metadata(&self, name: &str) -> Result<(Option<Vec<u8>>, i64)> {
+        let answer = self.ask("kv/range", &json!({ "key": encoded(&self.key(name)) }))?;
+        let found = entries(&answer).next().map(|entry| field(entry, "value")).transpose()?;
+        Ok((found, revision(&answer)?))
+    }
+
+    /// Waits until a key has changed since `revision`, or should be looked at for another reason; until `deadline` at the latest.
+    fn wait_for_change(&self, key: &str, revision: i64, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
+        if !left.is_zero() && !self.gateway.watch(key, revision, left) {
+            std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn lease(&self, ttl: Duration) -> Result<String> {
+        let answer = self.ask("lease/grant", &json!({ "TTL": ttl.as_secs().to_string() }))?;
+        text(&answer, "ID").map(str::to_string)
+    }
+
+    /// Puts a value where there is none. Whether it is there.
+    fn claim(&self, key: &str, value: &str, lease: &str) -> Result<bool> {
+        let key = encoded(key);
+        let answer = self.ask(
+            "kv/txn",
+            &json!({
+                "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
+                "success": [{ "requestPut": { "key": key, "value": value, "lease": lease } }],
+                "failure": [{ "requestRange": { "key": key } }],
+            }),
+        )?;
+        // It may have been put by a request whose answer was lost.
+        let found = answer.pointer("/responses/0/response_range/kvs/0/lease").and_then(Value::as_str);
+        Ok(answer["succeeded"] == true || found == Some(lease))
+    }
+}
+
+impl Agent {
+    /// Publishes this agent's metadata, as it is now, until the answer is dropped, or `ttl` after this process has died. A name that another
+    /// agent has is waited for, as long as its lease may last.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps; what etcd answers, and
+    /// those of [`Agent::metadata`].
+    pub fn publish(&self, etcd: &Etcd, ttl: Duration) -> Result<Published> {
+        etcd.announce(self.name(), &self.metadata()?, ttl)
+    }
+
+    /// Loads the metadata of the agent `name`, waiting until it is there, and answers its name. An etcd that is gone meanwhile is waited for.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` if it is not there after `timeout`; what etcd answers, or the last error of reaching it, and those of [`Agent::load`].
+    pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
+        let (deadline, key) = (Instant::now() + timeout, etcd.key(name));
+        loop {
+            let missing = match etcd.metadata(name) {
+                Ok((Some(metadata), _)) => return self.load(&metadata),
+                Ok((None, revision)) => {
+                    etcd.wait_for_change(&key, revision + 1, deadline);
+                    None
+                }
+                Err(error) if error == Errno::EREMOTEIO || error == Errno::EINVAL => return Err(error),
+                Err(error) => {
+                    std::thread::sleep(PAUSE);
+                    Some(error)
+                }
+            };
+            if Instant::now() >= deadline {
+                return Err(missing.unwrap_or_else(|| {
+                    Error::wanted(
+                        Errno::ENOENT,
+                        format!("the agent {name:?} in etcd"),
+                        format!("its metadata under {key:?}"),
+                        format!("nothing after {timeout:?}"),
+                        "see that it runs, and publishes with the same prefix",
+                    )
+                }));
+            }
+        }
+    }
+}
+
+/// As of which revision of the store an answer is.
+fn revision(answer: &Value) -> Result<i64> {
+    // A stream's answers lie one level lower.
+    let header = answer.get("result").unwrap_or(answer).get("header").unwrap_or(&Value::Null);
+    text(header, "revision")?.parse().map_err(|_| strange("a revision that is no number"))
+}
+
+fn entries(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer["kvs"].as_array().into_iter().flatten()
+}
