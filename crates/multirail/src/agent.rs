@@ -308,6 +308,12 @@ impl Agent {
         self.shared.lock().core.latencies().to_vec()
     }
 
+    /// How long the transfers took that were done, by all of their bytes: from posting until it was noticed that they have ended, the
+    /// acknowledgement of their notification included.
+    pub fn transfer_latencies(&self) -> Latencies {
+        self.shared.lock().core.transfer_latencies().clone()
+    }
+
     /// Operations that rails have not given back, and transfers that were not given up or are not quiet.
     pub fn under_way(&self) -> (usize, usize) {
         let (operations, transfers, _) = self.shared.lock().core.kept();

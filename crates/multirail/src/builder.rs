@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
+use ofi_core::roster::Counted;
 
 use crate::agent::Agent;
 use crate::driver::{Driver, Shared};
@@ -114,6 +115,8 @@ impl Builder {
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),
         });
+        let counted: Arc<dyn Counted> = Arc::<Shared>::clone(&shared);
+        ofi_core::export::opened(&counted);
         let thread = self.progress_thread.then(|| spawn(&shared)).transpose()?;
         Ok(Agent { shared, thread: Arc::new(Thread(thread)) })
     }

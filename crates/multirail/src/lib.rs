@@ -15,6 +15,7 @@ pub mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exchange;
+mod exported;
 mod future;
 mod memory;
 mod rail;

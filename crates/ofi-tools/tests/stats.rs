@@ -17,6 +17,9 @@ const CHILD: &str = "OFI_TEST_STATISTICS_CHILD";
 #[test]
 fn child() {
     let Ok(provider) = std::env::var(CHILD) else { return };
+    if provider == AGENTS {
+        return be_agents();
+    }
     let hints = Hints::new().provider(&provider);
     let (a, b): (Node, Node) = (Node::open(&hints).unwrap(), Node::open(&hints).unwrap());
     let to = a.insert(&b.name().unwrap()).unwrap();
@@ -38,6 +41,62 @@ fn child() {
     while !ended.is_finished() && Instant::now() < end {
         talk();
     }
+}
+
+/// In place of a provider: it has agents.
+const AGENTS: &str = "agents";
+
+/// Two agents of one process; 100 transfers, one of them with a notification.
+fn be_agents() {
+    let open = |name: &str| {
+        let rail = || Hints::new().provider("shm");
+        multirail::Agent::builder(name).rail(rail()).rail(rail()).progress_thread(true).open().unwrap()
+    };
+    let (here, there) = (open("here"), open("there"));
+    let (source, target) =
+        (here.register(vec![7_u8; 4096]).unwrap(), there.register(vec![0_u8; 4096]).unwrap());
+    here.load(&there.metadata().unwrap()).unwrap();
+    let remote = multirail::Remote { region: target.id(), offset: 0, len: 4096 };
+    let local = source.slice(..).unwrap();
+    let plan = here.prepare("there", multirail::Way::Write, &[local], &[remote]).unwrap();
+    let limit = Duration::from_secs(30);
+    (1..100).for_each(|_| plan.post(limit).unwrap().wait().unwrap());
+    plan.post_notify(b"last", limit).unwrap().wait().unwrap();
+    println!("\nready");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn agents_say_how_long_accesses_and_transfers_took() {
+    let running = Running::start("agents", AGENTS, "1");
+    let report = json(&running.ofi(&["stats", "--json"]));
+    let sections = report["processes"][0]["endpoints"].as_array().unwrap();
+    let agents: Vec<&Value> = sections.iter().filter(|section| section["kind"] == "AGENT").collect();
+    assert_eq!(
+        (agents.len(), &agents[0]["domain"], &agents[1]["domain"]),
+        (2, &"here".into(), &"there".into())
+    );
+    let histograms = agents[0]["histograms"].as_array().unwrap();
+    let of = |name: &str| histograms.iter().filter(|one| one["name"] == name).collect::<Vec<_>>();
+    let count =
+        |one: &Value| one["buckets"].as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>();
+    let accesses: u64 = of("rail_access_seconds").into_iter().map(count).sum();
+    let transfers = of("transfer_seconds");
+    assert_eq!((accesses, transfers.len(), count(transfers[0])), (100, 1, 100), "{report}");
+    assert!(transfers[0]["sum_us"].as_u64().unwrap() > 0);
+    assert!(agents[1].get("histograms").is_none(), "it has posted nothing: {report}");
+
+    let prometheus = String::from_utf8(running.ofi(&["stats", "--prometheus"]).stdout).unwrap();
+    assert!(prometheus.contains("# TYPE ofi_transfer_seconds histogram\n"), "{prometheus}");
+    let whole = prometheus
+        .lines()
+        .find(|line| line.starts_with("ofi_transfer_seconds_bucket") && line.contains("+Inf"));
+    assert!(whole.unwrap().contains("domain=\"here\"") && whole.unwrap().ends_with(" 100"), "{whole:?}");
+    let text = String::from_utf8(running.ofi(&["stats"]).stdout).unwrap();
+    assert!(text.contains("bytes=4096: ") && text.contains("99 % <= "), "{text}");
+    let rows = json(&running.ofi(&["top", "--once", "--json"]));
+    assert_eq!(rows["endpoints"].as_array().unwrap().len(), 4, "rails, and not agents: {rows}");
 }
 
 /// Set where that process has a child, which opens an endpoint of its own.

@@ -7,13 +7,15 @@ pub const CLASSES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Bucket `n` counts times below `2^n` microseconds, which the one before does not; the last all longer ones.
 const BUCKETS: usize = 32;
 
-/// Times of the accesses of one class, from posting to their end.
+/// Times of the accesses, or the transfers, of one class, from posting to their end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
+    /// Nanoseconds.
+    sum: u64,
 }
 
-/// Histograms of a rail: one for each of [`CLASSES`], and one for longer accesses.
+/// Histograms of a rail, or of all transfers: one for each of [`CLASSES`], and one for longer accesses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latencies([Histogram; CLASSES.len() + 1]);
 
@@ -23,7 +25,9 @@ impl Latencies {
         let class: usize = CLASSES.iter().map(|&end| usize::from(len > end)).sum();
         let us = nanos / 1000;
         let bucket = (u64::BITS - us.leading_zeros()) as usize;
-        self.0[class].buckets[bucket.min(BUCKETS - 1)] += u64::from(count);
+        let histogram = &mut self.0[class];
+        histogram.buckets[bucket.min(BUCKETS - 1)] += u64::from(count);
+        histogram.sum = histogram.sum.saturating_add(nanos.saturating_mul(u64::from(count)));
     }
 
     /// The classes, with the longest access of each; `None` for the one without end.
@@ -33,7 +37,17 @@ impl Latencies {
 }
 
 impl Histogram {
-    /// How many accesses were counted.
+    /// How many there are below a microsecond, below two of those that are left, below four, and so on, and all longer ones.
+    pub fn buckets(&self) -> &[u64] {
+        &self.buckets
+    }
+
+    /// All times together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum)
+    }
+
+    /// How many were counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -73,6 +87,7 @@ mod tests {
             let bound = first.at_most(per_cent).unwrap().as_micros() as u64;
             prop_assert!(bound > exact && bound <= (2 * exact).max(1), "{bound} for {exact}");
             prop_assert_eq!(first.count(), times.len() as u64);
+            prop_assert_eq!(first.sum(), Duration::from_micros(times.iter().sum()));
         }
     }
 

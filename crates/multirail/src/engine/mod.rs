@@ -77,8 +77,12 @@ pub struct Core<G> {
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
     counts: Counts,
-    /// By rails.
+    /// Of accesses, by rails.
     latencies: Vec<Latencies>,
+    /// Of transfers that were done.
+    transfer_latencies: Latencies,
+    /// The latest time that was told.
+    now: Time,
 }
 
 #[derive(Clone, Copy)]
@@ -128,6 +132,8 @@ impl<G> Core<G> {
             notifications: VecDeque::new(),
             counts: Counts::default(),
             latencies,
+            transfer_latencies: Latencies::default(),
+            now: Time::ZERO,
         }
     }
 
@@ -149,6 +155,11 @@ impl<G> Core<G> {
     /// How long accesses took, by rails.
     pub fn latencies(&self) -> &[Latencies] {
         &self.latencies
+    }
+
+    /// How long transfers took that were done, by all of their bytes.
+    pub fn transfer_latencies(&self) -> &Latencies {
+        &self.transfer_latencies
     }
 
     /// Operations, transfers and sessions that are in the tables.
@@ -179,6 +190,7 @@ impl<G> Core<G> {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
+        self.now = now;
         self.account();
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now

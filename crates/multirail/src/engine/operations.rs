@@ -102,6 +102,7 @@ impl<G> Core<G> {
 
     fn account_for(&mut self, landed: Landed) {
         let Landed { transfer: id, len, since, now, path, count, .. } = landed;
+        self.now = now;
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id) else { return };

@@ -40,7 +40,8 @@ impl<G> Core<G> {
         let Some(session) = self.session_for(peer.0, now) else {
             return Err((Errno::ENOENT, "the peer was forgotten"));
         };
-        let id = self.transfers.insert(Transfer::new(plan, session, notice));
+        self.now = now;
+        let id = self.transfers.insert(Transfer::new(plan, session, notice, now));
         let timer = self.remind(deadline, Timer::Transfer(id));
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.timer = Some(timer);

@@ -337,6 +337,7 @@ impl<G> Core<G> {
 
     /// A message of a peer has come in.
     pub fn message(&mut self, bytes: &[u8], now: Time) {
+        self.now = now;
         let message = match Message::parse(bytes) {
             Ok(message) => message,
             Err(error) => {

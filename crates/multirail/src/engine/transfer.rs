@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::operations::nanos;
 use super::session::Outgoing;
 use super::{Core, Time};
 use crate::wire::RegionInfo;
@@ -126,10 +127,11 @@ pub(super) struct Transfer<G> {
     pub(super) error: Errno,
     /// Its deadline, among the engine's timers.
     pub(super) timer: Option<(Time, u64)>,
+    posted: Time,
 }
 
 impl<G> Transfer<G> {
-    pub(super) fn new(plan: Arc<Plan<G>>, session: SlotId, notice: Option<Vec<u8>>) -> Self {
+    pub(super) fn new(plan: Arc<Plan<G>>, session: SlotId, notice: Option<Vec<u8>>, now: Time) -> Self {
         Self {
             plan,
             session,
@@ -146,6 +148,7 @@ impl<G> Transfer<G> {
             last: (0, 0),
             error: Errno::EIO,
             timer: None,
+            posted: now,
         }
     }
 
@@ -276,6 +279,10 @@ impl<G> Core<G> {
         }
         transfer.outcome = Some(outcome);
         transfer.retry.clear();
+        if outcome == Outcome::Done {
+            let took = self.now.saturating_sub(transfer.posted);
+            self.transfer_latencies.add(transfer.plan.total, 1, nanos(took));
+        }
         if let Some(timer) = transfer.timer.take() {
             self.timers.remove(&timer);
         }

@@ -1,5 +1,7 @@
 //! Statistics for other programs of the same user: `ofi top`, `ofi stats`.
 //!
+//! An agent of `multirail` has a section of its own beside its rails' endpoints, with histograms.
+//!
 //! Off unless `FI_EXPORT_STATISTICS` is set: then the first endpoint or shared receive context that opens starts one thread, which
 //! answers at a socket in a directory that only this user may enter ([`socket`]). A reader gets one text ([`snapshot`]), and the
 //! connection ends.
@@ -22,7 +24,7 @@ use tracing::warn;
 use crate::fork::Born;
 use crate::settings;
 
-pub use snapshot::About;
+pub use snapshot::{About, Histogram};
 pub use socket::directory;
 
 /// How long a text is good for.
@@ -34,6 +36,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub trait Counted: Send + Sync {
     /// At this moment.
     fn counts(&self) -> Vec<Statistic>;
+
+    /// How long things have taken until this moment.
+    fn histograms(&self) -> Vec<Histogram> {
+        Vec::new()
+    }
 
     /// What it is called.
     fn about(&self) -> About;
@@ -60,7 +67,7 @@ fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
 }
 
 /// Something that counts was opened: exports it, if the setting says so.
-pub(crate) fn opened(counted: &Arc<dyn Counted>) {
+pub fn opened(counted: &Arc<dyn Counted>) {
     if !settings::exports_statistics() {
         return;
     }

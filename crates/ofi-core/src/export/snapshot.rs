@@ -6,6 +6,8 @@
 //! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
 //! - `endpoint`, provider, domain, kind, address: opens the section of one
 //! - a statistic's name, its value, what it counts
+//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, how many times there are below one
+//!   microsecond, below two of those that are left, below four and so on, with commas between and the rest last, and what is timed
 //! - `end`: the last line. Without it the text was cut.
 
 use std::fmt::Write;
@@ -22,10 +24,35 @@ pub struct About {
     pub provider: String,
     /// The domain's name.
     pub domain: String,
-    /// What it is: `RDM`, `MSG`, `DGRAM`, `SRX`.
+    /// What it is: `RDM`, `MSG`, `DGRAM`, `SRX`; `AGENT` for what an agent's rails do together.
     pub kind: String,
     /// Its address as text; empty without one.
     pub address: String,
+}
+
+/// How long something took, how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// A stable name, which ends with `_seconds`.
+    pub name: &'static str,
+    /// What is timed.
+    pub help: &'static str,
+    /// What tells it from others of this name: names and values.
+    pub labels: Vec<(&'static str, String)>,
+    /// Sum of the times, in microseconds.
+    pub sum_us: u64,
+    /// Times below `2^n` microseconds that the places before do not count; the last place counts all longer ones.
+    pub buckets: Vec<u64>,
+}
+
+impl Histogram {
+    fn line(&self) -> String {
+        let Self { name, help, labels, sum_us, buckets } = self;
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}={}", value.escape_default())).collect();
+        let buckets: Vec<String> = buckets.iter().map(u64::to_string).collect();
+        format!("histogram\t{name}\t{}\t{sum_us}\t{}\t{help}", labels.join(";"), buckets.join(","))
+    }
 }
 
 /// The text about `members`, in the order in which they were opened.
@@ -41,12 +68,16 @@ pub fn text(members: &[Arc<dyn Counted>]) -> String {
     );
     for member in members {
         // Counters first: whoever is closed meanwhile has none.
-        let (counts, about) = (Statistic::add_up(member.counts()), member.about());
+        let (counts, histograms) = (Statistic::add_up(member.counts()), member.histograms());
+        let about = member.about();
         let [provider, domain, kind, address] = [about.provider, about.domain, about.kind, about.address]
             .map(|field| field.escape_default().to_string());
         let _ = writeln!(text, "endpoint\t{provider}\t{domain}\t{kind}\t{address}");
         for one in counts {
             let _ = writeln!(text, "{}\t{}\t{}", one.name, one.value, one.help);
+        }
+        for one in histograms {
+            let _ = writeln!(text, "{}", one.line());
         }
     }
     text.push_str("end\n");

@@ -16,6 +16,12 @@ impl Counted for Fake {
         vec![Statistic { name: "tx_messages", value: 7, help: "messages sent" }]
     }
 
+    fn histograms(&self) -> Vec<Histogram> {
+        let labels = vec![("rail", "0".into()), ("provider", "u\tp".into())];
+        let (name, help) = ("access_seconds", "reads and writes");
+        vec![Histogram { name, help, labels, sum_us: 9, buckets: vec![1, 0, 2] }]
+    }
+
     fn about(&self) -> About {
         About { provider: "udp".into(), domain: "a\tb\nend".into(), kind: "RDM".into(), address: "x".into() }
     }
@@ -31,10 +37,12 @@ fn folder(name: &str) -> PathBuf {
 fn names_that_a_program_chose_cannot_break_a_line() {
     let text = snapshot::text(&[Arc::new(Fake)]);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines.len(), 5, "{text}");
     assert!(lines[0].starts_with(&format!("ofi-statistics\t1\t{}\t", std::process::id())), "{text}");
     assert_eq!(lines[1], "endpoint\tudp\ta\\tb\\nend\tRDM\tx");
-    assert_eq!(lines[2..], ["tx_messages\t7\tmessages sent", "end"]);
+    assert_eq!(lines[2], "tx_messages\t7\tmessages sent");
+    let histogram = "histogram\taccess_seconds\trail=0;provider=u\\tp\t9\t1,0,2\treads and writes";
+    assert_eq!(lines[3..], [histogram, "end"]);
 }
 
 #[test]

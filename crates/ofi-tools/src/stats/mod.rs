@@ -1,6 +1,7 @@
 //! `ofi stats`: what the endpoints of this host's processes have counted, for people, scripts and Prometheus.
 
 mod collect;
+mod histogram;
 mod parse;
 mod prometheus;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 
 pub use collect::{Collected, collect, directory};
+pub use histogram::Histogram;
 
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -39,6 +41,9 @@ pub struct Endpoint {
     pub address: String,
     /// What it has counted.
     pub statistics: Vec<Statistic>,
+    /// How long things took.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub histograms: Vec<Histogram>,
 }
 
 impl Endpoint {
@@ -114,6 +119,9 @@ fn text(processes: &[Process]) -> String {
             text.push_str(&format!("  {provider} {domain} {kind} {address}\n"));
             for one in endpoint.statistics.iter().filter(|one| one.value > 0) {
                 text.push_str(&format!("    {:<26} {:>16}  {}\n", one.name, one.value, one.help));
+            }
+            for one in &endpoint.histograms {
+                text.push_str(&format!("    {one}\n"));
             }
         }
     }

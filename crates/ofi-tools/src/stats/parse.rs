@@ -1,6 +1,11 @@
 //! The text of `ofi_core::export`, read from a process that may be anything.
 
-use super::{Endpoint, Process, Statistic};
+use super::{Endpoint, Histogram, Process, Statistic};
+
+/// Whether it is the name of a statistic, or of a label.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
 
 /// What a text says.
 ///
@@ -39,11 +44,18 @@ pub fn parse(text: &str) -> Result<Process, String> {
                 kind: kind.into(),
                 address: address.into(),
                 statistics: Vec::new(),
+                histograms: Vec::new(),
             }),
+            ["histogram", name, labels, sum, counts, help] => {
+                let endpoint = process.endpoints.last_mut();
+                let endpoint = endpoint.ok_or_else(|| format!("line {place}: a histogram of no endpoint"))?;
+                let histogram = Histogram::parse(name, labels, sum, counts, help);
+                endpoint.histograms.push(histogram.map_err(|why| format!("line {place}: {why}"))?);
+            }
             [name, value, help] => {
                 let endpoint = process.endpoints.last_mut();
                 let endpoint = endpoint.ok_or_else(|| format!("line {place}: a statistic of no endpoint"))?;
-                if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+                if !is_name(name) {
                     return Err(format!("line {place}: wanted a statistic's name, found {name:?}"));
                 }
                 let value =
@@ -60,8 +72,8 @@ pub fn parse(text: &str) -> Result<Process, String> {
 mod tests {
     use super::*;
 
-    const GOOD: &str =
-        "ofi-statistics\t1\t42\tserver\nendpoint\tudp\tlo\tRDM\tx\ntx_messages\t7\tmessages sent\nend\n";
+    const GOOD: &str = "ofi-statistics\t1\t42\tserver\nendpoint\tudp\tlo\tRDM\tx\ntx_messages\t7\tmessages sent\n\
+        histogram\taccess_seconds\trail=0;provider=udp\t9\t1,0,2\treads and writes\nend\n";
 
     #[test]
     fn endpoints_and_their_counters_are_read() {
@@ -69,6 +81,12 @@ mod tests {
         assert_eq!((process.pid, &*process.program), (42, "server"));
         assert_eq!(process.endpoints[0].value("tx_messages"), 7);
         assert_eq!(process.endpoints[0].value("nothing"), 0);
+        let histogram = &process.endpoints[0].histograms[0];
+        assert_eq!(
+            (&*histogram.name, histogram.sum_us, &*histogram.buckets),
+            ("access_seconds", 9, &[1, 0, 2][..])
+        );
+        assert_eq!(histogram.labels, [("rail".into(), "0".into()), ("provider".into(), "udp".into())]);
     }
 
     #[test]

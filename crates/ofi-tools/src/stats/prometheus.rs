@@ -3,27 +3,55 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Endpoint, Process, Statistic};
+use super::{Endpoint, Histogram, Process};
 
-/// One metric for each name, one sample for each endpoint.
+/// One metric for each name, one sample for each endpoint; of a histogram one for each bound.
 pub fn text(processes: &[Process]) -> String {
-    let mut metrics: BTreeMap<&str, (&Statistic, Vec<String>)> = BTreeMap::new();
+    let mut metrics: BTreeMap<&str, Metric<'_>> = BTreeMap::new();
     for process in processes {
         for (place, endpoint) in process.endpoints.iter().enumerate() {
             let labels = labels(process, place, endpoint);
             for one in &endpoint.statistics {
-                let (_, samples) = metrics.entry(&one.name).or_insert((one, Vec::new()));
-                samples.push(format!("ofi_{}{labels} {}\n", one.name, one.value));
+                // Counters and gauges are not told apart where they are counted.
+                let metric = metrics.entry(&one.name).or_insert_with(|| Metric::new("untyped", &one.help));
+                metric.samples.push(format!("ofi_{}{{{labels}}} {}\n", one.name, one.value));
+            }
+            for one in &endpoint.histograms {
+                let metric = metrics.entry(&one.name).or_insert_with(|| Metric::new("histogram", &one.help));
+                metric.samples.extend(samples(one, &labels));
             }
         }
     }
     let mut text = String::new();
-    for (name, (one, samples)) in metrics {
-        // Counters and gauges are not told apart where they are counted.
-        let _ = write!(text, "# HELP ofi_{name} {}\n# TYPE ofi_{name} untyped\n", escaped(&one.help));
+    for (name, Metric { kind, help, samples }) in metrics {
+        let _ = write!(text, "# HELP ofi_{name} {}\n# TYPE ofi_{name} {kind}\n", escaped(help));
         samples.iter().for_each(|sample| text.push_str(sample));
     }
     text
+}
+
+struct Metric<'a> {
+    kind: &'static str,
+    help: &'a str,
+    samples: Vec<String>,
+}
+
+impl<'a> Metric<'a> {
+    fn new(kind: &'static str, help: &'a str) -> Self {
+        Self { kind, help, samples: Vec::new() }
+    }
+}
+
+/// The samples of a histogram.
+fn samples(one: &Histogram, labels: &str) -> Vec<String> {
+    let own = one.labels.iter().map(|(name, value)| format!(",{name}=\"{}\"", escaped(value)));
+    let (name, labels) = (&one.name, format!("{labels}{}", own.collect::<String>()));
+    let below = one.below().map(|(bound, count)| {
+        let bound = bound.map_or("+Inf".to_string(), |seconds| seconds.to_string());
+        format!("ofi_{name}_bucket{{{labels},le=\"{bound}\"}} {count}\n")
+    });
+    let sum = format!("ofi_{name}_sum{{{labels}}} {}\n", one.sum_us as f64 / 1e6);
+    below.chain([sum, format!("ofi_{name}_count{{{labels}}} {}\n", one.count())]).collect()
 }
 
 /// Endpoints of a process have a number each, as not all have an address.
@@ -40,7 +68,7 @@ fn labels(process: &Process, place: usize, endpoint: &Endpoint) -> String {
         ("address", address),
     ];
     let all: Vec<String> = all.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-    format!("{{{}}}", all.join(","))
+    all.join(",")
 }
 
 fn escaped(value: &str) -> String {
@@ -49,6 +77,7 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Statistic;
     use super::*;
 
     #[test]
@@ -59,6 +88,7 @@ mod tests {
             kind: "RDM".into(),
             address: "a\\\"b".into(),
             statistics: vec![Statistic { name: "tx_messages".into(), value, help: "messages sent".into() }],
+            histograms: Vec::new(),
         };
         let process = Process { pid: 4, program: "p".into(), endpoints: vec![endpoint(7), endpoint(8)] };
         let tail = r#"provider="udp",domain="lo",kind="RDM",address="a\\\"b"}"#;
@@ -68,5 +98,29 @@ mod tests {
              ofi_tx_messages{{pid=\"4\",program=\"p\",endpoint=\"1\",{tail} 8\n"
         );
         assert_eq!(text(&[process]), wanted);
+    }
+    #[test]
+    fn a_histogram_has_its_bounds_its_sum_and_its_count() {
+        let histogram =
+            Histogram::parse("access_seconds", "rail=0", "2500000", "1,0,2,1", "accesses").unwrap();
+        let endpoint = Endpoint {
+            provider: "multirail".into(),
+            domain: "a".into(),
+            kind: "AGENT".into(),
+            address: String::new(),
+            statistics: Vec::new(),
+            histograms: vec![histogram],
+        };
+        let process = Process { pid: 4, program: "p".into(), endpoints: vec![endpoint] };
+        let text = text(&[process]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["# HELP ofi_access_seconds accesses", "# TYPE ofi_access_seconds histogram"]);
+        let labels = r#"pid="4",program="p",endpoint="0",provider="multirail",domain="a",kind="AGENT",address="",rail="0""#;
+        let bucket =
+            |bound: &str, count| format!("ofi_access_seconds_bucket{{{labels},le=\"{bound}\"}} {count}");
+        let bounds = [("0.000001", 1), ("0.000002", 1), ("0.000004", 3), ("+Inf", 4)];
+        assert_eq!(lines[2..6], bounds.map(|(bound, count)| bucket(bound, count)));
+        assert_eq!(lines[6], format!("ofi_access_seconds_sum{{{labels}}} 2.5"));
+        assert_eq!(lines[7..], [format!("ofi_access_seconds_count{{{labels}}} 4")]);
     }
 }

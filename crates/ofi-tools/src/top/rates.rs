@@ -118,7 +118,9 @@ pub fn rows(first: &Collected, second: &Collected, between: Duration) -> Vec<Row
     for process in &second.processes {
         let before =
             first.processes.iter().find(|other| other.pid == process.pid && other.program == process.program);
-        for (place, endpoint) in process.endpoints.iter().enumerate() {
+        let endpoints = process.endpoints.iter().enumerate();
+        // What goes through an agent goes through its rails' endpoints.
+        for (place, endpoint) in endpoints.filter(|(_, endpoint)| endpoint.kind != "AGENT") {
             // Endpoints that closed in between move the others: then the address tells.
             let same = |other: &&Endpoint| other.address == endpoint.address && other.kind == endpoint.kind;
             let before = before.and_then(|process| {
@@ -168,6 +170,7 @@ mod tests {
             kind: "RDM".into(),
             address: address.into(),
             statistics: vec![stat("tx_messages", sent), stat("shm_peers", 2), stat("udp_peers", 3)],
+            histograms: Vec::new(),
         };
         Collected {
             processes: vec![Process { pid: 1, program: "p".into(), endpoints: vec![endpoint] }],

@@ -120,6 +120,7 @@ mod tests {
             kind: "RDM".into(),
             address: address.into(),
             statistics: vec![Statistic { name: "rx_posted".into(), value: posted, help: String::new() }],
+            histograms: Vec::new(),
         };
         let process = Process {
             pid: 4711,

@@ -1,0 +1,73 @@
+//! What `ofi stats` tells of an agent: what it has counted, and how long accesses and transfers took.
+
+use std::time::Duration;
+
+use ofi::Statistic;
+use ofi_core::export::{About, Histogram};
+use ofi_core::roster::Counted;
+
+use crate::driver::Shared;
+use crate::engine::{Counts, Latencies};
+
+impl Counted for Shared {
+    fn counts(&self) -> Vec<Statistic> {
+        let Counts { malformed, strays, refused, stale, moved, repeated, fenced } = self.lock().core.counts();
+        let all = [
+            ("rails_malformed", malformed, "messages that were none, or of another version"),
+            ("rails_strays", strays, "messages and writes of no session"),
+            ("rails_refused", refused, "fragments of notifications that contradict others or the bounds"),
+            ("rails_stale", stale, "completions of no operation"),
+            ("rails_moved", moved, "parts of transfers that moved to another path"),
+            ("rails_repeated", repeated, "messages that were repeated on another path"),
+            ("rails_fenced", fenced, "paths that were left alone because nothing ended there"),
+        ];
+        all.into_iter().map(|(name, value, help)| Statistic { name, value, help }).collect()
+    }
+
+    fn histograms(&self) -> Vec<Histogram> {
+        let driver = self.lock();
+        let rails = driver.rails.iter().zip(driver.core.latencies()).enumerate();
+        let of_rails = rails.flat_map(|(nth, (rail, latencies))| {
+            let labels = vec![("rail", nth.to_string()), ("provider", rail.spec.info.provider.clone())];
+            named(
+                "rail_access_seconds",
+                "reads and writes of a rail, from posting to their end",
+                latencies,
+                &labels,
+            )
+        });
+        let help = "transfers that were done, from posting to their end";
+        let of_transfers = named("transfer_seconds", help, driver.core.transfer_latencies(), &[]);
+        of_rails.chain(of_transfers).collect()
+    }
+
+    fn about(&self) -> About {
+        About {
+            provider: "multirail".into(),
+            domain: self.name.to_string(),
+            kind: "AGENT".into(),
+            address: String::new(),
+        }
+    }
+}
+
+/// One histogram for each class of lengths that has times; what is as long as its class's longest has that as a label.
+fn named(
+    name: &'static str,
+    help: &'static str,
+    latencies: &Latencies,
+    labels: &[(&'static str, String)],
+) -> Vec<Histogram> {
+    let classes = latencies.classes().filter(|(_, times)| times.count() > 0);
+    let classes = classes.map(|(longest, times)| {
+        let longest = longest.map_or("inf".to_string(), |bytes| bytes.to_string());
+        Histogram {
+            name,
+            help,
+            labels: labels.iter().cloned().chain([("bytes", longest)]).collect(),
+            sum_us: times.sum().min(Duration::from_micros(u64::MAX)).as_micros() as u64,
+            buckets: times.buckets().to_vec(),
+        }
+    });
+    classes.collect()
+}
