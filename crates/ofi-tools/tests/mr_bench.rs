@@ -173,6 +173,20 @@ fn a_plot_that_cannot_be_written_is_an_error_before_anything_is_measured() {
 }
 
 #[test]
+fn a_run_that_fails_leaves_no_empty_plot_and_an_older_one_as_it_was() {
+    let file = std::env::temp_dir().join(format!("mr-bench-failed-{}.svg", std::process::id()));
+    let run = || mr_bench(&["--rails", "nothing", "--svg", file.to_str().unwrap()]);
+    assert!(!run().status.success());
+    assert!(!file.exists());
+    for older in ["an older plot", ""] {
+        std::fs::write(&file, older).unwrap();
+        assert!(!run().status.success());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), older);
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn wrong_options_and_missing_targets_are_errors_with_a_reason() {
     assert_eq!(mr_bench(&["--sizes", "0"]).status.code(), Some(1));
     assert_eq!(mr_bench(&["--sizes", "1024M", "--batches", "99"]).status.code(), Some(1));

@@ -120,9 +120,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(address) = &options.listen {
         return target::run(address, list.as_ref());
     }
-    if let Some(file) = &options.svg {
-        plot::reserve(file)?;
-    }
+    let _reserved = options.svg.as_deref().map(plot::reserve).transpose()?;
     let pairs = options.pairs()?;
     if !options.addresses.is_empty() {
         return initiator::run(options, pairs, &options.addresses);
