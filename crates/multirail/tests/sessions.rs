@@ -1,0 +1,89 @@
+//! What an idle session costs the engine: sessions with 65,536 peers, each opened by a real handshake. What a provider keeps for a peer comes on top.
+//!
+//! Alone in its file, as it looks at the memory of the whole process.
+
+use std::time::Duration;
+
+use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
+use multirail::wire::RailInfo;
+use ofi::Errno;
+
+const PEERS: u64 = 65_536;
+/// Bytes that a session with two rails may take, its peer included, as `docs/multirail.md` says.
+const EACH: usize = 3072;
+
+/// Rails that keep what they are to send.
+#[derive(Default)]
+struct Kept(Vec<(OpId, Vec<u8>)>);
+
+impl Sink<()> for Kept {
+    fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
+        unreachable!("no transfer was posted")
+    }
+
+    fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+        self.0.push((op, bytes));
+        Ok(())
+    }
+
+    fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
+        Ok(7)
+    }
+
+    fn remove(&mut self, _: usize, _: u64) {}
+}
+
+fn engine(number: u64) -> Core<()> {
+    let rails = (0..2).map(|rail| RailSpec {
+        info: RailInfo { provider: "kept".into(), format: 0, address: vec![rail; 32] },
+        bandwidth: None,
+        wide_data: true,
+    });
+    let mut state = number << 20 | 1;
+    let random = move || {
+        // splitmix64
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    };
+    Core::new(&format!("agent-{number}"), rails.collect(), Config::default(), Box::new(random))
+}
+
+/// Hands over what `from` has to say; whether that was anything.
+fn speak(from: &mut Core<()>, to: &mut Core<()>, now: Duration) -> bool {
+    let mut kept = Kept::default();
+    from.perform(now, &mut kept);
+    for (op, bytes) in &kept.0 {
+        from.ended(*op, Ok(()), now);
+        to.message(bytes, now);
+    }
+    !kept.0.is_empty()
+}
+
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn an_idle_session_costs_little() {
+    let now = Duration::from_secs(1);
+    let mut hub = engine(0);
+    let before = resident();
+    for number in 1..=PEERS {
+        let mut peer = engine(number);
+        let id = hub.load(&peer.metadata(Vec::new())).unwrap();
+        hub.connect(id, now);
+        while speak(&mut hub, &mut peer, now) || speak(&mut peer, &mut hub, now) {}
+        assert!(hub.is_up(id), "the handshake with peer {number} is over");
+    }
+    // What the handshakes were guarded by goes.
+    let later = now + Duration::from_secs(60);
+    hub.tick(later);
+    assert!(!hub.perform(later, &mut Kept::default()));
+    assert_eq!((hub.kept(), hub.next_timeout()), ((0, 0, PEERS as usize), None));
+    let each = resident().saturating_sub(before) / PEERS as usize;
+    println!("{each} bytes for each idle session");
+    assert!((512..=EACH).contains(&each), "{each} bytes for each idle session");
+}
