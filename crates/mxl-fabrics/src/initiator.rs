@@ -67,7 +67,7 @@ impl Initiator {
     /// As [`open`](Self::open), with options.
     ///
     /// # Errors
-    /// As there, and [`Error::Argument`] for options that the provider cannot fulfil.
+    /// Those of [`open`](Self::open), and [`Error::Argument`] for options that the provider cannot fulfil.
     pub fn open_with(
         domain: &Domain,
         flow: Uuid,

@@ -172,7 +172,7 @@ impl Merge {
     /// As [`poll`](Self::poll), and waits for something until the time is over: it looks every 50 us.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
         let begin = Instant::now();
         loop {

@@ -73,7 +73,7 @@ impl Target {
     /// As [`open`](Self::open), with options.
     ///
     /// # Errors
-    /// As there, and [`Error::Argument`] for options that the provider cannot fulfil.
+    /// Those of [`open`](Self::open), and [`Error::Argument`] for options that the provider cannot fulfil.
     pub fn open_with(
         domain: &Domain,
         definition: &FlowDefinition,
@@ -140,7 +140,7 @@ impl Target {
     /// As [`poll`](Self::poll), and waits for something until the time is over: it looks every 50 us.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
         let begin = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Atomic operations on a peer's memory (fi_atomic(3)): data types, operations, and what is posted.
+//! Atomic operations on a peer's memory (fi_atomic(3)): data types, operations, and requests.
 
 use crate::c_enum::c_enum;
 use crate::{Call, Context, FiAddr, Lent, OpFlags, RemotePiece};
@@ -85,7 +85,7 @@ const SIZES: [u8; 32] = {
 };
 
 c_enum! {
-    /// What is done to each element (`enum fi_op`).
+    /// The operation on each element (`enum fi_op`).
     pub enum FiOp {
         /// The smaller of target and operand.
         Min = 0 => "FI_MIN",
@@ -138,9 +138,9 @@ pub enum AtomicKind {
     /// `fi_atomic`: changes the target.
     #[default]
     Base,
-    /// `fi_fetch_atomic`: changes it, and answers what was there before.
+    /// `fi_fetch_atomic`: changes the target and returns the old value.
     Fetch,
-    /// `fi_compare_atomic`: changes it depending on a comparand, and answers what was there before.
+    /// `fi_compare_atomic`: changes the target depending on a comparand, and returns the old value.
     Compare,
 }
 
@@ -149,7 +149,7 @@ impl AtomicKind {
     pub const ALL: [Self; 3] = [Self::Base, Self::Fetch, Self::Compare];
 }
 
-/// What one call may do (`struct fi_atomic_attr`).
+/// The limits of one call (`struct fi_atomic_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AtomicAttr {
@@ -159,7 +159,7 @@ pub struct AtomicAttr {
     pub size: usize,
 }
 
-/// An atomic operation on an array of elements of a peer's memory. Each element by itself is updated atomically.
+/// An atomic operation on an array in a peer's memory. Each element is updated atomically, not the array.
 ///
 /// Lengths are in bytes: `buf`, `compare`, `result` and `remote` that are used are all equally long, and each remote
 /// piece is a multiple of the element's size.
@@ -167,13 +167,13 @@ pub struct AtomicAttr {
 pub struct AtomicOp<'a> {
     /// Which kind of call.
     pub kind: AtomicKind,
-    /// What is done.
+    /// The operation.
     pub op: FiOp,
     /// To elements of which type.
     pub datatype: Datatype,
     /// The operands. Not looked at for [`FiOp::AtomicRead`].
     pub buf: Lent<'a>,
-    /// What the target is compared with; [`AtomicKind::Compare`] only.
+    /// The operand of the comparison; [`AtomicKind::Compare`] only.
     pub compare: Lent<'a>,
     /// Where the old values go; not for [`AtomicKind::Base`].
     pub result: Lent<'a>,
@@ -214,7 +214,7 @@ impl<'a> AtomicOp<'a> {
         }
     }
 
-    /// The same, fetching what was there before into `result`.
+    /// The same, fetching the old values into `result`.
     #[must_use]
     pub const fn fetch(mut self, result: Lent<'a>) -> Self {
         (self.kind, self.result) = (AtomicKind::Fetch, result);

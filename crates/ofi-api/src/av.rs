@@ -7,32 +7,32 @@ use crate::{Address, AvSet, AvSetAttr, AvType, Context, EventQueue, FiAddr, Fid,
 /// How to open an address vector (`struct fi_av_attr`).
 #[derive(Clone, Debug, Default)]
 pub struct AvAttr {
-    /// Table or map; both answer indices.
+    /// Table or map; both use indices.
     pub av_type: AvType,
     /// How many addresses to expect; 0 for unknown.
     pub count: usize,
-    /// How many of a number's upper bits name one of the peer's receive contexts ([`FiAddr::with_rx_index`]); 0 for none:
-    /// then peers choose among theirs. At most 32.
+    /// The number of upper bits of an address that name one of the peer's receive contexts ([`FiAddr::with_rx_index`]); 0 for none:
+    /// then the peer chooses among its contexts. At most 32.
     pub rx_ctx_bits: u32,
     /// The name under which processes of this host and user share the vector, in the domain of this name. An address has
-    /// the same number in each of them. It is there while one of them has it open, however the others end.
+    /// the same index in each of them. The vector exists while any of them has it open.
     pub name: Option<String>,
-    /// Only looks at a shared vector, which must be there (`FI_READ`).
+    /// Opens a shared vector for reading (`FI_READ`); it must exist.
     pub read_only: bool,
     /// Insertions are reported to the bound event queue (`FI_EVENT`): one error for each address that failed, with its
     /// place, then one [`crate::EventKind::AvComplete`] with the number of good ones.
     pub events: bool,
-    /// Completions report a peer by the number that [`AddressVector::set_user_id`] gives it, and nobody before
+    /// Completions report a peer by the number that [`AddressVector::set_user_id`] gives it, and no peer before that
     /// (`FI_AV_USER_ID`).
     pub user_ids: bool,
 }
 
-/// What to insert.
+/// The addresses to insert.
 #[derive(Clone, Copy, Debug)]
 pub enum Addresses<'a> {
     /// These, in order (`fi_av_insert`).
     Given(&'a [Address]),
-    /// What a name means (`fi_av_insertsvc`).
+    /// A host and service name (`fi_av_insertsvc`).
     Service {
         /// Host name or numeric address.
         node: &'a str,
@@ -52,10 +52,10 @@ pub enum Addresses<'a> {
     },
 }
 
-/// What else an insertion says.
+/// Options of an insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Insertion<'a> {
-    /// The number by which completions report each address (`FI_AV_USER_ID`); none to report indices.
+    /// The numbers by which completions report the addresses (`FI_AV_USER_ID`); `None` to report indices.
     pub user_ids: Option<&'a [FiAddr]>,
     /// Goes with the events of a vector that was opened with [`AvAttr::events`].
     pub context: Context,

@@ -8,7 +8,7 @@ use crate::{AtomicAttr, Call, Context, Datatype, FiAddr, FiOp, Fid, Lent, OpFlag
 c_enum! {
     /// Which collective (`enum fi_collective_op`).
     pub enum CollectiveKind {
-        /// Nobody goes on before all have come.
+        /// No member continues before all have arrived.
         Barrier = 0 => "FI_BARRIER",
         /// The root's array to all.
         Broadcast = 1 => "FI_BROADCAST",
@@ -41,7 +41,7 @@ impl CollectiveKind {
     }
 }
 
-/// What one collective may do (`struct fi_collective_attr`).
+/// The limits of one collective (`struct fi_collective_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveAttr {
     /// Most elements, and their size.
@@ -58,7 +58,7 @@ pub struct CollectiveOp<'a> {
     pub kind: CollectiveKind,
     /// The group ([`CollectiveGroup::addr`]).
     pub group: FiAddr,
-    /// This rank's array, in one piece. Of a broadcast: what the root sends, and where the others receive.
+    /// This rank's array, in one piece. In a broadcast: the root's payload, and the receive buffer of the others.
     pub buf: Lent<'a>,
     /// Where the outcome goes, in one piece. Not for broadcasts and barriers, and of [`CollectiveKind::Reduce`] and
     /// [`CollectiveKind::Gather`] only at the root.
@@ -110,7 +110,7 @@ impl<'a> CollectiveOp<'a> {
 pub struct AvSetAttr {
     /// How many members to expect; 0 for unknown.
     pub count: usize,
-    /// First and last number of the vector's to begin with; [`FiAddr::NOTAVAIL`] for none.
+    /// The first and last index of the vector that are members initially; [`FiAddr::NOTAVAIL`] for none.
     pub range: (FiAddr, FiAddr),
     /// Every how many of them; 0 only without a range.
     pub stride: u64,
@@ -181,7 +181,7 @@ pub trait AvSet: Send + Sync + std::any::Any {
     }
 }
 
-/// A group that an endpoint has joined (`fid_mc`). Dropping it leaves the group: what runs in it ends with
+/// A group that an endpoint has joined (`fid_mc`). Dropping it leaves the group: operations that run in it fail with
 /// `FI_ECANCELED`, here and at the other members.
 pub trait CollectiveGroup: Send + Sync {
     /// What events name it by.

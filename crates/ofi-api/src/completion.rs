@@ -1,4 +1,4 @@
-//! Completion queues: what they hold, and how it is read.
+//! Completion queues: their entries, and reading them.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct CqEntry {
 pub struct CqMsgEntry {
     /// The context given with the operation.
     pub op_context: Context,
-    /// What happened.
+    /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
     /// Bytes received; 0 for other operations.
     pub len: usize,
@@ -52,11 +52,11 @@ pub struct CqMsgEntry {
 pub struct CqDataEntry {
     /// The context given with the operation.
     pub op_context: Context,
-    /// What happened.
+    /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
     /// Bytes received; 0 for other operations.
     pub len: usize,
-    /// Where the message lies, for multi-receive buffers.
+    /// The address of the message in a multi-receive buffer.
     pub buf: *mut u8,
     /// Remote CQ data, where `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
@@ -68,11 +68,11 @@ pub struct CqDataEntry {
 pub struct CqTaggedEntry {
     /// The context given with the operation.
     pub op_context: Context,
-    /// What happened.
+    /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
     /// Bytes received; 0 for other operations.
     pub len: usize,
-    /// Where the message lies, for multi-receive buffers.
+    /// The address of the message in a multi-receive buffer.
     pub buf: *mut u8,
     /// Remote CQ data, where `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
@@ -179,8 +179,8 @@ impl<'a> CqBuffer<'a> {
         self.format
     }
 
-    /// The array, if an entry of it is a [`CqTaggedEntry`] and nothing else is to be written: what [`write`](Self::write)
-    /// does to each, a caller who keeps below the capacity can then do itself.
+    /// The array, if its entries are of type [`CqTaggedEntry`] and need no conversion. A caller that stays below the capacity can
+    /// then write entries itself, as [`write`](Self::write) does.
     #[inline]
     pub fn plain(&mut self) -> Option<std::ptr::NonNull<CqTaggedEntry>> {
         let plain = self.format as u32 == CqFormat::Tagged as u32 && self.sources.is_null();

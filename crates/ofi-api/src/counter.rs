@@ -9,7 +9,7 @@ use crate::{CntrEvents, MutexCond, Result, WaitObj, WaitSet};
 /// How to open a counter (`struct fi_cntr_attr`).
 #[derive(Clone, Debug, Default)]
 pub struct CntrAttr {
-    /// What it counts: operations, or their bytes. Failures are counted one by one either way.
+    /// The unit: operations, or their bytes. Failures are counted one by one in either case.
     pub events: CntrEvents,
     /// How a thread may block on it.
     pub wait_obj: WaitObj,

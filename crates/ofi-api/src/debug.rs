@@ -1,4 +1,4 @@
-//! `Debug` of objects that are known by their traits alone: what they are. So whatever holds one can derive it.
+//! `Debug` of trait objects: the name of the trait. Types that hold one can then derive `Debug`.
 
 use std::fmt;
 

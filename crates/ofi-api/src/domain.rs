@@ -9,8 +9,8 @@ use crate::{
     Statistic, Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
-/// Who serialises calls: the library, or the application by promise. A provider may use the promise to go without locks of its own, which the
-/// providers of this stack do not: programs in wide use break it.
+/// Threading: either the library serialises calls, or the application promises to. A provider may use the promise to omit its own locks. The
+/// providers of this stack do not, because widely used programs break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serialization(Threading);
 
@@ -21,8 +21,8 @@ impl Serialization {
     /// The application serialises calls as `threading` says, and a provider may rely on it.
     ///
     /// # Safety
-    /// No two threads are at the same time in data-transfer calls, queue reads, calls of counters or of statistics of the same
-    /// domain (`FI_THREAD_DOMAIN`), or of the same endpoint and what is bound to it (`FI_THREAD_COMPLETION`).
+    /// No two threads are at the same time in data-transfer calls, queue reads, or calls of counters or statistics of the same
+    /// domain (`FI_THREAD_DOMAIN`), or of the same endpoint and the objects bound to it (`FI_THREAD_COMPLETION`).
     #[allow(unsafe_code)] // a promise to make, not an operation
     pub const unsafe fn application(threading: Threading) -> Self {
         Self(threading)
@@ -34,7 +34,7 @@ impl Serialization {
     }
 }
 
-/// A fabric (`fid_fabric`): what can reach each other.
+/// A fabric (`fid_fabric`): a network, whose members can reach each other.
 pub trait Fabric: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;
@@ -64,7 +64,7 @@ pub trait Fabric: Send + Sync {
     fn open_passive(&self, info: &Info) -> Result<Arc<dyn PassiveEndpoint>>;
 }
 
-/// A domain (`fid_domain`): an adapter, with what is opened on it.
+/// A domain (`fid_domain`): an adapter, and the objects opened on it.
 pub trait Domain: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;

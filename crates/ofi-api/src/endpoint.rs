@@ -1,4 +1,4 @@
-//! Endpoints: what an application posts operations to.
+//! Endpoints: an application posts operations to them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Call {
-    /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus what the call implies.
+    /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus the flags that the call implies.
     #[default]
     Plain,
     /// `fi_inject` and the like: the buffer is reusable on return, and success is never reported on a queue.
@@ -105,9 +105,9 @@ pub enum EpOption {
     MinMultiRecv = 0,
     /// Most bytes that connect, accept and reject carry. Read-only.
     CmDataSize = 1,
-    /// Where buffered receives begin: API 2 has none. Refused.
+    /// The threshold for buffered receives, which API 2 does not have. Refused.
     BufferedMin = 2,
-    /// The limit of buffered receives: API 2 has none. Refused.
+    /// The limit of buffered receives, which API 2 does not have. Refused.
     BufferedLimit = 3,
     /// A socket's send buffer, for providers whose endpoints are sockets. Refused.
     SendBufSize = 4,
@@ -177,7 +177,7 @@ impl EpOption {
     }
 }
 
-/// What has become of a message that came before its receive (fi_profile(3)).
+/// The fate of a message that arrived before its receive (fi_profile(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnexpectedEvent {
@@ -197,12 +197,12 @@ pub struct Statistic {
     pub name: &'static str,
     /// Its value.
     pub value: u64,
-    /// What it counts.
+    /// A description of the counter.
     pub help: &'static str,
 }
 
 impl Statistic {
-    /// Counters of the same name as one, which has what they count together, in the order of the first of each.
+    /// Merges counters of the same name into one with their sum, in the order of first appearance.
     pub fn add_up(all: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut sums: Vec<Self> = Vec::new();
         for one in all {
@@ -221,8 +221,8 @@ pub trait SharedTransmit: Send + Sync + std::any::Any {
     fn fid(&self) -> Fid;
 }
 
-/// An endpoint (`fid_ep`). Dropping the last handle closes it: what is outstanding ends silently, and when the drop
-/// returns nobody uses the memory that was lent to it any more.
+/// An endpoint (`fid_ep`). Dropping the last handle closes it: outstanding operations end silently. When the drop
+/// returns, the endpoint no longer uses any memory that was lent to it.
 pub trait Endpoint: Send + Sync + std::any::Any {
     /// Binds a completion queue to the directions in `flags`.
     ///
@@ -325,7 +325,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// [`Endpoint::transmit_context`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Endpoint::transmit_context`].
     fn receive_context(&self, index: usize, attr: Option<&RxAttr>) -> Result<(Arc<dyn Endpoint>, RxAttr)> {
         let _ = (index, attr);
         Err(Error::new(Errno::EOPNOTSUPP))

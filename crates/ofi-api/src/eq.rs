@@ -1,4 +1,4 @@
-//! Event queues (fi_eq(3)): what ended of the calls that take time, and what happens to connections.
+//! Event queues (fi_eq(3)): the results of asynchronous calls, and events of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use crate::c_enum::c_enum;
 use crate::{Context, Errno, Info, MutexCond, Result, WaitObj, WaitSet};
 
 c_enum! {
-    /// What an event is about (`FI_NOTIFY` and the like of fi_eq(3)).
+    /// The kind of an event (`FI_NOTIFY` and the like of fi_eq(3)).
     #[non_exhaustive]
     pub enum EventKind {
         /// Written by the application, or something of the transport's own.
         Notify = 0 => "FI_NOTIFY",
-        /// A peer asks a passive endpoint for a connection.
+        /// A peer requests a connection from a passive endpoint.
         ConnReq = 1 => "FI_CONNREQ",
         /// An endpoint is connected.
         Connected = 2 => "FI_CONNECTED",
@@ -46,8 +46,8 @@ impl Fid {
 /// How to open an event queue (`struct fi_eq_attr`).
 #[derive(Clone, Debug)]
 pub struct EqAttr {
-    /// How many events to make room for; 0 leaves it to the library. Bounds what the application writes; what the
-    /// library reports is never dropped.
+    /// The number of events to make room for; 0 leaves it to the library. It limits the events that the application writes; the
+    /// library's events are never dropped.
     pub size: usize,
     /// Whether the application may write events of its own (`FI_WRITE`).
     pub write: bool,
@@ -66,17 +66,17 @@ impl Default for EqAttr {
 /// An event (`struct fi_eq_entry` and `struct fi_eq_cm_entry` in one).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What it is.
+    /// Its kind.
     pub kind: EventKind,
     /// About which object.
     pub fid: Fid,
     /// The context of the call that it is the end of.
     pub context: Context,
-    /// What the kind says: for [`EventKind::AvComplete`] how many addresses were inserted.
+    /// Depends on the kind: for [`EventKind::AvComplete`] the number of inserted addresses.
     pub data: u64,
-    /// With [`EventKind::ConnReq`]: what to open the endpoint with that accepts. Its `handle` is the request.
+    /// With [`EventKind::ConnReq`]: the info to open the accepting endpoint with. Its `handle` is the request.
     pub info: Option<Box<Info>>,
-    /// What the peer gave along to connect or accept; or what the application wrote.
+    /// The data that the peer attached to its request or acceptance; or the data that the application wrote.
     pub conn_data: Vec<u8>,
 }
 
@@ -94,13 +94,13 @@ pub struct EqErrorEntry {
     pub fid: Fid,
     /// The context of the call.
     pub context: Context,
-    /// What the kind of call says: for an address the index of the one that failed.
+    /// Depends on the kind of call: for an address the index of the one that failed.
     pub data: u64,
     /// Why it failed.
     pub err: Errno,
     /// The transport's own code; [`EventQueue::error_text`] explains it.
     pub prov_errno: i32,
-    /// More about it: what the peer gave along to its rejection.
+    /// Further data: the data that the peer attached to its rejection.
     pub err_data: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ impl EqErrorEntry {
     }
 }
 
-/// An event queue (`fid_eq`). Reads drive what is bound to it, as reads of completion queues do.
+/// An event queue (`fid_eq`). Like completion queues, reads of it drive the objects bound to it.
 pub trait EventQueue: Send + Sync + std::any::Any {
     /// Takes the oldest event.
     ///
@@ -134,7 +134,7 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// As [`EventQueue::read_wait`], but the event stays.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`EventQueue::read_wait`].
     fn peek_wait(&self, timeout: Option<Duration>) -> Result<Event>;
 
     /// Takes the oldest error.

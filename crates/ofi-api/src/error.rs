@@ -1,5 +1,4 @@
-//! Errors: a positive `FI_E*` number, and where there is room for it what was wanted, what was found
-//! and what to do.
+//! Errors: a positive `FI_E*` number and, where there is room, the expected value, the actual one and advice.
 //!
 //! A hot path returns one of the constants (`Error::AGAIN`), which allocates nothing. Everything else
 //! carries a [`Detail`]. Numbers are those of `rdma/fi_errno.h`, on Linux.
@@ -32,7 +31,7 @@ macro_rules! errnos {
                 }
             }
 
-            /// What the number means, in a few words without a full stop.
+            /// The meaning of the number, in a few words without a full stop.
             pub const fn text(self) -> &'static str {
                 match self.0.get() {
                     $($value => $text,)+
@@ -108,8 +107,8 @@ impl Errno {
     /// `FI_EWOULDBLOCK`, the same number as [`Errno::EAGAIN`].
     pub const EWOULDBLOCK: Errno = Errno::EAGAIN;
 
-    /// The error with this number, whose sign does not matter (C returns it negated). Zero and
-    /// `i32::MIN`, which are no errors, become [`Errno::EOTHER`].
+    /// The error with this number. The sign does not matter (C returns errors negated). Zero and
+    /// `i32::MIN`, which are not errors, become [`Errno::EOTHER`].
     pub const fn from_raw(number: i32) -> Errno {
         match number.checked_abs() {
             Some(positive) => match NonZeroI32::new(positive) {
@@ -150,13 +149,13 @@ pub struct Error {
 /// The part of an error that people read. Empty strings mean "not said".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// What the error is about: an argument, a field, an object.
+    /// The subject of the error: an argument, a field, an object.
     pub subject: String,
-    /// What would have been accepted.
+    /// The values that would have been accepted.
     pub wanted: String,
-    /// What was there instead.
+    /// The actual value.
     pub found: String,
-    /// What the caller can do about it.
+    /// Advice for the caller.
     pub advice: String,
     /// From getinfo: which provider turned down which hint.
     pub refusals: Vec<Refusal>,
@@ -179,7 +178,7 @@ impl Error {
         Detail { subject: what.into(), ..Detail::default() }.into_error(errno)
     }
 
-    /// An error that says what was wanted of `subject`, what was found, and what to do.
+    /// An error with the subject, the expected value, the actual one, and advice.
     #[cold]
     pub fn wanted(
         errno: Errno,
@@ -205,11 +204,11 @@ impl Error {
             true => "no provider was asked: check FI_PROVIDER and the provider name in the hints",
             false => "relax the hints below, or set FI_LOG_LEVEL=info to see the whole negotiation",
         };
-        let subject = "getinfo: no provider offers what the hints ask for".into();
+        let subject = "getinfo: no provider satisfies the hints".into();
         Detail { subject, advice: advice.into(), refusals, ..Detail::default() }.into_error(Errno::ENODATA)
     }
 
-    /// What kind of error this is.
+    /// The error's number.
     pub const fn errno(&self) -> Errno {
         self.errno
     }
@@ -219,7 +218,7 @@ impl Error {
         self.errno.get()
     }
 
-    /// What the error says beyond its number.
+    /// The details beyond the number.
     pub fn detail(&self) -> Option<&Detail> {
         self.detail.as_deref()
     }
@@ -320,9 +319,9 @@ pub struct Refusal {
     pub provider: String,
     /// The field of the hints, such as `tx_attr.inject_size`.
     pub field: &'static str,
-    /// What the hints ask for.
+    /// The value in the hints.
     pub wanted: String,
-    /// What the provider can do.
+    /// The value that the provider supports.
     pub offered: String,
 }
 

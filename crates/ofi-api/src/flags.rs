@@ -2,13 +2,13 @@
 //! one number space for capabilities, operations, completions, bindings and access rights; a type for
 //! each use keeps them apart.
 //!
-//! What comes from C is taken with `from_bits_retain`, so that an unknown bit can be refused by name and
+//! Values from C are converted with `from_bits_retain`, so that an unknown bit can be refused by name and
 //! number instead of vanishing. `Display` (in `text.rs`) prints C's names.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What an endpoint can do: `fi_info.caps` and the `caps` of its attributes (fi_getinfo(3), "Capabilities").
+    /// Capabilities of an endpoint: `fi_info.caps` and the `caps` of its attributes (fi_getinfo(3), "Capabilities").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Caps: u64 {
         /// Messages and datagrams.
@@ -77,8 +77,8 @@ bitflags! {
 }
 
 impl Caps {
-    /// Granted only if asked for (fi_getinfo(3)). `FI_EXACT_DIRECTED_RECV`, which the man page puts in no
-    /// group, restricts what the application may do and so belongs here.
+    /// Granted only on request (fi_getinfo(3)). `FI_EXACT_DIRECTED_RECV`, which the man page puts in no
+    /// group, restricts the application and therefore belongs here.
     pub const PRIMARY: Caps = Caps::MSG
         .union(Caps::RMA)
         .union(Caps::TAGGED)
@@ -114,7 +114,7 @@ impl Caps {
     pub const RMA_DIRECTIONS: Caps =
         Caps::READ.union(Caps::WRITE).union(Caps::REMOTE_READ).union(Caps::REMOTE_WRITE);
 
-    /// Restrict a primary capability; none given means all that apply.
+    /// Restrict a primary capability; without any of them, all that apply are granted.
     pub const MODIFIERS: Caps = Caps::MSG_DIRECTIONS.union(Caps::RMA_DIRECTIONS);
 }
 
@@ -180,7 +180,7 @@ impl OpFlags {
 }
 
 bitflags! {
-    /// What a completion entry says about its operation (fi_cq(3), "Completion flags").
+    /// Properties of a completed operation (fi_cq(3), "Completion flags").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct CompletionFlags: u64 {
         /// A send.
@@ -219,7 +219,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a queue or counter bound to an endpoint reports (fi_endpoint(3), fi_cntr(3)).
+    /// The operations that a queue or counter bound to an endpoint reports (fi_endpoint(3), fi_cntr(3)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct BindFlags: u64 {
         /// Operations that this side transmits. The same bit as `FI_SEND`.
@@ -248,7 +248,7 @@ impl BindFlags {
 }
 
 bitflags! {
-    /// What the application must do for the provider (fi_getinfo(3), "Mode").
+    /// Requirements of the provider on the application (fi_getinfo(3), "Mode").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Mode: u64 {
         /// Each operation brings 32 bytes (`struct fi_context`) that the provider may use until it completes.
@@ -269,7 +269,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What registration asks of the application (fi_domain(3) and fi_mr(3), "mr_mode").
+    /// Requirements on the application for registering memory (fi_domain(3) and fi_mr(3), "mr_mode").
     ///
     /// No bit means scalable registration: the application chooses keys, and offsets start at zero.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -307,7 +307,7 @@ impl MrMode {
     /// The bits that [`MrMode::BASIC`] stands for.
     pub const BASIC_BITS: MrMode = MrMode::VIRT_ADDR.union(MrMode::ALLOCATED).union(MrMode::PROV_KEY);
 
-    /// The same mode without the deprecated names: what the application must really do.
+    /// The same mode without the deprecated names: the actual requirements.
     pub const fn expanded(self) -> MrMode {
         let basic = if self.contains(MrMode::BASIC) { MrMode::BASIC_BITS } else { MrMode::empty() };
         self.difference(MrMode::DEPRECATED).union(basic)
@@ -369,7 +369,7 @@ impl MsgOrder {
 }
 
 bitflags! {
-    /// What a registration allows (fi_mr(3), "access").
+    /// The rights of a registration (fi_mr(3), "access").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct MrAccess: u64 {
         /// Receive buffers of messages.

@@ -1,4 +1,4 @@
-//! What the application asks getinfo for.
+//! Hints: an application's requirements for getinfo.
 
 use crate::{
     AddrFormat, Address, AvType, Caps, EpType, Handle, Info, Mode, MrMode, MsgOrder, OpFlags, Progress,
@@ -93,7 +93,7 @@ setters! {
 }
 
 impl Hints {
-    /// Any, except as the type says.
+    /// No requirements, except as the type says.
     pub fn new() -> Self {
         Self::default()
     }

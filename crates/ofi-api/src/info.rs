@@ -1,4 +1,4 @@
-//! What getinfo returns: one way to communicate, with every attribute (fi_getinfo(3), fi_endpoint(3),
+//! The result of getinfo: one way to communicate, with every attribute (fi_getinfo(3), fi_endpoint(3),
 //! fi_domain(3), fi_fabric(3)).
 //!
 //! Fields have C's names and meanings; zero, `Unspec`, an empty string and `None` stand for C's zero and
@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 pub const SHARED_CONTEXT: usize = usize::MAX;
 /// `FI_AV_AUTH_KEY`: a key size that means "the keys are in the address vector".
 pub const AV_AUTH_KEY: usize = usize::MAX;
-/// `FI_KEY_NOTAVAIL`: the key of a registration that has none yet.
+/// `FI_KEY_NOTAVAIL`: the key of a registration that has no key yet.
 pub const KEY_NOTAVAIL: u64 = u64::MAX;
 /// `FI_TAG_BITS`, a [`EpAttr::mem_tag_format`]: all bits are alike.
 pub const TAG_BITS: u64 = 0;
@@ -31,9 +31,9 @@ pub const TAG_MAX_FORMAT: u64 = 1 << 16;
 /// One way to communicate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Info {
-    /// What the endpoint can do.
+    /// Capabilities of the endpoint.
     pub caps: Caps,
-    /// What the application must do for the provider.
+    /// Requirements of the provider on the application.
     pub mode: Mode,
     /// How addresses are laid out.
     pub addr_format: AddrFormat,
@@ -64,7 +64,7 @@ pub struct TxAttr {
     pub caps: Caps,
     /// The part of [`Info::mode`] that concerns transmitting.
     pub mode: Mode,
-    /// What calls without flags use.
+    /// Default flags, for calls without a flags argument.
     pub op_flags: OpFlags,
     /// The order that holds between operations to one peer.
     pub msg_order: MsgOrder,
@@ -89,7 +89,7 @@ pub struct RxAttr {
     pub caps: Caps,
     /// The part of [`Info::mode`] that concerns receiving.
     pub mode: Mode,
-    /// What calls without flags use.
+    /// Default flags, for calls without a flags argument.
     pub op_flags: OpFlags,
     /// The order that holds between operations from one peer.
     pub msg_order: MsgOrder,
@@ -108,7 +108,7 @@ pub struct RxAttr {
 pub struct EpAttr {
     /// How it talks to its peers. C: `type`.
     pub ep_type: EpType,
-    /// What it speaks to them.
+    /// The protocol between endpoints.
     pub protocol: Protocol,
     /// Which version of that; a higher one understands the lower ones.
     pub protocol_version: u32,
@@ -116,11 +116,11 @@ pub struct EpAttr {
     pub max_msg_size: usize,
     /// The room for the provider in front of messages, with [`Mode::MSG_PREFIX`]; a multiple of 8.
     pub msg_prefix_size: usize,
-    /// The longest transfer for which reads keep behind writes: 0 none, `usize::MAX` all.
+    /// The longest transfer for which reads stay behind writes: 0 for none, `usize::MAX` for all.
     pub max_order_raw_size: usize,
-    /// The longest transfer for which writes keep behind reads: 0 none, `usize::MAX` all.
+    /// The longest transfer for which writes stay behind reads: 0 for none, `usize::MAX` for all.
     pub max_order_war_size: usize,
-    /// The longest transfer for which writes keep behind writes: 0 none, `usize::MAX` all.
+    /// The longest transfer for which writes stay behind writes: 0 for none, `usize::MAX` for all.
     pub max_order_waw_size: usize,
     /// Which bits of a tag the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
     /// `TAG_CCL`; 0 is [`TAG_BITS`].
@@ -146,13 +146,13 @@ pub struct DomainAttr {
     pub threading: Threading,
     /// Deprecated; from API 2.0 the same as `progress`.
     pub control_progress: Progress,
-    /// Who drives operations forward. C's deprecated `data_progress` is the same field.
+    /// Manual or automatic progress. C's deprecated `data_progress` is the same field.
     pub progress: Progress,
     /// Whether queues and contexts are kept from overrunning.
     pub resource_mgmt: ResourceMgmt,
-    /// What address vectors are.
+    /// The type of address vectors.
     pub av_type: AvType,
-    /// What registration asks of the application.
+    /// Requirements on the application for registering memory.
     pub mr_mode: MrMode,
     /// The length of a remote key.
     pub mr_key_size: usize,

@@ -1,7 +1,7 @@
-//! libfabric's object model in Rust: what applications and transports share. No I/O happens here.
+//! libfabric's object model in Rust, shared by applications and transports. It does no I/O.
 //!
 //! Names and values are those of libfabric's headers (API 2.x), so that a man page is the reference and
-//! the C ABI is a cast. What a value means is in the man page that its documentation names.
+//! the C ABI is a cast. Each value's documentation names the man page that defines it.
 #![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
 #![warn(missing_debug_implementations)]
 

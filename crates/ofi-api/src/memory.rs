@@ -54,7 +54,7 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// Until the operation's completion is read (or, for an injected one, until the call returns) or the endpoint is
-    /// closed, the memory stays allocated, nobody writes it, and, for a receive or a read, nobody reads it. Everything
+    /// closed, the memory stays allocated and is not written and, for a receive or a read, not read by anything else. Everything
     /// past this constructor is safe because of this promise.
     #[inline]
     pub const unsafe fn new(pieces: &'a [Piece], descs: &'a [Desc]) -> Self {
@@ -93,7 +93,7 @@ impl<'a> Lent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RemotePiece {
-    /// Virtual address, or offset from the region's start, as the peer's `mr_mode` says.
+    /// Virtual address, or offset from the region's start, depending on the peer's `mr_mode`.
     pub addr: u64,
     /// Length in bytes.
     pub len: usize,
@@ -101,12 +101,12 @@ pub struct RemotePiece {
     pub key: u64,
 }
 
-/// What to register (`struct fi_mr_attr`).
+/// The memory to register, and its attributes (`struct fi_mr_attr`).
 #[derive(Clone, Debug)]
 pub struct MrAttr<'a> {
     pieces: &'a [Piece],
     access: MrAccess,
-    /// With offset addressing: what a peer must give as the address of the first byte. Zero otherwise.
+    /// With offset addressing: the address that peers use for the first byte. Zero otherwise.
     pub offset: u64,
     /// The key to use, where the domain lets the application choose (no `FI_MR_PROV_KEY`).
     pub requested_key: u64,
@@ -114,15 +114,15 @@ pub struct MrAttr<'a> {
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
-    /// Leave it disabled: no operation may use the region before [`MemoryRegion::enable`], so that what it is to be
-    /// bound to can be bound first. Always so under `FI_MR_ENDPOINT`.
+    /// Leave it disabled: no operation may use the region before [`MemoryRegion::enable`], so that it can be bound to
+    /// other objects first. Always so under `FI_MR_ENDPOINT`.
     pub disabled: bool,
-    /// Only endpoints with this authorization key have it accessed by their peers; empty for the domain's key, and all
-    /// endpoints where that has none.
+    /// Peers may access it only through endpoints with this authorization key; empty for the domain's key, or for all
+    /// endpoints if the domain has none.
     pub auth_key: &'a [u8],
-    /// Only the peer with this address may access it (in C, `fi_mr_auth_key.src_addr`); none for all peers.
+    /// Only the peer with this address may access it (in C, `fi_mr_auth_key.src_addr`); `None` for all peers.
     pub peer: Option<&'a Address>,
-    /// What the event that reports the registration carries (`FI_REG_MR`).
+    /// The context of the event that reports the registration (`FI_REG_MR`).
     pub context: Context,
 }
 
@@ -130,8 +130,8 @@ impl<'a> MrAttr<'a> {
     /// A registration of `pieces` for `access`, with the defaults for all else.
     ///
     /// # Safety
-    /// Until the registration is closed, the memory stays mapped, and with remote rights any peer that has the key
-    /// may read or write it at any moment: the program must not hold Rust references to it that say otherwise.
+    /// Until the registration is closed, the memory stays mapped. With remote rights, any peer that has the key
+    /// may read or write it at any moment: the program must not hold Rust references that exclude this.
     pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
         Self {
             pieces,
@@ -152,7 +152,7 @@ impl<'a> MrAttr<'a> {
         self.pieces
     }
 
-    /// What local and remote operations may do with it.
+    /// The rights of local and remote operations.
     pub const fn access(&self) -> MrAccess {
         self.access
     }
@@ -237,5 +237,5 @@ pub trait LibraryMemory: Send + Sync {
 /// Shared handle to library memory.
 pub type Allocation = Arc<dyn LibraryMemory>;
 
-/// What [`crate::AddressVector::insert`] tells of one address.
+/// The result of [`crate::AddressVector::insert`] for one address.
 pub type Inserted = Result<FiAddr>;

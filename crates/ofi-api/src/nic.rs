@@ -9,7 +9,7 @@ c_enum! {
     /// Which bus a device is on.
     #[non_exhaustive]
     pub enum BusType {
-        /// Not known, or none.
+        /// Unknown, or none.
         Unknown = 0 => "FI_BUS_UNKNOWN",
         /// PCI.
         Pci = 1 => "FI_BUS_PCI",
@@ -38,7 +38,7 @@ pub struct Nic {
     pub bus_attr: BusAttr,
     /// How it is connected.
     pub link_attr: LinkAttr,
-    /// The NUMA node nearest to it, if the machine says so. Not in C.
+    /// The nearest NUMA node, if the machine reports it. Not in C.
     pub numa_node: Option<u32>,
 }
 

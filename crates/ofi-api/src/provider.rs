@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Fabric, GetinfoFlags, Hints, Info, Refusal, Result, Version};
 
-/// What an application asks getinfo for.
+/// An application's request to getinfo.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// The interface version that the application was written for.
@@ -15,11 +15,11 @@ pub struct Request<'a> {
     pub service: Option<&'a str>,
     /// Which end `node` and `service` name, and how.
     pub flags: GetinfoFlags,
-    /// What the application wants; `None` asks for everything.
+    /// The application's requirements; `None` asks for everything.
     pub hints: Option<&'a Hints>,
 }
 
-/// A provider's answer: what it offers, best first, and why the rest was refused.
+/// A provider's answer: its offers, best first, and the reasons for refusing the rest.
 #[derive(Clone, Debug, Default)]
 pub struct Offers {
     /// Usable as they are to open a fabric.
@@ -31,10 +31,10 @@ pub struct Offers {
 /// One way of moving messages: shared memory, sockets, an adapter.
 ///
 /// # Safety
-/// Programs without `unsafe` rely on every object that comes from a provider, so each keeps what its trait promises:
+/// Programs without `unsafe` rely on every object of a provider, so each object must keep the promises of its trait:
 /// * A completion is reported when the operation no longer uses the lent memory, and not before.
-/// * [`MemoryRegion::close`](crate::MemoryRegion::close) answers `Ok` only when no peer can reach the memory any more.
-/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and nobody else's while it lives.
+/// * [`MemoryRegion::close`](crate::MemoryRegion::close) returns `Ok` only when peers can no longer reach the memory.
+/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and owned by it alone while it lives.
 /// * A descriptor that a wait object names is open as long as the object lives.
 #[allow(unsafe_code)] // the promise of the trait, not a call
 pub unsafe trait Provider: Send + Sync {

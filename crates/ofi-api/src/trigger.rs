@@ -1,4 +1,4 @@
-//! Operations that start when a counter says so (fi_trigger(3)).
+//! Operations that start when a counter reaches a threshold (fi_trigger(3)).
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crate::{AtomicOp, Counter, Endpoint, ReceiveOp, RmaOp, SendOp, TagMatch};
 
 /// When to start (`struct fi_trigger_threshold`): as soon as the counter is at the threshold or above.
 ///
-/// What waits for one counter starts in the order of the thresholds, and of the calls where these are equal, also if the
-/// counter leaps over several.
+/// Operations that wait for one counter start in the order of their thresholds, and in the order of the calls for equal thresholds, even if the
+/// counter skips several.
 #[derive(Clone, Copy, Debug)]
 pub struct Threshold<'a> {
     /// The counter; one of the same domain.
@@ -16,7 +16,7 @@ pub struct Threshold<'a> {
     pub value: u64,
 }
 
-/// An operation to start later. What it names (memory, peers) is looked at when it starts, unless it says otherwise.
+/// An operation to start later. Its memory and peers are checked when it starts, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum DeferredOp<'a> {
     /// [`Endpoint::send`].
@@ -35,7 +35,7 @@ pub enum DeferredOp<'a> {
     Atomic(AtomicOp<'a>),
 }
 
-/// What a deferred work request does (`enum fi_op_type`).
+/// The operation of a deferred work request (`enum fi_op_type`).
 #[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
     /// Posts an operation. No queue and no counter of the endpoint is told of its end, unless its flags have

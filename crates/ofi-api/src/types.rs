@@ -18,7 +18,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// What an address vector's addresses are (fi_av(3)).
+    /// The form of an address vector's addresses (fi_av(3)).
     pub enum AvType {
         /// Any.
         Unspec = 0 => "FI_AV_UNSPEC",
@@ -48,7 +48,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Who drives operations forward (fi_domain(3)).
+    /// Manual or automatic progress (fi_domain(3)).
     pub enum Progress {
         /// The provider's choice.
         Unspec = 0 => "FI_PROGRESS_UNSPEC",
@@ -122,7 +122,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// What a counter counts (fi_cntr(3)).
+    /// The unit of a counter (fi_cntr(3)).
     #[non_exhaustive]
     pub enum CntrEvents {
         /// Completed operations.

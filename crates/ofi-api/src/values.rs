@@ -18,7 +18,7 @@ impl TrafficClass {
     pub const DEDICATED_ACCESS: Self = Self(0x202);
     /// `FI_TC_BULK_DATA`: much and not urgent.
     pub const BULK_DATA: Self = Self(0x203);
-    /// `FI_TC_SCAVENGER`: what others leave.
+    /// `FI_TC_SCAVENGER`: bandwidth that other classes leave.
     pub const SCAVENGER: Self = Self(0x204);
     /// `FI_TC_NETWORK_CTRL`: control of the network itself.
     pub const NETWORK_CTRL: Self = Self(0x205);
@@ -61,7 +61,7 @@ impl FiAddr {
     /// `FI_ADDR_NOTAVAIL`: not known. The same number as [`FiAddr::UNSPEC`], as in the header.
     pub const NOTAVAIL: Self = Self(u64::MAX);
 
-    /// The address of one receive context of a scalable endpoint (C: `fi_rx_addr`). `rx_ctx_bits` is what
+    /// The address of one receive context of a scalable endpoint (C: `fi_rx_addr`). `rx_ctx_bits` is the value that
     /// the address vector was opened with, 0 to 63; the upper bits carry the index.
     pub const fn with_rx_index(self, rx_index: u32, rx_ctx_bits: u32) -> Self {
         match rx_ctx_bits {
@@ -89,9 +89,9 @@ impl fmt::Debug for FiAddr {
 /// A version of the API, packed as `FI_VERSION` does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Changes with the programs that must be changed.
+    /// Incremented for incompatible changes.
     pub major: u16,
-    /// Changes with what was added.
+    /// Incremented for additions.
     pub minor: u16,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What the application gave an operation to know it again by: C's `void *context`.
+/// The application's identification of an operation: C's `void *context`.
 ///
 /// Only carried, never followed here, except that a provider with [`Mode::CONTEXT`](crate::Mode::CONTEXT)
 /// may use the memory behind it.
@@ -161,7 +161,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// What endpoints speak to each other (fi_endpoint(3)): with the same protocol they interoperate.
+/// The protocol that endpoints speak (fi_endpoint(3)): endpoints with the same protocol interoperate.
 ///
 /// Not an enumeration, because a provider may use a number of its own: see [`Protocol::specific`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -55,7 +55,7 @@ pub trait WaitSet: Send + Sync + std::any::Any {
 pub enum PollMember {
     /// Reported while it has an entry.
     Queue(Arc<dyn CompletionQueue>),
-    /// Reported when its value or its failures are other than at the last look, and the application did not change them.
+    /// Reported when its value or its failure count has changed since the last check, other than by the application.
     Counter(Arc<dyn Counter>),
 }
 

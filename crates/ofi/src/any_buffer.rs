@@ -1,4 +1,4 @@
-//! A buffer of some type: what a queue gives back, since operations with buffers of all types end in it.
+//! A buffer of any type. A queue returns these, because operations with buffers of all types complete in it.
 
 use std::any::{TypeId, type_name};
 use std::fmt;

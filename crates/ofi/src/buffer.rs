@@ -1,14 +1,14 @@
 //! Buffers: memory that moves into an operation and comes back with its completion.
 //!
-//! In flight there is no buffer, only its [`RawBuffer`]: an address, which no `Box` or reference claims to own. So
-//! whatever a transport, a device or a peer does with the memory meanwhile happens behind no Rust object's back.
+//! While an operation is in flight, there is no buffer object but its [`RawBuffer`]: an address that no `Box` or reference claims to own. A
+//! transport, a device or a peer may therefore access the memory without invalidating a Rust object.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use ofi_api::Desc;
 
-/// A buffer in flight: where its memory is, and what it takes to get the buffer back.
+/// A buffer in flight: the location of its memory, and the state needed to restore the buffer.
 #[derive(Debug)]
 pub struct RawBuffer {
     pub(crate) addr: *mut u8,
@@ -47,22 +47,21 @@ impl RawBuffer {
         self.len == 0
     }
 
-    /// What [`RawBuffer::new`] was given as `owner`.
+    /// The `owner` that was passed to [`RawBuffer::new`].
     pub const fn owner(&self) -> *mut () {
         self.owner
     }
 }
 
 /// Memory that an operation may read: the source of a send or a remote write.
-///
-/// Programs use what implements it: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `&'static [u8]`,
+/// Programs use the types that implement it: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `&'static [u8]`,
 /// [`Memory`](crate::Memory), [`Registered`](crate::Registered), and with feature `bytes` `bytes::Bytes` and `BytesMut`.
 ///
 /// # Safety
-/// * From `into_raw` on, the memory that it names is initialised and stays where it is, valid for reads, and nobody
-///   writes it, until `from_raw` gets the same value, which may be on another thread.
-/// * While a value of the type exists, nobody but its owner writes the memory.
-/// * `from_raw` does nothing but turn the value back.
+/// * From `into_raw` on, the memory that it names is initialised, valid for reads, and neither moves nor changes,
+///   until `from_raw` gets the same value, possibly on another thread.
+/// * While a value of the type exists, only its owner writes the memory.
+/// * `from_raw` only turns the value back.
 /// * Neither calls a node, nor waits for a thread that does: they run under locks of an [`AsyncNode`](crate::AsyncNode).
 pub unsafe trait Buffer: Send + Sized + 'static {
     /// Gives the memory up for the time of an operation.
@@ -91,7 +90,7 @@ pub unsafe trait Buffer: Send + Sized + 'static {
 /// Memory that an operation may also write: the target of a receive or a remote read.
 ///
 /// # Safety
-/// From `into_raw` on, the memory is valid for writes too, and nobody reads it, until `from_raw`. Any bytes may be
+/// From `into_raw` until `from_raw`, the memory is also valid for writes, and nothing else reads it. Any bytes may be
 /// written.
 pub unsafe trait BufferMut: Buffer {}
 

@@ -1,4 +1,4 @@
-//! What polling a node gives: operations that have ended, with their buffers.
+//! Completions: ended operations with their buffers, as polling a node returns them.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::element::{Element, numbers_of};
 use crate::multi_recv::{MultiRecvBuffer, MultiRecvRange};
 use crate::operations::{Claim, Op};
 
-/// What a [`Completion`] is about.
+/// The kind of a [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CompletionKind {
@@ -30,7 +30,7 @@ pub enum CompletionKind {
     PeerWrote,
     /// A peer read this node's memory, to be noticed.
     PeerRead,
-    /// None of these; its flags say more.
+    /// None of the above; see its flags.
     Other,
 }
 
@@ -40,7 +40,7 @@ pub enum CompletionKind {
 pub struct Completion {
     /// Which operation; `None` for a peer's write with remote CQ data, and for an inject that failed.
     pub op: Option<Op>,
-    /// What it was.
+    /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
     /// How it ended.
     pub result: Result<(), OpError>,
@@ -51,7 +51,7 @@ pub struct Completion {
     pub data: Option<u64>,
     /// The tag, of a tagged receive or a search.
     pub tag: Option<u64>,
-    /// Who sent it: with `FI_SOURCE`, and if the node's address vector has the sender.
+    /// The sender, with `FI_SOURCE` and if the node's address vector has it.
     pub source: Option<FiAddr>,
     /// The buffer of the operation, whole.
     pub buffer: Option<AnyBuffer>,
@@ -89,7 +89,7 @@ impl Completion {
         }
     }
 
-    /// What ended, or what a peer did.
+    /// The kind of operation that ended, or of access by a peer.
     pub fn kind(&self) -> CompletionKind {
         use CompletionFlags as Flag;
         let is = |flags| self.flags.contains(flags);
@@ -106,7 +106,7 @@ impl Completion {
         }
     }
 
-    /// The bytes of the operation: the message that was received, whole or as far as it came, or what was sent, read
+    /// The bytes of the operation: the message that was received (as much of it as fit), or the payload that was sent, read
     /// or written.
     pub fn bytes(&self) -> &[u8] {
         match (&self.range, &self.buffer) {
@@ -119,7 +119,7 @@ impl Completion {
         }
     }
 
-    /// The numbers of [`Completion::bytes`]: what a fetching atomic found, or a collective gave.
+    /// [`Completion::bytes`] as numbers: the old values that a fetching atomic returned, or the result of a collective.
     pub fn values<T: Element>(&self) -> impl Iterator<Item = T> + '_ {
         numbers_of(self.bytes())
     }

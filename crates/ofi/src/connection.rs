@@ -17,12 +17,12 @@ use crate::operations::Op;
 use crate::request::PostError;
 use crate::threading::Safe;
 
-/// Why there is no connection, and what the peer said to it.
+/// The reason why a connection failed, and the data that the peer attached.
 #[derive(Debug)]
 pub struct ConnectError {
-    /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or what opening the endpoint answered.
+    /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or the error of opening the endpoint.
     pub error: Error,
-    /// What the peer gave along to its rejection.
+    /// The data that the peer attached to its rejection.
     pub data: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl Listener {
     /// Listens at an address of the transport's choosing.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints) -> Result<Self> {
         Self::open_as(hints, None, None)
     }
@@ -145,7 +145,7 @@ impl Listener {
     /// Its address, for peers to connect to.
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     pub fn name(&self) -> Result<Address> {
         self.pep.name()
     }
@@ -158,10 +158,10 @@ impl Listener {
         self.pep.set_backlog(requests)
     }
 
-    /// The next request; `None` if none comes in time. Without a limit this waits until one comes.
+    /// The next request; `None` if none arrives within `limit`. Without a limit this waits until one arrives.
     ///
     /// # Errors
-    /// What reading the event queue answers.
+    /// An error of the event queue.
     pub fn wait(&self, limit: impl Into<Option<Duration>>) -> Result<Option<Incoming>> {
         let event = next(&self.eq, limit.into())?;
         Ok(event.and_then(|event| self.incoming(event)))
@@ -181,7 +181,7 @@ impl Listener {
     }
 }
 
-/// A connection that a peer asks for. Dropped, it is refused.
+/// A peer's request for a connection. Dropping it refuses the request.
 pub struct Incoming {
     pep: Arc<dyn PassiveEndpoint>,
     /// In a box: an info has a kilobyte.
@@ -190,12 +190,12 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What the peer gave along.
+    /// The data that the peer attached.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The address of the process that asks.
+    /// The address of the requesting process.
     pub fn peer(&self) -> Option<&Address> {
         self.info.dest_addr.as_ref()
     }
@@ -203,7 +203,7 @@ impl Incoming {
     /// Accepts, gives `data` along, and waits until the connection is there.
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; what opening an endpoint answers.
+    /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; an error of opening the endpoint.
     pub fn accept(self, data: &[u8], limit: Duration) -> Result<Connection, ConnectError> {
         let domain = Domain::of_info(Info::clone(&self.info))?;
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
@@ -212,7 +212,7 @@ impl Incoming {
     /// Refuses, and gives `data` along.
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     #[doc(alias = "fi_reject")]
     pub fn reject(self, data: &[u8]) -> Result<()> {
         let Some(handle) = &self.info.handle else { return Err(Error::new(Errno::EINVAL)) };
@@ -250,7 +250,7 @@ impl Connection {
     /// Connects to the listener at `address`, gives `data` along, and waits until the connection is there.
     ///
     /// # Errors
-    /// `FI_ECONNREFUSED`, with what the peer said; `FI_ETIMEDOUT`; those of [`getinfo`](crate::getinfo) and of opening.
+    /// `FI_ECONNREFUSED`, with the peer's data; `FI_ETIMEDOUT`; the errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(
         hints: &Hints,
         address: &Address,
@@ -291,7 +291,7 @@ impl Connection {
     /// The peer's address.
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     #[doc(alias = "fi_getpeer")]
     pub fn peer_name(&self) -> Result<Address> {
         self.node.raw_endpoint().peer_name()
@@ -300,7 +300,7 @@ impl Connection {
     /// Sends a message to the peer. See [`Node::send`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::send`].
     pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.node.send(buffer, self.peer())
     }
@@ -308,20 +308,20 @@ impl Connection {
     /// Sends a short message to the peer, which is copied at once. See [`Node::inject`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::inject`].
     pub fn inject(&self, bytes: &[u8]) -> Result<()> {
         self.node.inject(bytes, self.peer())
     }
 
-    /// What the peer gave along when it accepted; empty at the end that accepted.
+    /// The data that the peer attached to its acceptance; empty at the end that accepted.
     pub fn greeting(&self) -> &[u8] {
         &self.greeting
     }
 
-    /// Ends the connection. What is outstanding completes with `FI_ECANCELED`; the peer gets what was sent before.
+    /// Ends the connection. Outstanding operations complete with `FI_ECANCELED`; the peer still receives everything sent before.
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     #[doc(alias = "fi_shutdown")]
     pub fn shutdown(&self) -> Result<()> {
         self.node.raw_endpoint().shutdown()
@@ -331,7 +331,7 @@ impl Connection {
     /// limit this waits until it is gone.
     ///
     /// # Errors
-    /// What reading the event queue answers.
+    /// An error of the event queue.
     pub fn wait_shutdown(&self, limit: impl Into<Option<Duration>>) -> Result<bool> {
         Ok(next(&self.eq.0, limit.into())?.is_some_and(|event| event.kind == EventKind::Shutdown))
     }

@@ -79,7 +79,7 @@ impl<T: Transport> Endpoint<T> {
         any.downcast().map(Self).map_err(|_| another("a direct endpoint", type_name::<T>()))
     }
 
-    /// As one object among those of all transports.
+    /// As a trait object that hides the transport.
     pub fn shared(&self) -> Arc<dyn raw::Endpoint> {
         Arc::clone(&self.0) as _
     }
@@ -100,8 +100,8 @@ impl<T: Transport> fmt::Debug for Endpoint<T> {
     }
 }
 
-/// A completion queue: dereferences to a type whose [`raw::CompletionQueue`] methods are called directly. What it polls
-/// may be endpoints of any transport, so that one call below it stays dynamic.
+/// A completion queue: dereferences to a type whose [`raw::CompletionQueue`] methods are called directly. It may serve
+/// endpoints of any transport, so one call below it stays dynamic.
 pub struct CompletionQueue(Arc<Cq>);
 
 impl CompletionQueue {
@@ -114,7 +114,7 @@ impl CompletionQueue {
         any.downcast().map(Self).map_err(|_| another("a direct completion queue", "one of this library"))
     }
 
-    /// As one object among those of all transports: to bind it.
+    /// As a trait object that hides the transport, for binding.
     pub fn shared(&self) -> Arc<dyn raw::CompletionQueue> {
         Arc::clone(&self.0) as _
     }

@@ -1,4 +1,4 @@
-//! Domains: what nodes are opened in, and where memory is allocated and registered.
+//! Domains: nodes are opened, and memory is allocated and registered, in a domain.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ use crate::window::Window;
 /// `FI_SOURCE_ERR` makes errors of messages from strangers.
 const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
 
-/// What nodes and memory keep of a domain.
+/// The parts of a domain that nodes and memory hold on to.
 pub struct Opened {
     /// Distinguishes domains, so that a descriptor of one is not used in another.
     pub id: u64,
@@ -64,7 +64,7 @@ impl Domain<Safe> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints) -> Result<Self> {
         Self::open_as(hints, Caps::empty(), (None, None), GetinfoFlags::empty())
     }
@@ -133,7 +133,7 @@ impl<L: Level> Domain<L> {
     /// Opens a receive context for nodes to share: see [`SharedReceive`].
     ///
     /// # Errors
-    /// `FI_ENOSYS` where the transport has none.
+    /// `FI_ENOSYS` if the transport has no shared receive contexts.
     pub fn shared_receive(&self) -> Result<SharedReceive<L>> {
         SharedReceive::open(self)
     }
@@ -141,12 +141,12 @@ impl<L: Level> Domain<L> {
     /// Opens a transmit context for nodes to share: see [`SharedTransmit`].
     ///
     /// # Errors
-    /// `FI_ENOSYS` where the transport has none.
+    /// `FI_ENOSYS` if the transport has no shared transmit contexts.
     pub fn shared_transmit(&self) -> Result<SharedTransmit<L>> {
         SharedTransmit::open(self)
     }
 
-    /// What was negotiated.
+    /// The negotiated attributes.
     pub fn info(&self) -> &Info {
         &self.opened.info
     }
@@ -168,15 +168,15 @@ impl<L: Level> Domain<L> {
     /// has `FI_MR_LOCAL`, and are faster with it.
     ///
     /// # Errors
-    /// Those of [`register`](ofi_api::Domain::register), with the buffer.
+    /// The errors of [`register`](ofi_api::Domain::register), with the buffer.
     pub fn register<B: Buffer>(&self, buffer: B) -> Result<Registered<B>, PostError<B>> {
         Registered::new(&self.opened, buffer)
     }
 
-    /// Lets peers access `buffer`, as `access` says: `FI_REMOTE_READ`, `FI_REMOTE_WRITE` or both.
+    /// Lets peers access `buffer` with the rights in `access`: `FI_REMOTE_READ`, `FI_REMOTE_WRITE` or both.
     ///
     /// # Errors
-    /// `FI_EINVAL` for other rights, and those of [`register`](ofi_api::Domain::register); with the buffer.
+    /// `FI_EINVAL` for other rights, and the errors of [`register`](ofi_api::Domain::register); with the buffer.
     pub fn window<B: BufferMut>(&self, buffer: B, access: MrAccess) -> Result<Window<B>, PostError<B>> {
         Window::new(&self.opened, buffer, access)
     }
@@ -184,7 +184,7 @@ impl<L: Level> Domain<L> {
     /// Allocates memory and lets peers access it: [`Domain::alloc`] and [`Domain::window`].
     ///
     /// # Errors
-    /// Those of both.
+    /// The errors of [`Domain::alloc`] and [`Domain::window`].
     pub fn alloc_window(&self, len: usize, access: MrAccess) -> Result<Window<Memory>> {
         Ok(self.window(self.alloc(len, Placement::default())?, access)?)
     }

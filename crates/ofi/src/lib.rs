@@ -21,7 +21,7 @@
 //!
 //! # Features
 //!
-//! | feature | what it adds |
+//! | feature | effect |
 //! |---|---|
 //! | `shm` (default) | provider `shm`: processes of one host |
 //! | `udp` (default) | provider `udp`: processes of one host and of others |
@@ -45,7 +45,7 @@
 //! contexts by [`SharedReceive`] and [`SharedTransmit`].
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
-//! says what this host offers, [`open_fabric`] opens it; everything else is a method of what was opened.
+//! lists what this host offers and [`open_fabric`] opens it; everything else is a method of an opened object.
 #![warn(missing_debug_implementations)]
 
 #[cfg(not(target_os = "linux"))]

@@ -1,6 +1,6 @@
 //! One buffer for many messages (`FI_MULTI_RECV`).
 //!
-//! The buffer is reference-counted: the posted operation holds it, and so does every range that a completion gave out.
+//! The buffer is reference-counted: the posted operation holds it, and so does every range that a completion returned.
 //! Ranges do not overlap, and a range is given out when its message has arrived; so they may be read while the rest
 //! of the buffer is still being filled, and after the node is gone.
 
@@ -17,7 +17,7 @@ struct Shared(AnyBuffer);
 // taken out or dropped by whoever has the last reference.
 unsafe impl Sync for Shared {}
 
-/// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that says
+/// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that is
 /// [`released`](crate::Completion::released).
 pub struct MultiRecvBuffer(Arc<Shared>);
 
@@ -37,8 +37,8 @@ impl MultiRecvBuffer {
         self.len() == 0
     }
 
-    /// Whether there are no ranges of it any more, so that it may be posted again. One of a [`SharedReceive`](crate::SharedReceive)
-    /// is also used while nodes may have messages in it that nobody has read.
+    /// Whether none of its ranges is left, so that it may be posted again. A buffer of a [`SharedReceive`](crate::SharedReceive)
+    /// also counts as used while any of its nodes has unread messages in it.
     pub fn is_unused(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -83,7 +83,7 @@ pub struct MultiRecvRange {
 }
 
 impl MultiRecvRange {
-    /// Where in the buffer the message lies.
+    /// The message's range in the buffer.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }

@@ -1,5 +1,5 @@
-//! Operations in flight: a table of slots, each of which owns what its operation uses. The context that goes to the
-//! transport is the slot's number and generation, so a context that comes back twice, late or forged finds nothing.
+//! Operations in flight: a table of slots. Each slot owns the resources of its operation. The context that the
+//! transport gets is the slot's number and generation, so a context that comes back twice, late or forged finds nothing.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -34,8 +34,8 @@ impl Op {
     }
 }
 
-/// A message that a search claimed: nobody else receives it. To be received with [`Node::claim`](crate::Node::claim) or
-/// dropped with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its message until the
+/// A message that a search claimed: no other receive can match it. Receive it with [`Node::claim`](crate::Node::claim) or
+/// drop it with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its message until the
 /// node is closed.
 #[derive(Debug)]
 #[must_use = "the message stays where it is until the claim is used"]

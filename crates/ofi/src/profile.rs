@@ -1,6 +1,6 @@
-//! What stands behind a provider's name in C libfabric, for a provider of ours that answers under it ([`crate::alias`]): the
-//! protocol of each type of endpoint, and the capabilities that an answer has unasked. Programs choose by both. What they ask
-//! for by name they get, though C's provider has it not.
+//! The properties of a provider of C libfabric, for our provider that answers under its name ([`crate::alias`]): the
+//! protocol of each type of endpoint, and the capabilities that it offers by default. Programs choose by both. Capabilities that they
+//! request explicitly are granted even if C's provider lacks them.
 
 use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
 

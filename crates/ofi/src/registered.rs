@@ -15,8 +15,8 @@ struct Parts<B: Buffer> {
     opened: Arc<Opened>,
 }
 
-/// A buffer that stays registered from operation to operation, with its bytes to work on between them. Peers have no
-/// access to it; that is what a [`Window`](crate::Window) is for.
+/// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have no
+/// access to it; use a [`Window`](crate::Window) for that.
 ///
 /// It belongs to its domain: nodes of another refuse it with `FI_EDOMAIN`.
 pub struct Registered<B: Buffer>(Box<Parts<B>>);
@@ -31,7 +31,7 @@ impl<B: Buffer> Registered<B> {
     /// Closes the registration.
     ///
     /// # Errors
-    /// What closing answers; the memory is leaked then.
+    /// The error of closing the registration; the memory is leaked then.
     pub fn into_inner(self) -> Result<B> {
         let raw = self.0.region.end()?;
         // SAFETY: taken apart by `Region::new`; the registration is closed, and no operation has it.

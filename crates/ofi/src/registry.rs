@@ -67,7 +67,7 @@ fn snapshot() -> Vec<Arc<dyn Provider>> {
     providers().lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Adds a provider of the application's own, which getinfo asks after all others.
+/// Adds a provider of the application, which getinfo tries after all others.
 ///
 /// # Errors
 /// `FI_EALREADY` if there is one of that name.
@@ -86,12 +86,12 @@ pub fn register_provider(provider: Arc<dyn Provider>) -> Result<()> {
     Ok(())
 }
 
-/// Names and versions of all providers, whatever `FI_PROVIDER` says.
+/// Names and versions of all providers, regardless of `FI_PROVIDER`.
 pub fn provider_names() -> Vec<(String, Version)> {
     snapshot().iter().map(|provider| (provider.name().to_string(), provider.version())).collect()
 }
 
-/// What can be used, best first, and everything that stood in the way of the rest: what `fi_info --explain` prints.
+/// The offers that can be used, best first, and the reasons against all others: the output of `fi_info --explain`.
 ///
 /// # Errors
 /// `FI_ENOSYS` for a version newer than this library's.
@@ -197,7 +197,7 @@ fn list(
     all.infos.push(info);
 }
 
-/// `fi_getinfo`: what this host offers for `hints`, best first.
+/// `fi_getinfo`: the offers of this host that satisfy `hints`, best first.
 ///
 /// # Errors
 /// `FI_ENODATA` if nothing does, with a refusal for each thing in the way; `FI_ENOSYS` for a version newer than this
@@ -224,8 +224,8 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     ask_least(request, None)
 }
 
-/// [`getinfo_asking_least`] of one provider, for a host that decides itself whom it asks: the settings of which providers
-/// there are, and by which names, are the host's.
+/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings about provider names and
+/// the choice of providers do not apply.
 ///
 /// # Errors
 /// As [`getinfo`].

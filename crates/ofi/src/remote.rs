@@ -1,4 +1,4 @@
-//! What a program tells its peers of a window, and what they read and write by.
+//! The description of a window that its owner sends to peers, and that they access it with.
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -21,7 +21,7 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 pub struct RemoteWindow {
     /// Names the registration.
     pub key: u64,
-    /// What the peer calls the first byte: a virtual address, or an offset.
+    /// The address of the first byte in the peer's terms: a virtual address, or an offset.
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
@@ -40,7 +40,7 @@ impl RemoteWindow {
         bytes
     }
 
-    /// Reads what [`RemoteWindow::to_bytes`] wrote.
+    /// Parses the bytes that [`RemoteWindow::to_bytes`] wrote.
     ///
     /// # Errors
     /// `FI_EINVAL` for another number of bytes, and for a range that goes beyond all addresses.

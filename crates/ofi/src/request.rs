@@ -13,7 +13,7 @@ use crate::remote::{self, RemoteWindow};
 pub struct PostError<B> {
     /// Why.
     pub error: Error,
-    /// What was given.
+    /// The buffer that was passed.
     pub buffer: B,
 }
 
@@ -142,7 +142,7 @@ impl<B: BufferMut> RecvMsg<B> {
         Self { buffer, source: FiAddr::UNSPEC, tag: None, part: Part::ALL }
     }
 
-    /// Takes a tagged message instead, whose tag is `tag` in all bits but those of `ignore`.
+    /// Takes a tagged message instead. Bits set in `ignore` are not compared with `tag`.
     pub fn tag(self, tag: u64, ignore: u64) -> Self {
         Self { tag: Some(TagMatch { tag, ignore }), ..self }
     }

@@ -1,10 +1,10 @@
-//! Contexts that nodes share: receives for whichever of them is sent to, and room for what all of them send.
+//! Contexts that nodes share: receives that serve any of them, and room for the operations of all of them.
 //!
-//! The receives of a shared context are operations of the context, not of a node: their buffers are in the context's table,
-//! and a node looks up there what its queue says of receives.
+//! The receives of a shared context are operations of the context, not of a node. Their buffers are in the context's table,
+//! and a node looks them up there when its queue reports a receive.
 //!
-//! A multi-receive buffer is released by a completion of one node, while others may not have read what they received in it: queues
-//! have no order between them. So its operation stays until each of the others has found its queue empty after that.
+//! A completion of one node releases a multi-receive buffer, while other nodes may not have read their messages in it: queues
+//! have no order between them. So the operation stays until each of the other nodes has found its queue empty after that.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,12 +221,12 @@ impl Membership {
 /// A receive context that several nodes of a domain share (`fi_srx_context`): its receives take the messages of whichever node
 /// is sent to. One pool of buffers serves many nodes, instead of one for each.
 ///
-/// Receives are posted here; each ends in the queue of the node that its message came through: by [`Node::poll`],
-/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. What comes through no node, cancelled
-/// receives and searches that found nothing, ends in the queue of the node that was opened first.
+/// Receives are posted here. Each completes in the queue of the node that its message came through: in [`Node::poll`],
+/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions without a node, such as cancelled
+/// receives and unsuccessful searches, go to the queue of the node that was opened first.
 ///
-/// Its nodes have one address vector, with what the first of them chose. The context is open as long as it or a node
-/// of it is; a node that closes takes along the messages that it has received and not given out. It may be used from any
+/// Its nodes share one address vector, configured by the first of them. The context stays open while it or one of its nodes exists.
+/// A node that closes discards the messages that it has received and not returned. The context may be used from any
 /// thread, whatever the level of the domain.
 ///
 /// ```
@@ -282,7 +282,7 @@ impl<L: Level> SharedReceive<L> {
     /// Posts a receive for an untagged message to any of the nodes, as [`Node::recv`](crate::Node::recv).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::recv`](crate::Node::recv).
     pub fn recv<B: BufferMut>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer))
     }
@@ -290,7 +290,7 @@ impl<L: Level> SharedReceive<L> {
     /// Posts a receive for a tagged message to any of the nodes, as [`Node::recv_tagged`](crate::Node::recv_tagged).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::recv_tagged`](crate::Node::recv_tagged).
     #[doc(alias = "fi_trecv")]
     pub fn recv_tagged<B: BufferMut>(&self, buffer: B, tag: u64, ignore: u64) -> Result<Op, PostError<B>> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
@@ -300,7 +300,7 @@ impl<L: Level> SharedReceive<L> {
     /// vector.
     ///
     /// # Errors
-    /// As there; `FI_ENOAV` for a source while there is no node.
+    /// Those of [`Node::recv_message`](crate::Node::recv_message); `FI_ENOAV` for a source while there is no node.
     #[doc(alias = "fi_recvmsg")]
     pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         self.shared.desk().recv_message(message)
@@ -330,9 +330,9 @@ impl<L: Level> SharedReceive<L> {
     }
 
     /// Posts a buffer that takes one untagged message after the other, whichever node they are for, as
-    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back in the one that
-    /// says [`released`](crate::Completion::released). Other nodes may have messages in it that nobody has read: it can be posted again
-    /// when [nobody uses it any more](MultiRecvBuffer::is_unused), which takes that each node was polled until it had nothing.
+    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back in the completion that is
+    /// [`released`](crate::Completion::released). Other nodes may have unread messages in it: it can be posted again
+    /// when it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until its queue is empty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -361,7 +361,7 @@ impl<L: Level> SharedReceive<L> {
     /// Posts a buffer that takes one tagged message after the other: see [`SharedReceive::recv_multi`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`SharedReceive::recv_multi`].
     pub fn recv_multi_tagged(
         &self,
         buffer: MultiRecvBuffer,
@@ -374,7 +374,7 @@ impl<L: Level> SharedReceive<L> {
     /// Looks for a tagged message to any of the nodes, as [`Node::peek`](crate::Node::peek).
     ///
     /// # Errors
-    /// As there; `FI_EOPBADSTATE` while there is no node.
+    /// Those of [`Node::peek`](crate::Node::peek); `FI_EOPBADSTATE` while there is no node.
     pub fn peek(&self, tag: u64, ignore: u64) -> Result<Op> {
         self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK)
     }
@@ -382,7 +382,7 @@ impl<L: Level> SharedReceive<L> {
     /// As [`SharedReceive::peek`], for messages of `source`, a number of the nodes' address vector.
     ///
     /// # Errors
-    /// As there, and as [`SharedReceive::recv_message`] about the source.
+    /// Those of [`SharedReceive::peek`], and as [`SharedReceive::recv_message`] about the source.
     pub fn peek_from(&self, source: FiAddr, tag: u64, ignore: u64) -> Result<Op> {
         self.look(false, source, tag, ignore, OpFlags::PEEK)
     }
@@ -390,7 +390,7 @@ impl<L: Level> SharedReceive<L> {
     /// As [`SharedReceive::peek`], and takes the message aside, as [`Node::peek_claim`](crate::Node::peek_claim).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::peek_claim`](crate::Node::peek_claim).
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Result<Op> {
         self.look(true, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::CLAIM)
     }
@@ -406,7 +406,7 @@ impl<L: Level> SharedReceive<L> {
     /// As [`SharedReceive::peek`], and drops the message, as [`Node::discard`](crate::Node::discard).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::discard`](crate::Node::discard).
     pub fn discard(&self, tag: u64, ignore: u64) -> Result<Op> {
         self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::DISCARD)
     }
@@ -426,7 +426,7 @@ impl<L: Level> SharedReceive<L> {
     /// Receives a claimed message, as [`Node::claim`](crate::Node::claim).
     ///
     /// # Errors
-    /// As there; `FI_EINVAL` if its node has closed, which took the message along.
+    /// Those of [`Node::claim`](crate::Node::claim); `FI_EINVAL` if its node has closed, which took the message along.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         self.shared.desk().claim(claim, buffer)
     }
@@ -434,7 +434,7 @@ impl<L: Level> SharedReceive<L> {
     /// Drops a claimed message, as [`Node::discard_claimed`](crate::Node::discard_claimed).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::discard_claimed`](crate::Node::discard_claimed).
     pub fn discard_claimed(&self, claim: Claim) -> Result<Op, PostError<Claim>> {
         self.shared.desk().discard_claimed(claim)
     }
@@ -442,7 +442,7 @@ impl<L: Level> SharedReceive<L> {
     /// Cancels a receive, as [`Node::cancel`](crate::Node::cancel).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::cancel`](crate::Node::cancel).
     pub fn cancel(&self, op: Op) -> Result<()> {
         self.shared.desk().cancel(op)
     }
@@ -453,7 +453,7 @@ impl<L: Level> SharedReceive<L> {
         self.shared.operations.lock().len() - released
     }
 
-    /// Closes the context, if it has no nodes any more, and gives back the buffers of receives that wait.
+    /// Closes the context, if it has no nodes left, and returns the buffers of pending receives.
     ///
     /// # Errors
     /// Itself, while nodes of it are open.
@@ -476,8 +476,8 @@ impl<L: Level> fmt::Debug for SharedReceive<L> {
     }
 }
 
-/// A transmit context that several nodes of a domain share (`fi_stx_context`): its room for operations is used by whichever
-/// node sends, instead of so much for each. Posting answers `FI_EAGAIN` when all of it is in use.
+/// A transmit context that several nodes of a domain share (`fi_stx_context`). The nodes draw on one pool of room for operations
+/// instead of one each. Posting returns `FI_EAGAIN` when the pool is exhausted.
 ///
 /// ```
 /// use ofi::{Domain, Hints, Node};

@@ -1,8 +1,8 @@
 //! Memory that peers may access.
 //!
-//! While they may, there is no reference to it: accesses of this program are copies and single words, through raw
-//! pointers, as if the memory were a device's. What a program reads while a peer writes may be partly old and partly
-//! new; how the two take turns is theirs to arrange, with messages, remote CQ data or a word that says so.
+//! While peers have access, there is no reference to it: this program accesses it by copies and single words, through raw
+//! pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and partly
+//! new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use crate::memory::Memory;
 use crate::remote::RemoteWindow;
 use crate::request::PostError;
 
-/// Memory that peers read, write, or both, by what [`Window::remote`] says of it. Made by
+/// Memory that peers read, write, or both; [`Window::remote`] describes it to them. Created by
 /// [`Domain::window`](crate::Domain::window) and [`Domain::alloc_window`](crate::Domain::alloc_window).
 ///
-/// Its bytes are no `&[u8]` before [`Window::withdraw`]:
+/// Its bytes are not accessible as `&[u8]` before [`Window::withdraw`]:
 ///
 /// ```compile_fail,E0277
 /// let domain = ofi::Domain::open(&ofi::Hints::new().provider("shm"))?;
@@ -68,7 +68,7 @@ impl<B: BufferMut> Window<B> {
         Ok(Self { region, writable: access.contains(MrAccess::REMOTE_WRITE), local: RwLock::new(()) })
     }
 
-    /// What peers need to access it.
+    /// The description that peers need to access it.
     pub fn remote(&self) -> RemoteWindow {
         let mr = &self.region.mr;
         RemoteWindow { key: mr.key(), base: mr.base(), len: mr.len() as u64 }
@@ -84,7 +84,7 @@ impl<B: BufferMut> Window<B> {
         self.len() == 0
     }
 
-    /// First byte: for foreign functions, and code that knows what else touches the memory.
+    /// Address of the first byte, for foreign functions and for code that knows which accesses may race.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.memory().0
     }
@@ -144,21 +144,21 @@ impl<B: BufferMut> Window<B> {
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
-    /// Reads the word at `offset`, all at once. What a peer wrote before it is then visible, where the transport
+    /// Reads the word at `offset` in one access. Everything that a peer wrote before it is then visible, if the transport
     /// places bytes in order.
     ///
     /// # Errors
-    /// `FI_EINVAL` beyond the end, and at an address that is no multiple of 8.
+    /// `FI_EINVAL` beyond the end, and at an address that is not a multiple of 8.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         let word = self.word(offset)?;
         let _reading = self.local.read().unwrap_or_else(PoisonError::into_inner);
         Ok(word.load(Ordering::Acquire))
     }
 
-    /// Writes the word at `offset`, all at once, behind what was written before.
+    /// Writes the word at `offset` in one access, after all earlier writes.
     ///
     /// # Errors
-    /// `FI_EINVAL` beyond the end, and at an address that is no multiple of 8.
+    /// `FI_EINVAL` beyond the end, and at an address that is not a multiple of 8.
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         let word = self.word(offset)?;
         let _writing = self.local.write().unwrap_or_else(PoisonError::into_inner);

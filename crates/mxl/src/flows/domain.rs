@@ -173,7 +173,7 @@ impl Domain {
     /// [`create_grains`](Self::create_grains) with the definition's text, which is stored as it is.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`create_grains`](Self::create_grains).
     pub fn create_grains_as(
         &self,
         definition: &FlowDefinition,
@@ -201,7 +201,7 @@ impl Domain {
     /// [`create_samples`](Self::create_samples) with the definition's text, which is stored as it is.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`create_samples`](Self::create_samples).
     pub fn create_samples_as(
         &self,
         definition: &FlowDefinition,

@@ -1,4 +1,4 @@
-//! `ofi`: one program with a subcommand for each chore of an operator.
+//! `ofi`: one program with a subcommand for each task of an operator.
 
 mod pages;
 
@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{copy, doctor, failure, stats, top};
 
-/// Looks after hosts and programs that use this library.
+/// Tools for hosts and programs that use this library.
 #[derive(Debug, Parser)]
 #[command(name = "ofi", version)]
 pub struct Options {
@@ -18,13 +18,13 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Says what this host lacks for speed, and what to change, in order of effect
+    /// Checks this host's settings for speed, and prints what to change, largest effect first
     Doctor(doctor::Options),
-    /// Copies a file from another host: many streams, goes on after a cut, checks the content
+    /// Copies a file from another host: parallel streams, resumes after an interruption, verifies the content
     Cp(copy::Options),
-    /// Prints what the endpoints of this host's processes have counted
+    /// Prints the statistics of the endpoints of this host's processes
     Stats(stats::Options),
-    /// Shows the endpoints of this host's processes and their rates, live
+    /// Shows the endpoints of this host's processes and their rates, refreshed continuously
     Top(top::Options),
     /// Writes man pages and shell completions of all programs
     #[command(hide = true)]

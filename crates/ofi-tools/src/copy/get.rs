@@ -19,23 +19,23 @@ use crate::output;
 /// The command line.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Where the server listens: HOST:PORT, or what it printed
+    /// The server's address: HOST:PORT, or the address that it printed
     address: String,
-    /// The file, as the server calls it
+    /// The file's path at the server
     file: String,
-    /// Where to write it: a file, or a directory
+    /// Destination: a file, or a directory
     #[arg(default_value = ".")]
     destination: PathBuf,
-    /// Connections at a time
+    /// Number of parallel connections
     #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     streams: u16,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(short, long)]
     force: bool,
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
-    /// Seconds without a block after which the copy gives up; run again, it goes on
+    /// Give up after this many seconds without a block; run the command again to resume
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
     #[command(flatten)]

@@ -29,9 +29,9 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Hand out the files below a directory
+    /// Serve the files below a directory
     Serve(serve::Options),
-    /// Fetch a file; run again after a cut, it goes on where it was
+    /// Fetch a file; run it again to resume an interrupted copy
     Get(get::Options),
 }
 
@@ -41,7 +41,7 @@ struct Net {
     /// Provider
     #[arg(short, long, value_name = "PROV", default_value = "udp")]
     provider: String,
-    /// File with a secret (16 bytes at least) that both ends have: it encrypts, and keeps others out
+    /// File with a secret (at least 16 bytes) that both ends share: encrypts the traffic and rejects everyone else
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }

@@ -19,10 +19,10 @@ use crate::output;
 pub struct Options {
     /// The directory
     dir: PathBuf,
-    /// Where to listen, as HOST:PORT; without it where the provider likes
+    /// Address to listen at, as HOST:PORT [default: chosen by the provider]
     #[arg(short, long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Connections at a time
+    /// Most simultaneous connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     connections: u32,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
     let name = listener.name().map_err(Failure::stack("listening"))?;
     output::print(&format!("listening at {name}\n"))?;
     if options.net.key.is_none() {
-        output::tell("ofi: whoever reaches this address may read these files; --key FILE keeps others out");
+        output::tell("ofi: anyone who reaches this address can read these files; restrict access with --key FILE");
     }
     let open = Arc::new(AtomicUsize::new(0));
     loop {

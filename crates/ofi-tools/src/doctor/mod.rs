@@ -33,10 +33,10 @@ pub const LACKING: u8 = 2;
 /// The command line.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 nothing to change, 2 something is lacking, others as errors of the system."
+    after_help = "Exit codes: 0 nothing to change, 2 something to change, others are errors of the system."
 )]
 pub struct Options {
-    /// Print everything that was found, for programs
+    /// Print all results as JSON
     #[arg(long)]
     json: bool,
     /// Look for the files of /sys, /proc and /dev below this directory; what can be tried is tried on this host

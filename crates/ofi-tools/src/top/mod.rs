@@ -17,13 +17,13 @@ use rates::{Row, rows};
 /// The command line.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Programs export their statistics if FI_EXPORT_STATISTICS=1 is in their environment. Keys: q ends, s sorts by the next column."
+    after_help = "Programs export their statistics if FI_EXPORT_STATISTICS=1 is in their environment. Keys: q quits, s sorts by the next column."
 )]
 pub struct Options {
-    /// Seconds between two looks
+    /// Seconds between two samples
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    /// Look twice, print the rates between the two, and end
+    /// Take two samples, print the rates between them, and exit
     #[arg(long)]
     once: bool,
     /// Print JSON, with --once

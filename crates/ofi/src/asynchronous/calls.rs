@@ -1,4 +1,4 @@
-//! The operations: those of `Node`, as futures.
+//! The operations of `Node`, as futures.
 
 use ofi_api::{AtomicKind, Errno, Error, FiAddr, FiOp, Result};
 use ofi_core::slots::SlotId;
@@ -192,8 +192,8 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::Receive, buffer, post, transferred)
     }
 
-    /// Looks for a tagged message that has arrived and that no receive waits for, as [`Node::peek`]. Fails with
-    /// `FI_ENOMSG` if there is none.
+    /// Looks for a tagged message that has arrived and was not matched by a receive, as [`Node::peek`]. Fails with
+    /// `FI_ENOMSG` if there is no such message.
     pub fn peek(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
         self.bare(Line::Receive, move |node| node.peek(tag, ignore), completed)
     }
@@ -271,7 +271,7 @@ impl<L: Level> AsyncNode<L> {
     /// The most numbers of type `T` that one call changes, as [`Node::atomic_valid`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::atomic_valid`].
     pub fn atomic_valid<T: Element>(&self, kind: AtomicKind, op: FiOp) -> Result<usize> {
         self.node.atomic_valid::<T>(kind, op)
     }
@@ -288,7 +288,7 @@ impl<L: Level> AsyncNode<L> {
         self.bare(Line::To(peer), move |node| node.atomic(op, &operands, peer, remote), completed)
     }
 
-    /// Adds to a number in a peer's memory, and gives what it was, as [`Node::fetch_add`].
+    /// Adds to a number in a peer's memory and returns the old value, as [`Node::fetch_add`].
     pub fn fetch_add<T: Element>(
         &self,
         value: T,
@@ -298,7 +298,7 @@ impl<L: Level> AsyncNode<L> {
         self.bare(Line::To(peer), move |node| node.fetch_add(value, peer, remote), fetched)
     }
 
-    /// Replaces a number in a peer's memory if it is `expected`, and gives what it was, as [`Node::compare_swap`].
+    /// Replaces a number in a peer's memory if it equals `expected`, and returns the old value, as [`Node::compare_swap`].
     pub fn compare_swap<T: Element>(
         &self,
         expected: T,
@@ -309,7 +309,7 @@ impl<L: Level> AsyncNode<L> {
         self.bare(Line::To(peer), move |node| node.compare_swap(expected, new, peer, remote), fetched)
     }
 
-    /// Changes numbers and fetches what they were into `result`, as [`Node::fetch_atomic`].
+    /// Changes numbers and fetches the old values into `result`, as [`Node::fetch_atomic`].
     pub fn fetch_atomic<T: Element, B: BufferMut>(
         &self,
         op: FiOp,
@@ -323,7 +323,7 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(peer), result, post, transferred)
     }
 
-    /// Changes numbers for which a comparison holds, and fetches what they were, as [`Node::compare_atomic`].
+    /// Changes the numbers for which a comparison holds, and fetches the old values, as [`Node::compare_atomic`].
     pub fn compare_atomic<T: Element, B: BufferMut>(
         &self,
         op: FiOp,

@@ -32,7 +32,7 @@ fn poll_event(
 }
 
 impl Listener {
-    /// The next request, as a future: for any executor, as nobody has to drive a listener.
+    /// The next request, as a future for any executor; a listener needs no driver.
     ///
     /// ```
     /// use ofi::{AsyncConnection, AsyncNode, Hints, Listener};
@@ -157,8 +157,8 @@ impl fmt::Debug for Connecting {
     }
 }
 
-/// An async node with one peer: messages need no address, and everything else that an [`AsyncNode`] can do is done with
-/// [`AsyncConnection::peer`]. It is driven as any other, by what `AsyncNode` lists.
+/// An async node with one peer. Messages need no address; all other operations of an [`AsyncNode`] take
+/// [`AsyncConnection::peer`]. It is driven like any other node: see [`AsyncNode`].
 #[derive(Debug)]
 pub struct AsyncConnection {
     node: Arc<AsyncNode<Safe>>,
@@ -167,18 +167,18 @@ pub struct AsyncConnection {
 }
 
 impl AsyncConnection {
-    /// Begins to connect to the listener at `address`, and gives `data` along. The future fails with `FI_ECONNREFUSED` and what the
-    /// peer said, or `FI_ETIMEDOUT`.
+    /// Starts connecting to the listener at `address` and attaches `data`. The future fails with `FI_ECONNREFUSED` and the data
+    /// of the peer's rejection, or with `FI_ETIMEDOUT`.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints, address: &Address, data: &[u8]) -> Result<Connecting> {
         let domain = Domain::<Safe>::open(&connected(hints).addr_format(address.format()))?;
         let begun = begin(domain, None, |node| node.raw_endpoint().connect(address, data))?;
         Ok(Connecting(Some(Ok(begun))))
     }
 
-    /// The node, for those who drive it. While somebody holds it, the connection is not closed.
+    /// The node, for drivers. The connection stays open while a clone of this `Arc` exists.
     pub fn node(&self) -> &Arc<AsyncNode> {
         &self.node
     }
@@ -191,7 +191,7 @@ impl AsyncConnection {
     /// The peer's address.
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     pub fn peer_name(&self) -> Result<Address> {
         self.node.node.raw_endpoint().peer_name()
     }
@@ -201,7 +201,7 @@ impl AsyncConnection {
         self.node.send(buffer, self.peer())
     }
 
-    /// What the peer gave along when it accepted; empty at the end that accepted.
+    /// The data that the peer attached to its acceptance; empty at the end that accepted.
     pub fn greeting(&self) -> &[u8] {
         &self.greeting
     }
@@ -209,7 +209,7 @@ impl AsyncConnection {
     /// As [`Connection::shutdown`](crate::Connection::shutdown).
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     pub fn shutdown(&self) -> Result<()> {
         self.node.node.raw_endpoint().shutdown()
     }

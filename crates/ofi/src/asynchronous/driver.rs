@@ -1,7 +1,7 @@
-//! Who drives progress while futures sleep.
+//! Drivers: they make progress while futures sleep.
 //!
-//! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile reads the queue
-//! too, which disarms it; so whoever does that wakes the drivers that sleep, and they arm it again.
+//! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile also reads the queue,
+//! which disarms it; it then wakes the sleeping drivers, and they arm the queue again.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use crate::threading::{Level, Safe};
 /// The longest sleep of a thread: a bound in case a wake-up is lost.
 const SLEEP: Duration = Duration::from_secs(1);
 
-/// What a driver does next.
+/// The next step of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turn {
@@ -30,8 +30,8 @@ pub enum Turn {
     Sleep,
 }
 
-/// Says that a node is driven: its futures sleep until they are ready, as long as this value exists. For adapters to
-/// reactors; programs use what [`AsyncNode`] lists.
+/// Marks a node as driven: while this value exists, its futures sleep until they are ready. For adapters to
+/// reactors; programs use the drivers that [`AsyncNode`] lists.
 #[derive(Debug)]
 pub struct Driver<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
@@ -40,7 +40,7 @@ impl<L: Level> Driver<'_, L> {
     /// the node's descriptor is readable, and when `waker` is woken, whichever is first.
     ///
     /// # Errors
-    /// What the queue answers, when it cannot be read any more; all operations end with it.
+    /// The queue's error if it cannot be read any more; all operations end with it.
     pub fn turn(&self, waker: &Waker) -> Result<Turn> {
         let node = &self.0.node;
         let mut chores = Chores::default();
@@ -119,8 +119,8 @@ impl<L: Level> AsyncNode<L> {
         Ok(())
     }
 
-    /// Runs a future on this thread, which drives the node meanwhile and sleeps on its queue. The future may use other
-    /// nodes as well; those that nobody drives keep the thread from sleeping.
+    /// Runs a future on this thread. The thread drives the node and sleeps on its queue. The future may use other
+    /// nodes as well; those without a driver keep the thread from sleeping.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let alarm = Alarm::new(self);
@@ -141,7 +141,7 @@ impl<L: Level> AsyncNode<L> {
 }
 
 impl AsyncNode<Safe> {
-    /// Starts a thread that drives the node, until what is returned is dropped. Its futures may then be polled by any
+    /// Starts a thread that drives the node until the returned value is dropped. The node's futures may be polled by any
     /// executor, on any thread.
     ///
     /// ```
@@ -155,7 +155,7 @@ impl AsyncNode<Safe> {
     /// ```
     ///
     /// # Errors
-    /// What starting a thread answers.
+    /// The system's error if the thread cannot be started.
     pub fn drive_on_thread(self: &Arc<Self>) -> Result<DriverThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let alarm = Alarm::new(self);

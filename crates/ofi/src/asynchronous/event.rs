@@ -1,4 +1,4 @@
-//! Completions of no operation of the node: what peers did to it, what it got for a shared context, and injects that failed.
+//! Completions without an operation of the node: accesses by peers, receives of a shared context, and failed injects.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,12 +17,12 @@ use crate::threading::{Level, Safe};
 pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> AsyncNode<L> {
-    /// Waits for the next completion that is of no operation of the node: a peer's write with remote CQ data
-    /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The node keeps 65,536 that nobody fetched; more are dropped, and
+    /// Waits for the next completion without an operation of the node: a peer's write with remote CQ data
+    /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The node keeps up to 65,536 of them; more are dropped and
     /// [counted](AsyncNode::lost).
     ///
     /// # Errors
-    /// The future gives what the queue answers, if it cannot be read any more.
+    /// The future returns the queue's error if the queue cannot be read any more.
     pub fn event(&self) -> Event<'_, L> {
         Event(self)
     }

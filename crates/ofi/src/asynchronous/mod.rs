@@ -35,8 +35,8 @@ use crate::threading::{Exclusive, Level, Safe};
 
 /// A [`Node`] whose operations are futures, on any executor.
 ///
-/// The calls are those of `Node`. Each gives an [`Operation`], which begins at once and whose result is the buffer with
-/// what became of it. Nobody polls the queue by hand: a queue is for futures or for polling, by the node's type.
+/// The calls are those of `Node`. Each returns an [`Operation`], which starts at once and resolves to the buffer and the
+/// result. Do not poll the queue by hand: the node's type decides whether futures or calls to `poll` read it.
 ///
 /// ```
 /// use ofi::{AsyncNode, Hints};
@@ -56,16 +56,16 @@ use crate::threading::{Exclusive, Level, Safe};
 ///
 /// Somebody has to drive progress:
 ///
-/// - Without further ado, futures do it when they are polled, and have themselves polled again until they are ready.
-///   That works everywhere and wakes fastest, but the executor's thread never sleeps meanwhile; and a node of which no
-///   future is polled makes no progress (`FI_PROGRESS_MANUAL`), which peers that access its memory may wait for.
+/// - By default futures drive progress when they are polled, and wake themselves until ready (they busy-poll).
+///   That works everywhere and has the lowest latency, but the executor's thread never sleeps. A node without a polled
+///   future makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait.
 /// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
 /// - [`AsyncNode::drive_on_thread`] starts a thread that sleeps on the queue and wakes futures of any executor.
 /// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::rt::tokio`.
 /// - An adapter for another reactor is a loop around [`Driver::turn`] and [`AsyncNode::wait_fd`].
 ///
-/// A node is shared by reference, or in an `Arc`, between tasks; of level [`Safe`] between threads too. Dropping it, when
-/// no future of it is left, closes the endpoint, and only then frees what was in flight.
+/// Tasks share a node by reference or in an `Arc`; threads can share it too if its level is [`Safe`]. Dropping it, once
+/// none of its futures is left, closes the endpoint and then frees the buffers in flight.
 pub struct AsyncNode<L: Level = Safe> {
     // Drops first: closing ends the operations, and the table, with buffers that were never posted, may go then.
     node: Node<L>,
@@ -76,7 +76,7 @@ impl AsyncNode<Safe> {
     /// Opens the first endpoint that getinfo offers for `hints`, as [`Node::open`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::open`].
     pub fn open(hints: &Hints) -> Result<Self> {
         Node::builder().hints(hints.clone()).open_async()
     }
@@ -91,7 +91,7 @@ impl AsyncNode<Exclusive> {
     /// As [`AsyncNode::open`], without locks around the endpoint, for executors of one thread.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`AsyncNode::open`].
     pub fn open_exclusive(hints: &Hints) -> Result<Self> {
         Node::builder_exclusive().hints(hints.clone()).open_async()
     }
@@ -119,7 +119,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::name`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::name`].
     pub fn name(&self) -> Result<Address> {
         self.node.name()
     }
@@ -127,7 +127,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::insert`].
     pub fn insert(&self, address: &Address) -> Result<FiAddr> {
         self.node.insert(address)
     }
@@ -135,7 +135,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::insert_service`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::insert_service`].
     pub fn insert_service(&self, node: &str, service: &str) -> Result<FiAddr> {
         self.node.insert_service(node, service)
     }
@@ -143,7 +143,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::remove`].
     pub fn remove(&self, address: FiAddr) -> Result<()> {
         self.node.remove(address)
     }
@@ -151,7 +151,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::lookup`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::lookup`].
     pub fn lookup(&self, address: FiAddr) -> Result<Address> {
         self.node.lookup(address)
     }
@@ -159,7 +159,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::rx_addr`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::rx_addr`].
     pub fn rx_addr(&self, peer: FiAddr, index: usize) -> Result<FiAddr> {
         self.node.rx_addr(peer, index)
     }
@@ -167,7 +167,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::option`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::option`].
     pub fn option(&self, option: EpOption) -> Result<usize> {
         self.node.option(option)
     }
@@ -175,7 +175,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`Node::set_option`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::set_option`].
     pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
         self.node.set_option(option, value)
     }
@@ -185,18 +185,17 @@ impl<L: Level> AsyncNode<L> {
         self.node.statistics()
     }
 
-    /// How many operations are in flight, those of dropped futures included.
+    /// The number of operations in flight, including those of dropped futures.
     pub fn in_flight(&self) -> usize {
         self.node.in_flight()
     }
 
-    /// Messages that had come for a receive whose future was dropped, and events that nobody fetched when there were
-    /// 65,536 of them already.
+    /// Messages that had arrived for a receive whose future was dropped, and events beyond the 65,536 that the node keeps.
     pub fn lost(&self) -> u64 {
         self.table().lost
     }
 
-    /// What a driver blocks on, after [`Driver::turn`] said that it may: readable when there is something to do.
+    /// The descriptor that a driver blocks on after [`Driver::turn`] told it to: readable when there is something to do.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.node.wait_fd()
     }

@@ -18,8 +18,8 @@ use crate::node::Node;
 use crate::operations::Claim;
 use crate::threading::{Level, Safe};
 
-/// A buffer that takes one message after the other: a stream of them. The buffer comes back in the last, which says
-/// [`released`](Completion::released); after that there are none. Every message is kept until it is asked for.
+/// A stream of the messages that fill one buffer. The buffer comes back with the last message, whose completion is
+/// [`released`](Completion::released); the stream ends after it. Messages are kept until they are fetched.
 ///
 /// ```
 /// use ofi::{AsyncNode, Hints, MultiRecvBuffer};
@@ -150,7 +150,7 @@ impl<L: Level> AsyncNode<L> {
         self.bare(Line::Receive, move |node| node.peek_claim(tag, ignore), completed)
     }
 
-    /// Receives a claimed message, as [`Node::claim`]. If there is no room and the future is cancelled or dropped before there is, the
+    /// Receives a claimed message, as [`Node::claim`]. If there is no room, and the future is cancelled or dropped before there is, the
     /// message stays claimed until the node is closed.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Operation<'_, Transferred<B>, L> {
         let post = |node: &Node<L>, (claim, buffer)| node.claim(claim, buffer);

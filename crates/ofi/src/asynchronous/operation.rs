@@ -18,13 +18,13 @@ use crate::threading::{Level, Safe};
 
 /// An operation of an [`AsyncNode`]: a future of its result.
 ///
-/// The operation begins with the call that made this, not with the first poll; so operations of one kind, to one peer,
-/// begin in the order of the calls. If there is no room for it, it waits in that order, and begins when the node is
-/// next driven and has room.
+/// The operation starts with the call that created this future, not with the first poll, so operations of one kind to one peer
+/// start in the order of the calls. An operation without room waits in that order, and starts when the node is
+/// driven and has room.
 ///
 /// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport is done with it. A
 /// receive is also cancelled; a message that had already come for it is gone then (and [counted](AsyncNode::lost)).
-/// Who means to give up a receive, but not its message, cancels it and awaits the rest:
+/// To give up a receive without losing its message, cancel it and await the result:
 ///
 /// ```
 /// # use ofi::{AsyncNode, Errno, Hints};
@@ -172,19 +172,19 @@ pub struct Done<B> {
     pub buffer: B,
     /// Bytes received, sent, read or written.
     pub len: usize,
-    /// What it was.
+    /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
     /// Remote CQ data.
     pub data: Option<u64>,
     /// The tag, of a tagged receive.
     pub tag: Option<u64>,
-    /// Who sent it: with `FI_SOURCE`, and if the node's address vector has the sender.
+    /// The sender, with `FI_SOURCE` and if the node's address vector has it.
     pub source: Option<FiAddr>,
     start: usize,
 }
 
 impl<B: AsRef<[u8]>> Done<B> {
-    /// The bytes of the operation: what was received, sent, read or written.
+    /// The bytes that were received, sent, read or written.
     pub fn bytes(&self) -> &[u8] {
         let bytes = self.buffer.as_ref().get(self.start..).unwrap_or_default();
         &bytes[..self.len.min(bytes.len())]
@@ -196,8 +196,8 @@ impl<B: AsRef<[u8]>> Done<B> {
 pub struct Failed<B> {
     /// Why.
     pub error: Error,
-    /// What was given. `None` if the node's queue cannot be read any more, so that nobody knows whether the buffer is
-    /// in use: the node keeps it.
+    /// The buffer. `None` if the node's queue cannot be read any more: the node then keeps the buffer, because it may still be
+    /// in use.
     pub buffer: Option<B>,
     /// Bytes of a receive that were placed.
     pub len: usize,
@@ -223,7 +223,7 @@ impl<B> fmt::Display for Failed<B> {
 
 impl<B> std::error::Error for Failed<B> {}
 
-/// What an operation with a buffer gives.
+/// The result of an operation with a buffer.
 pub type Transferred<B> = Result<Done<B>, Failed<B>>;
 
 fn typed<B: Buffer>(buffer: Option<AnyBuffer>) -> Option<B> {

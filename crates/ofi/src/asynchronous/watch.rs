@@ -1,5 +1,5 @@
-//! Wakes futures that wait for event queues: one thread for the process, which sleeps on all of them, and is there while somebody
-//! waits. Event queues say little and seldom (who connects, who is gone), so nobody has to drive them.
+//! Wakes futures that wait for event queues, with one thread for the process. The thread sleeps on all of the queues and exists while a future
+//! waits. Events (connection requests, closed connections) are few and rare, so event queues need no driver.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -159,7 +159,7 @@ impl HubConnection {
         self.node().recv(buffer)
     }
 
-    /// Posts a receive for a tagged message of the peer, whose tag is `tag` in all bits but those of `ignore`. See [`Node::recv_tagged`].
+    /// Posts a receive for a tagged message from the peer. Bits set in `ignore` are not compared with `tag`. See [`Node::recv_tagged`].
     ///
     /// # Errors
     /// As [`HubConnection::recv`].
@@ -178,7 +178,7 @@ impl HubConnection {
     /// Reads the peer's memory. See [`Node::read`].
     ///
     /// # Errors
-    /// As [`HubConnection::send`]; `FI_EINVAL` if the lengths differ. What the peer refuses fails the operation.
+    /// As [`HubConnection::send`]; `FI_EINVAL` if the lengths differ. If the peer refuses the access, the operation fails.
     pub fn read<B: BufferMut>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, PostError<B>> {
         self.node().read(buffer, PEER, remote)
     }
@@ -200,7 +200,7 @@ impl HubConnection {
         self.node().cancel(op)
     }
 
-    /// Ends the connection: [`HubEvent::Closed`](super::HubEvent::Closed) follows. The peer gets what was sent before.
+    /// Ends the connection: [`HubEvent::Closed`](super::HubEvent::Closed) follows. The peer still receives everything sent before.
     ///
     /// # Errors
     /// `FI_ENOTCONN` if it is not established.

@@ -41,7 +41,7 @@ const SELDOM: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HubEvent {
-    /// A peer asks for a connection: [`Hub::accept`] or [`Incoming::reject`] it. Dropped, it is refused.
+    /// A peer requests a connection: [`Hub::accept`] or [`Incoming::reject`] it. Dropping it refuses the request.
     Request(Incoming),
     /// An accepted connection is established. This comes before completions of its operations.
     Connected(HubConnection),
@@ -136,7 +136,7 @@ impl Hub {
     /// Listens at an address of the transport's choosing.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints) -> Result<Self> {
         Self::open_as(hints, None, None)
     }
@@ -144,7 +144,7 @@ impl Hub {
     /// Listens at the address that `node` and `service` name.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening; `FI_EADDRINUSE` if another endpoint has the address.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening; `FI_EADDRINUSE` if another endpoint has the address.
     pub fn open_at(hints: &Hints, node: &str, service: &str) -> Result<Self> {
         Self::open_as(hints, Some(node), Some(service))
     }
@@ -193,11 +193,11 @@ impl Hub {
         self.center.operations.lock().len()
     }
 
-    /// Begins to accept `request` and attaches `data` to the answer. Receives may be posted at once; sends fail before
+    /// Starts accepting `request` and attaches `data` to the acceptance. Receives may be posted at once; sends fail before
     /// [`HubEvent::Connected`], or [`HubEvent::Closed`] if the connection is not established.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a request of another listener, those of opening an endpoint, and `FI_ECONNREFUSED` if the peer is gone.
+    /// `FI_EINVAL` for a request of another listener, the errors of opening an endpoint, and `FI_ECONNREFUSED` if the peer is gone.
     pub fn accept(&self, request: Incoming, data: &[u8]) -> Result<HubConnection> {
         if !self.listener.is_mine(&request) {
             let (wanted, found) = ("one of this hub", "another listener's");
@@ -225,7 +225,7 @@ impl Hub {
     /// [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
     ///
     /// # Errors
-    /// What a queue answers that cannot be read any more. Failures of a connection or of an operation are events.
+    /// The error of a queue that cannot be read any more. Failures of a connection or of an operation are events.
     pub fn poll(&self) -> Result<Option<HubEvent>> {
         let mut queue = lock(&self.ready);
         let Ready { events, batches } = &mut *queue;
@@ -248,10 +248,10 @@ impl Hub {
         Ok(events.pop_front())
     }
 
-    /// Waits for the next event. `None` if there is none within `limit`, which, if `None`, is for ever. The thread sleeps meanwhile.
+    /// Waits for the next event, sleeping. `None` if there is no event within `limit`; without a limit this waits until there is one.
     ///
     /// # Errors
-    /// Those of [`Hub::poll`].
+    /// The errors of [`Hub::poll`].
     pub fn wait(&self, limit: impl Into<Option<Duration>>) -> Result<Option<HubEvent>> {
         let deadline = limit.into().and_then(|limit| Instant::now().checked_add(limit));
         loop {

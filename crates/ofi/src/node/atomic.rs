@@ -11,7 +11,7 @@ use crate::request::{Part, PostError};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
-    /// Adds to a number in a peer's memory, and fetches what it was (`fi_fetch_atomic` with `FI_SUM`): the completion
+    /// Adds to a number in a peer's memory, and fetches the old value (`fi_fetch_atomic` with `FI_SUM`): the completion
     /// has it as its [value](crate::Completion::value). `remote` is exactly one number.
     ///
     /// ```
@@ -43,7 +43,7 @@ impl<L: Level> Node<L> {
         Ok(self.fetch_atomic(FiOp::Sum, &[value], vec![0; size_of::<T>()], peer, remote)?)
     }
 
-    /// Replaces a number in a peer's memory if it is `expected`, and fetches what it was (`fi_compare_atomic` with
+    /// Replaces a number in a peer's memory if it equals `expected`, and fetches the old value (`fi_compare_atomic` with
     /// `FI_CSWAP`).
     ///
     /// # Errors
@@ -72,8 +72,8 @@ impl<L: Level> Node<L> {
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` if the lengths differ, `FI_EMSGSIZE` for more than [`Node::atomic_valid`] numbers,
-    /// `FI_EOPNOTSUPP` for an operation that there is not, and without `FI_ATOMIC`. What the peer refuses fails the
-    /// operation.
+    /// `FI_EOPNOTSUPP` for an unsupported operation, and without `FI_ATOMIC`. If the peer refuses the access, the operation
+    /// fails.
     #[doc(alias = "fi_atomic")]
     pub fn atomic<T: Element>(
         &self,
@@ -91,7 +91,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::atomic`], without completion (`fi_inject_atomic`).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Node::atomic`].
     #[doc(alias = "fi_inject_atomic")]
     pub fn inject_atomic<T: Element>(
         &self,
@@ -107,7 +107,7 @@ impl<L: Level> Node<L> {
         )
     }
 
-    /// Changes numbers and fetches what they were into `result` (`fi_fetch_atomic`), which is as long as `remote`.
+    /// Changes numbers and fetches the old values into `result` (`fi_fetch_atomic`), which is as long as `remote`.
     /// `FI_ATOMIC_READ` takes no operands.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Changes numbers for which a comparison with `compare` holds, and fetches what they were (`fi_compare_atomic`).
+    /// Changes the numbers for which a comparison with `compare` holds, and fetches the old values (`fi_compare_atomic`).
     ///
     /// # Errors
     /// As [`Node::atomic`].

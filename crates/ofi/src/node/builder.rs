@@ -88,12 +88,12 @@ impl<L: Level> NodeBuilder<L> {
         Self { domain: Some(domain), ..Self::new() }
     }
 
-    /// What the domain must be like. Without effect on a node that is opened in a domain that is there.
+    /// Requirements on the domain. They have no effect on a node that is opened in an existing domain.
     pub fn hints(self, hints: Hints) -> Self {
         Self { hints, ..self }
     }
 
-    /// The address to listen on, as names: `FI_SOURCE` of `fi_getinfo`. Without effect as [`NodeBuilder::hints`] says.
+    /// The address to listen on, as names: `FI_SOURCE` of `fi_getinfo`. Like [`NodeBuilder::hints`], it has no effect in an existing domain.
     pub fn listen(self, node: &str, service: &str) -> Self {
         let flags = self.flags | GetinfoFlags::SOURCE;
         Self { node: Some(node.into()), service: Some(service.into()), flags, ..self }
@@ -127,8 +127,8 @@ impl<L: Level> NodeBuilder<L> {
         Self { rx_ctx_bits, ..self }
     }
 
-    /// Inserts senders that nobody inserted when a message of theirs arrives, so that a server can answer them:
-    /// [`Completion::source`](crate::Completion::source) is there for them too. At most `limit` peers are in the address vector by
+    /// Inserts unknown senders when their first message arrives, so that a server can reply to them:
+    /// [`Completion::source`](crate::Completion::source) is then set for them too. At most `limit` peers are in the address vector by
     /// this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with `FI_EADDRNOTAVAIL`, and the sender's
     /// address is its [`err_data`](crate::OpError::err_data).
     ///
@@ -155,7 +155,7 @@ impl<L: Level> NodeBuilder<L> {
         Self { domain, shared_receive: Some(Arc::clone(context.shared())), ..self }
     }
 
-    /// Takes the room for what the node sends from `context`, in its domain.
+    /// Takes the room for outgoing operations from `context`, in its domain.
     pub fn shared_transmit(self, context: &SharedTransmit<L>) -> Self {
         let domain = self.domain.or_else(|| Some(context.domain().clone()));
         Self { domain, shared_transmit: Some(Arc::clone(context.raw())), ..self }
@@ -172,7 +172,7 @@ impl<L: Level> NodeBuilder<L> {
     /// Opens it, ready for operations.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo); `FI_EADDRINUSE` for a name that another has; what opening answers.
+    /// The errors of [`getinfo`](crate::getinfo); `FI_EADDRINUSE` for a name that is taken; errors of opening.
     pub fn open(self) -> Result<Node<L>> {
         let node = self.assemble(None, None)?;
         node.endpoint.enable()?;
@@ -297,11 +297,11 @@ impl<L: Level> NodeBuilder<L> {
 /// Scalable endpoints.
 impl<L: Level> NodeBuilder<L> {
     /// Opens a scalable endpoint (`fi_scalable_ep`) of `count` contexts, each as a node: transmit context `i`, receive context
-    /// `i`, and a queue of its own. All of them have one address, at which a peer sees one source, and one address
-    /// vector: what one inserts has its number for all.
+    /// `i`, and a queue of its own. All nodes have one address, so that a peer sees one source, and one address
+    /// vector: a peer inserted by one node has its index on all.
     ///
     /// A message goes to the context that its sender names ([`Node::rx_addr`]), if the hints have `FI_NAMED_RX_CTX`; otherwise
-    /// messages of one sender go to one of them. There are no collectives. The endpoint closes with its last context.
+    /// all messages of one sender go to the same context. There are no collectives. The endpoint closes with its last context.
     ///
     /// # Errors
     /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than there can be, and for shared ones.
@@ -349,7 +349,7 @@ impl<L: Level> NodeBuilder<L> {
     /// As [`NodeBuilder::open_contexts`], with operations that are futures.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`NodeBuilder::open_contexts`].
     pub fn open_contexts_async(self, count: usize) -> Result<Vec<AsyncNode<L>>> {
         let nodes = self.wait_obj(WaitObj::Fd).open_contexts(count)?;
         Ok(nodes.into_iter().map(AsyncNode::new).collect())

@@ -1,4 +1,4 @@
-//! Groups of nodes, and what they do together.
+//! Groups of nodes, and collective operations.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ impl Joins {
     }
 }
 
-/// A group of nodes that a node has joined with [`Node::join`]. Dropping it leaves the group, which fails what still runs
-/// in it, here and at the others.
+/// A group of nodes that a node has joined with [`Node::join`]. Dropping it leaves the group; operations that still run
+/// in the group then fail on all members.
 pub struct Group {
     raw: Arc<dyn CollectiveGroup>,
     members: Vec<FiAddr>,
@@ -152,7 +152,7 @@ impl<L: Level> Node<L> {
     /// Sends the root's buffer to all (`fi_broadcast`): at the others it receives, and is as long.
     ///
     /// # Errors
-    /// As [`Node::barrier`]; `FI_EINVAL` for a root that is no rank.
+    /// As [`Node::barrier`]; `FI_EINVAL` for a root that is not a rank.
     #[doc(alias = "fi_broadcast")]
     pub fn broadcast<B: BufferMut>(&self, group: &Group, root: usize, buffer: B) -> Result<Op, PostError<B>> {
         let address = group.member(root).unwrap_or(FiAddr::NOTAVAIL);
@@ -180,7 +180,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::allreduce`], but only the root gets the outcome (`fi_reduce`).
     ///
     /// # Errors
-    /// As there; `FI_EINVAL` for a root that is no rank.
+    /// Those of [`Node::allreduce`]; `FI_EINVAL` for a root that is not a rank.
     #[doc(alias = "fi_reduce")]
     pub fn reduce<T: Element>(&self, group: &Group, root: usize, op: FiOp, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Reduce, numbers.len());
@@ -192,7 +192,7 @@ impl<L: Level> Node<L> {
     /// numbers for each rank.
     ///
     /// # Errors
-    /// As there; `FI_EINVAL` for numbers that are no multiple of the ranks.
+    /// Those of [`Node::allreduce`]; `FI_EINVAL` for a count that is not a multiple of the number of ranks.
     #[doc(alias = "fi_reduce_scatter")]
     pub fn reduce_scatter<T: Element>(&self, group: &Group, op: FiOp, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::ReduceScatter, part(group, numbers.len())?);
@@ -213,7 +213,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::allgather`], but only the root gets them (`fi_gather`).
     ///
     /// # Errors
-    /// As there; `FI_EINVAL` for a root that is no rank.
+    /// Those of [`Node::allgather`]; `FI_EINVAL` for a root that is not a rank.
     #[doc(alias = "fi_gather")]
     pub fn gather<T: Element>(&self, group: &Group, root: usize, numbers: &[T]) -> Result<Op> {
         let (kind, count) = (CollectiveKind::Gather, numbers.len());

@@ -134,7 +134,7 @@ pub struct Node<L: Level = Safe> {
     _level: PhantomData<L>,
 }
 
-/// What a [`Node`] is made of: see [`Node::raw`].
+/// The raw objects of a [`Node`]: see [`Node::raw`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RawNode<'a> {
@@ -150,10 +150,10 @@ pub struct RawNode<'a> {
 
 impl Node<Safe> {
     /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own. [`Node::wait`] sleeps.
-    /// See [`Domain::open`] for what hints may leave open.
+    /// [`Domain::open`] lists the hints that may be left open.
     ///
     /// # Errors
-    /// Those of [`getinfo`](crate::getinfo) and of opening.
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
     pub fn open(hints: &Hints) -> Result<Self> {
         Self::builder().hints(hints.clone()).open()
     }
@@ -185,7 +185,7 @@ impl<L: Level> Node<L> {
         &self.domain
     }
 
-    /// What was negotiated.
+    /// The negotiated attributes.
     pub fn info(&self) -> &Info {
         self.domain.info()
     }
@@ -193,7 +193,7 @@ impl<L: Level> Node<L> {
     /// Its address, to tell peers (`fi_getname`).
     ///
     /// # Errors
-    /// What the transport answers.
+    /// An error of the transport.
     #[doc(alias = "fi_getname")]
     pub fn name(&self) -> Result<Address> {
         self.endpoint.name()
@@ -305,13 +305,13 @@ impl<L: Level> Node<L> {
     /// Cancels a receive (`fi_cancel`). Its completion comes in any case: with its message, or with `FI_ECANCELED`.
     ///
     /// # Errors
-    /// `FI_ENOENT` if it is no receive of this node that waits: it may have ended already.
+    /// `FI_ENOENT` if it is not a pending receive of this node: it may have completed already.
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self, op: Op) -> Result<()> {
         self.receiving().cancel(op)
     }
 
-    /// The objects that it is made of, for calls of the raw layer that it has none for.
+    /// The node's raw objects, for calls of the raw layer that the node does not offer.
     ///
     /// ```
     /// # use ofi::{Hints, Node};
@@ -323,10 +323,10 @@ impl<L: Level> Node<L> {
     /// ```
     ///
     /// # Safety
-    /// Completions that are read here are lost to the node. What is posted here must not complete on the node's queue (post it with
-    /// `FI_INJECT`, or have a counter tell of it): the node takes each context for one of its own operations, and would give a
-    /// buffer back that is in flight. Of a node that is not [`Safe`], the objects are for one thread at a time, and so is what its domain
-    /// opens.
+    /// Completions that you read here are lost to the node. Operations that you post here must not complete on the node's queue (post them with
+    /// `FI_INJECT`, or use a counter): the node takes each context for one of its own operations, and would return a
+    /// buffer that is still in flight. If the node's level is not [`Safe`], only one thread at a time may use the objects, and likewise all objects
+    /// that its domain opens.
     pub unsafe fn raw(&self) -> RawNode<'_> {
         let domain = &*self.domain.opened().raw;
         RawNode { domain, endpoint: &*self.endpoint, cq: &*self.cq, av: &*self.av }
@@ -337,7 +337,7 @@ impl<L: Level> Node<L> {
         &*self.endpoint
     }
 
-    /// Closes the endpoint. Operations in flight end without completions, and their buffers come back; those of
+    /// Closes the endpoint. Operations in flight end without completions, and their buffers are returned; the buffers of
     /// multi-receives live on in their ranges.
     pub fn close(self) -> Vec<AnyBuffer> {
         let Self { shared, endpoint, receiver, operations, .. } = self;

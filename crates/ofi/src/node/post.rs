@@ -104,7 +104,7 @@ impl Desk<'_> {
     /// As [`Desk::transfer`], for a receive of a claimed message.
     ///
     /// # Safety
-    /// As there.
+    /// Those of [`Desk::transfer`].
     pub(super) unsafe fn transfer_claimed<B: Buffer>(
         &self,
         claim: Claim,
@@ -135,7 +135,7 @@ impl Desk<'_> {
     /// As [`Desk::transfer`], for a multi-receive: there are many completions, and the last has `FI_MULTI_RECV`.
     ///
     /// # Safety
-    /// As there.
+    /// Those of [`Desk::transfer`].
     pub(super) unsafe fn transfer_multi(
         &self,
         mut buffer: MultiRecvBuffer,

@@ -19,7 +19,7 @@ impl<L: Level> Node<L> {
     /// Drives progress, and gives the next completion if there is one. Operations that failed are completions too.
     ///
     /// # Errors
-    /// What the queue itself answers; no failed operation.
+    /// An error of the queue itself. A failed operation is a completion.
     #[doc(alias = "fi_cq_read")]
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut found = None;
@@ -30,7 +30,7 @@ impl<L: Level> Node<L> {
     /// As [`Node::poll`], for up to `max` completions at once, which are appended to `into`. Answers how many.
     ///
     /// # Errors
-    /// As `poll`; what was read before it is in `into`.
+    /// As [`Node::poll`]; `into` has the completions that were read before the error.
     pub fn poll_many(&self, into: &mut Vec<Completion>, max: usize) -> Result<usize> {
         let before = into.len();
         loop {
@@ -102,11 +102,11 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion: sleeps, or busy-polls if the node's [wait object](crate::NodeBuilder::wait_obj)
-    /// says so. `None` if there is none within `timeout` (which, if `None`, is for ever), or if [`Node::signal`] wakes the thread.
+    /// Waits for the next completion. It sleeps, or busy-polls if the node's [wait object](crate::NodeBuilder::wait_obj)
+    /// asks for that. `None` if there is no completion within `timeout`, or if [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; what the queue answers.
+    /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; an error of the queue.
     #[doc(alias = "fi_cq_sread")]
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));

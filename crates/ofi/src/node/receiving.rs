@@ -1,4 +1,4 @@
-//! What receives are, whether of a node or of a context that nodes share.
+//! Receives of a node, or of a context that nodes share.
 
 use ofi_api::{Call, Errno, Error, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
 

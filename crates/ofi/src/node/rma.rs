@@ -13,7 +13,7 @@ impl<L: Level> Node<L> {
     /// Reads `remote`, which is memory of `peer`, into the buffer (`fi_read`). Both are equally long.
     ///
     /// # Errors
-    /// As [`Node::send`]; `FI_EINVAL` if the lengths differ. What the peer refuses fails the operation.
+    /// As [`Node::send`]; `FI_EINVAL` if the lengths differ. If the peer refuses the access, the operation fails.
     #[doc(alias = "fi_read")]
     pub fn read<B: BufferMut>(
         &self,

@@ -1,4 +1,4 @@
-//! Senders that nobody inserted: a message of one brings its address along (`FI_SOURCE_ERR`), and the node inserts it.
+//! Unknown senders: their message comes with their address (`FI_SOURCE_ERR`), and the node inserts it.
 
 use std::collections::HashSet;
 

@@ -53,8 +53,7 @@ impl<L: Level> Node<L> {
         self.post_inject(bytes, Outgoing::plain(dest, Some(tag), Some(data)))
     }
 
-    /// Posts a receive for a tagged message of anybody, whose tag is `tag` in all bits but those of `ignore`
-    /// (`fi_trecv`).
+    /// Posts a receive for a tagged message from any sender (`fi_trecv`). Bits set in `ignore` are not compared with `tag`.
     ///
     /// # Errors
     /// As [`Node::recv`].

@@ -33,7 +33,7 @@ pub fn meet(party: &Party<'_>) -> Result<Meeting> {
             };
             return answer.map_err(reason);
         }
-        party.nap(|| "nobody who holds it".into())?;
+        party.nap(|| "no process that has opened it".into())?;
     }
 }
 
@@ -201,7 +201,7 @@ fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, S
                     format!("the rendezvous at {}", party.place),
                     "a process of this library",
                     "another program",
-                    "choose a place that nobody else uses",
+                    "choose a place that no other program uses",
                 ));
             }
         }

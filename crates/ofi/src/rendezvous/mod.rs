@@ -1,7 +1,6 @@
 //! Rendezvous: processes that were started apart tell each other their addresses, or whatever else they have to know first.
-//!
-//! All of them make the same call with the same place, and each gets what all of them said, in the same order. No process has to be
-//! started first: whichever can opens the place, and the others come to it.
+//! All processes make the same call with the same place. Each contributes some bytes and gets the contributions of all, in the same order. The processes
+//! may start in any order: the first one to arrive opens the place, and the others come to it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -35,8 +34,8 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! A place has no key: whoever reaches a TCP address may come, and a stranger may take a seat. What comes in is bounded and checked, and
-//! nonsense is turned away. Use an address of a network that is trusted, or a socket in a folder that only its user can enter.
+//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a seat. Input is bounded and checked, and
+//! malformed requests are rejected. Use an address of a trusted network, or a socket in a folder that only its user can enter.
 
 mod folder;
 mod guests;
@@ -54,18 +53,18 @@ use crate::threading::Level;
 
 /// The most processes of a meeting.
 pub const MOST_PROCESSES: usize = 4_096;
-/// The most that one of them may say, in bytes.
+/// The largest contribution of one process, in bytes.
 pub const MOST_BYTES: usize = 4_096;
 
 /// Pause between two looks.
 const NAP: Duration = Duration::from_millis(2);
 
-/// What came of a meeting.
+/// The result of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     /// Which of the processes this one is: `0..count`.
     pub rank: usize,
-    /// What each said, by rank; this one too.
+    /// The contribution of each process, by rank, including this one's.
     pub said: Vec<Vec<u8>>,
 }
 
@@ -81,8 +80,8 @@ pub struct Peers {
 /// Meets `count - 1` other processes at `place`, and tells them `own`. Every one of them has to come within `limit`.
 ///
 /// # Errors
-/// `FI_ETIMEDOUT`, with how many came; `FI_EINVAL` if they disagree about how many they are, for a `count` of 0 or above
-/// [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; what the system answers if the place cannot be used.
+/// `FI_ETIMEDOUT`, with the number of processes that arrived; `FI_EINVAL` if they disagree about `count`, for a `count` of 0 or above
+/// [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; the system's error if the place cannot be used.
 pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<Meeting> {
     let refuse = |subject: &str, wanted: String, found: usize| {
         let advice = "see the module ofi::rendezvous";
@@ -92,7 +91,7 @@ pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<
         return refuse("the processes of a rendezvous", format!("1 to {MOST_PROCESSES}"), count);
     }
     if own.len() > MOST_BYTES {
-        return refuse("what a process says", format!("{MOST_BYTES} bytes at most"), own.len());
+        return refuse("the contribution of a process", format!("{MOST_BYTES} bytes at most"), own.len());
     }
     let party = Party { place, count, own, limit, deadline: Instant::now().checked_add(limit) };
     match place {

@@ -16,7 +16,7 @@ pub enum Place {
     Tcp(SocketAddr),
     /// A socket in the file system, for processes of one host. `PATH.lock` is beside it and stays; the socket itself goes.
     Unix(PathBuf),
-    /// A folder that all hosts have mounted and that is empty before: one for each meeting. What the processes wrote stays.
+    /// A folder that all hosts have mounted and that is empty at first: one for each meeting. The processes' files stay there.
     Folder(PathBuf),
 }
 
