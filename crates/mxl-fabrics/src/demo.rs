@@ -33,19 +33,19 @@ struct Options {
     /// tcp, udp or shm.
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// Of a target: where its info goes as JSON. Of an initiator: a target's info in base64, or `@FILE`; as often as there are targets.
+    /// Of a target: the file for its info, as JSON. Of an initiator: a target's info in base64, or `@FILE`; repeat it for each target
     #[arg(short, long, value_name = "INFO")]
     target_info: Vec<String>,
-    /// The id of a target that is to be found again after a restart, at the same node and service.
+    /// The id of a target that must be found again after a restart, at the same node and service
     #[arg(long, value_name = "NUMBER")]
     target_id: Option<u64>,
-    /// Where what is counted goes every two seconds, for Prometheus: a file that appears as a whole, for a collector of text files.
+    /// Write metrics to this file every two seconds, in Prometheus's text format; the file is replaced atomically
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
-    /// Payloads go in messages, which the target copies into its ring: for providers without remote writes, which do so by themselves.
+    /// Send payloads in messages, which the target copies into its ring. Automatic for providers without remote writes
     #[arg(long)]
     messages_only: bool,
-    /// Bytes of the longest write or message, 512 at least: longer transfers are cut.
+    /// The longest write or message in bytes, at least 512; longer transfers are split
     #[arg(long, value_name = "BYTES")]
     max_message: Option<usize>,
     /// Spreads a grain's writes over this share of its period, such as 0.5, instead of sending it at once.

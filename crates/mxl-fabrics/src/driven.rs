@@ -1,4 +1,4 @@
-//! Progress threads: an end of a flow that a thread of its own moves on, while the program waits for what happens, or awaits it.
+//! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
 //! The thread polls as long as there is something to do, and a little longer. Then it sleeps on the descriptors of the end's queues, which
 //! whatever comes in makes readable, and whatever the program does wakes it. Nothing depends on a wake-up alone: no sleep is longer than
@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_millis(20);
 
-/// What a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a [`Merge`](crate::Merge).
+/// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a [`Merge`](crate::Merge).
 pub trait Drive: sealed::Polled {}
 
 impl<T: sealed::Polled> Drive for T {}
@@ -60,7 +60,7 @@ pub(crate) mod sealed {
 
 /// An end of a flow with a thread that moves it on.
 ///
-/// Grains that arrive are published without the program's doing, and what it hands over is sent. Dropping it ends the thread, and then the end.
+/// The thread publishes arriving grains and sends submitted ones in the background. Dropping it ends the thread, and then the end of the flow.
 ///
 /// ```no_run
 /// # fn main() -> mxl_fabrics::Result<()> {
@@ -118,7 +118,7 @@ impl<T: Drive> Driven<T> {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Does something with it, between two turns of the thread: hands a grain over, adds a target, looks at what was counted.
+    /// Runs `call` on it, between two turns of the thread: to submit a grain, add a target, or read the statistics.
     pub fn with<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.shared.enter();
         let answer = call(&mut state.end);
@@ -129,7 +129,7 @@ impl<T: Drive> Driven<T> {
     /// The oldest event that was not fetched. Sleeps until there is one, or the time is over.
     ///
     /// # Errors
-    /// What broke it, once; [`Error::Argument`] from then on.
+    /// The error that broke it, once; [`Error::Argument`] from then on.
     pub fn wait(&self, timeout: Duration) -> Result<Option<T::Event>> {
         let begin = Instant::now();
         let mut state = self.shared.enter();
@@ -167,7 +167,7 @@ impl<T: Drive> Driven<T> {
         .await
     }
 
-    /// Ends the thread, and gives back what it moved.
+    /// Stops the thread, and returns the end of the flow that it drove.
     ///
     /// # Panics
     /// If the thread has panicked.

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors.
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,16 +18,16 @@ pub enum Error {
         /// Its answer.
         error: ofi::Error,
     },
-    /// A target info is none, or of a target that this library cannot write to.
+    /// A target info is invalid, or names a target that this library cannot write to.
     #[error("target info: {0}")]
     Info(String),
-    /// What was asked for makes no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
     /// There is a target of this id already.
     #[error("target {0} was added already")]
     Exists(u64),
-    /// There is no target of this id.
+    /// No target has this id.
     #[error("no target {0}")]
     NotFound(u64),
 }

@@ -33,7 +33,7 @@ impl Histogram {
         self.sum
     }
 
-    /// A bound that `per_mille` of the times do not exceed, to a factor of two; `None` if there are none, or if it lies beyond a
+    /// An upper bound for `per_mille` of the times, to a factor of two; `None` without samples, or if it exceeds a
     /// second.
     pub fn bound(&self, per_mille: u32) -> Option<Duration> {
         let wanted = (u128::from(self.count()) * u128::from(per_mille)).div_ceil(1000).max(1);

@@ -13,9 +13,9 @@ const MOST_REGIONS: usize = 65_536;
 /// Where a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
-    /// Names the target; a target that is set up again under its old address keeps it if its caller says so.
+    /// Names the target. A target that is set up again under its old address keeps its id if the caller passes it.
     pub id: u64,
-    /// Over what it is reached.
+    /// The provider that reaches it.
     pub provider: Provider,
     /// libfabric's number of the address's format.
     pub format: u32,
@@ -63,7 +63,7 @@ impl TargetInfo {
     /// From JSON. Keys that mean nothing to us are ignored.
     ///
     /// # Errors
-    /// [`Error::Info`] says what is wrong.
+    /// [`Error::Info`] names the mistake.
     pub fn parse(text_of: &str) -> Result<Self> {
         let root: Value =
             serde_json::from_str(text_of).map_err(|error| bad(format!("malformed JSON: {error}")))?;
@@ -71,7 +71,7 @@ impl TargetInfo {
         let format = field(root, "addressFormat")?.as_u64().and_then(|format| u32::try_from(format).ok());
         let address = STANDARD
             .decode(text(root, "fabricAddress")?)
-            .map_err(|error| bad(format!("fabricAddress is no base64: {error}")))?;
+            .map_err(|error| bad(format!("fabricAddress is not base64: {error}")))?;
         if address.is_empty() || address.len() > LONGEST_ADDRESS {
             return Err(bad(format!("an address of {} bytes", address.len())));
         }

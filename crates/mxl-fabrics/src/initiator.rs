@@ -99,7 +99,7 @@ impl Initiator {
         Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
-    /// Adds a target. It is greeted by [`poll`](Self::poll), until it answers, and again whenever it is lost.
+    /// Adds a target. [`poll`](Self::poll) greets it until it answers, and again whenever it is lost.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library, or this provider, does not reach; [`Error::Exists`].
@@ -116,7 +116,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Removes a target. What was not sent is not.
+    /// Removes a target. Queued transfers to it are dropped.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -133,12 +133,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// Each target's id, how it stands, and what was counted of it.
+    /// Each target's id, state and statistics.
     pub fn targets(&self) -> impl Iterator<Item = (u64, PeerState, PeerStats)> {
         self.peers.iter().map(|peer| (peer.info.id, peer.state, peer.stats))
     }
 
-    /// How a target stands, and what was counted of it.
+    /// A target's state and statistics.
     pub fn target(&self, id: u64) -> Option<(PeerState, PeerStats)> {
         self.targets().find(|(other, ..)| *other == id).map(|(_, state, stats)| (state, stats))
     }
@@ -156,8 +156,8 @@ impl Initiator {
         self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
     }
 
-    /// Sends slices `start..end` of a grain to all targets, or with `0..0` only that it is invalid. Never waits: what has no
-    /// room is queued, and slices that follow queued ones go with them, as one transfer. A target that is not connected loses it.
+    /// Sends slices `start..end` of a grain to all targets; `0..0` only announces that the grain is invalid. It never waits. Transfers without
+    /// room are queued, and following slices are merged with queued ones into one transfer. A target that is not connected loses the transfer.
     ///
     /// # Errors
     /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but `0..0`.
@@ -165,8 +165,8 @@ impl Initiator {
         self.send_slices_from(index, start, end, true)
     }
 
-    /// As [`send_slices`](Self::send_slices), and takes the slices as they lie in the slot: the caller knows what they are
-    /// worth, whatever the source's writer has published of the grain. A grain that is flagged invalid is sent with its flag.
+    /// As [`send_slices`](Self::send_slices), but takes the slices in the slot as they are, whether or not the source's writer has published
+    /// them: the caller vouches for them. A grain that is flagged invalid is sent with its flag.
     ///
     /// # Errors
     /// [`Error::Flow`] if the slot is not the grain's; otherwise as there.
@@ -231,8 +231,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// As [`send_samples`](Self::send_samples), and takes the samples as they lie in the rings: the caller knows what they are
-    /// worth, whatever the source's writer has published.
+    /// As [`send_samples`](Self::send_samples), but takes the samples in the rings as they are, whether or not the source's writer has
+    /// published them: the caller vouches for them.
     ///
     /// # Errors
     /// [`Error::Argument`] as there.
@@ -322,7 +322,7 @@ impl Initiator {
         Ok(was_busy)
     }
 
-    /// Whether all targets are connected and nothing waits or is under way.
+    /// Whether all targets are connected and nothing is queued or in flight.
     pub fn is_idle(&self) -> bool {
         self.peers.iter().all(|peer| peer.state == PeerState::Connected && peer.is_idle())
     }

@@ -1,4 +1,4 @@
-//! What this host can be reached by, and `mxl-fabrics-info`, which shows it.
+//! The addresses and providers of this host, and `mxl-fabrics-info`, which prints them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,18 +17,18 @@ use crate::{Error, Provider, Result};
 /// A way to reach this host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
-    /// Over what.
+    /// The provider.
     pub provider: Provider,
     /// An address of this host; for shared memory the host's name.
     pub node: String,
     /// Bytes of the longest transfer.
     pub max_message: u64,
-    /// What else is known, by the C++ SDK's names.
+    /// Further properties, by the C++ SDK's names.
     pub attributes: BTreeMap<&'static str, Value>,
 }
 
-/// What this host can be reached by, of one provider or of all, at one node or at all. `udp` is listed as `tcp`, its name in the
-/// C++ SDK, unless it is asked for. What a provider cannot say is left out: no device is no error.
+/// The addresses of this host, for one provider or for all, at one node or at all. `udp` is listed as `tcp`, its name in the
+/// C++ SDK, unless it is named. Providers without a device are left out, which is not an error.
 pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interface> {
     let wanted = |candidate: &Provider| match provider {
         Some(provider) => *candidate == provider,
@@ -136,7 +136,7 @@ fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Val
     known
 }
 
-/// Lists what this host can be reached by.
+/// Lists the addresses and providers that reach this host.
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-info", version)]
 struct Options {

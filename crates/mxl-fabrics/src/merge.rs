@@ -1,8 +1,8 @@
 //! Hitless merge: several initiators send one flow, each by a path of its own, and the first whole copy of a grain wins.
 //!
-//! Each path has a [`Target`] that receives into a flow of its own, and whole grains are copied from there. So no initiator ever
-//! writes into the merged flow: one that dies in the middle of a grain, is late, or sends a torn one cannot spoil what readers
-//! have. That costs one copy of each grain, and a ring for each path.
+//! Each path has a [`Target`] that receives into a flow of its own, and complete grains are copied from there. So no initiator ever
+//! writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a torn grain cannot affect its
+//! readers. That costs one copy of each grain, and a ring for each path.
 
 mod window;
 
@@ -36,7 +36,7 @@ pub struct MergePath<'a> {
     pub id: Option<u64>,
 }
 
-/// What a merge has counted.
+/// Statistics of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeStats {
@@ -52,7 +52,7 @@ pub struct MergeStats {
     pub invalid: u64,
     /// Invalid grains that another path replaced by valid ones.
     pub mended: u64,
-    /// Events that nobody fetched.
+    /// Events that were dropped because the program did not fetch them.
     pub missed: u64,
 }
 
@@ -125,13 +125,13 @@ impl Merge {
         self.writer.id()
     }
 
-    /// What was counted.
+    /// The statistics.
     pub fn stats(&self) -> MergeStats {
         self.stats
     }
 
-    /// Takes what has arrived by all paths, publishes it, and answers the oldest event that was not answered before: grains,
-    /// whole ones only, in the order of their arrival, and losses, once it is too late for a grain. Never blocks.
+    /// Publishes everything that has arrived on all paths, and returns the oldest event not returned before: grains,
+    /// only complete ones, in the order of their arrival, and losses, once it is too late for a grain. Never blocks.
     ///
     /// # Errors
     /// [`Error::Stack`] when the endpoint of the last path broke; [`Error::Flow`] when the merged flow cannot be written.
@@ -169,7 +169,7 @@ impl Merge {
         Ok(was_busy)
     }
 
-    /// As [`poll`](Self::poll), and waits for something until the time is over: it looks every 50 us.
+    /// As [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).

@@ -1,8 +1,8 @@
-//! What is said beside payloads: short messages, and the CQ data of remote writes. Little-endian.
+//! The messages beside payloads, and the CQ data of remote writes. Little-endian.
 //!
-//! Where remote writes are not to be had, payloads go in messages as well ([`Piece`]).
+//! Without remote writes, payloads travel in messages as well ([`Piece`]).
 //!
-//! Everything here may come from anybody. A message that is none is `None`, and is counted.
+//! All of this may come from anyone. An invalid message parses to `None`, and is counted.
 
 mod piece;
 
@@ -14,7 +14,7 @@ pub use crate::shape::{Span, numbers as geometry};
 pub const LONGEST: usize = 512;
 /// The protocol of this library. Another is refused.
 pub const VERSION: u16 = 3;
-/// Commits that an initiator may be ahead of what its target has published. A commit is known by the lowest eight bits of its number.
+/// The number of commits that an initiator may be ahead of its target's publications. The lowest eight bits of its number identify a commit.
 pub const WINDOW: u64 = 64;
 /// Bytes of the longest address of an endpoint.
 pub const LONGEST_ADDRESS: usize = 256;
@@ -59,7 +59,7 @@ pub enum Message {
         /// Why.
         why: Why,
     },
-    /// The initiator asks to write an index, and has no write under way below `floor`.
+    /// The initiator requests to write an index, and has no write in flight below `floor`.
     Open {
         /// Of the `Welcome`.
         token: u64,
@@ -93,7 +93,7 @@ pub enum Message {
         /// Which grain.
         index: u64,
     },
-    /// All writes or messages of a commit are complete, and this is what they are worth: until then nothing is published.
+    /// All writes or messages of a commit are complete, with this result; nothing is published before.
     Verdict {
         /// Of the `Welcome`.
         token: u64,
@@ -257,7 +257,7 @@ impl Message {
     }
 }
 
-/// The CQ data of a remote write: what it completes.
+/// The CQ data of a remote write: it names the commit that the write belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Slices of a grain are there, up to `end`. The lower half is that of the C++ SDK: slot, end.
@@ -285,7 +285,7 @@ pub enum Commit {
 }
 
 impl Commit {
-    /// As it stands in the CQ data; each end knows which of the two its flow has.
+    /// Its form in the CQ data; each end knows which of the two kinds its flow uses.
     pub fn encode(self) -> u64 {
         match self {
             Self::Grain { number, index, end, parts } => {

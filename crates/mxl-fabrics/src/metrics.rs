@@ -1,4 +1,4 @@
-//! What was counted, in Prometheus's text format.
+//! Metrics in Prometheus's text format.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Ite
 }
 
 impl Initiator {
-    /// What was counted of each target, and how long transfers took from being handed over to being in the target's ring, in
+    /// The statistics of each target, and a histogram of the time from submission of a transfer to its arrival in the target's ring, in
     /// Prometheus's text format. Labels are the flow and the target's id.
     pub fn metrics(&self) -> String {
         let all: Vec<_> = self.targets().collect();
@@ -50,7 +50,7 @@ impl Initiator {
 }
 
 impl Target {
-    /// What was counted, in Prometheus's text format. Labels are the flow and the target's id.
+    /// The statistics in Prometheus's text format. Labels are the flow and the target's id.
     pub fn metrics(&self) -> String {
         let labels = format!("flow=\"{}\",target=\"{}\"", self.flow(), self.info().id);
         let stats = self.stats();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Over what flows are carried.
+/// The provider that carries flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Provider {

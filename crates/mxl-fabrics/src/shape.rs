@@ -1,15 +1,15 @@
-//! What the flows at both ends must agree on.
+//! The properties that flows at both ends must agree on.
 
 use mxl::{Geometry, Rational};
 
 /// Pieces of one remote write, at either end.
 pub const PIECES: usize = 8;
-/// Writes of one batch of samples, at most: what the CQ data has room for.
+/// The most writes of one batch of samples: the range of the CQ data.
 pub const PARTS: usize = 1 << 8;
-/// Writes of one commit of slices, at most: what the CQ data has room for.
+/// The most writes of one commit of slices: the range of the CQ data.
 pub const GRAIN_PARTS: usize = 1 << 16;
 
-/// A part of a transfer: where it lies in the source, and in the target.
+/// A part of a transfer: its position in the source, and in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Offset in the source's memory.
@@ -77,7 +77,7 @@ pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rin
     spans
 }
 
-/// What one write or one message may carry.
+/// The limits of one write or one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Pieces: at least one.

@@ -1,4 +1,4 @@
-//! The end that receives: makes the flow, opens slots for its initiator, and publishes what arrives.
+//! The receiving end: creates the flow, opens slots for its initiator, and publishes arriving data.
 
 mod events;
 mod peer;
@@ -55,7 +55,7 @@ fn random() -> Result<u64> {
 impl Target {
     /// Makes (or opens) a flow in `domain` that initiators may write.
     ///
-    /// `node` and `service` say where it is reached; a target that is to be found again after a restart has a fixed service and
+    /// `node` and `service` are its address. A target that is to be found again after a restart needs a fixed service and
     /// the `id` of its old [`TargetInfo`].
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Target {
         }
     }
 
-    /// What was counted.
+    /// The statistics.
     pub fn stats(&self) -> TargetStats {
         self.stats
     }
 
-    /// Takes what has arrived, publishes it, and answers the oldest that was not answered before. Never blocks.
+    /// Publishes everything that has arrived, and returns the oldest event not returned before. Never blocks.
     ///
     /// # Errors
     /// [`Error::Stack`] when the endpoint is broken.
@@ -137,7 +137,7 @@ impl Target {
         Ok(self.events.pop_front())
     }
 
-    /// As [`poll`](Self::poll), and waits for something until the time is over: it looks every 50 us.
+    /// As [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).

@@ -30,8 +30,8 @@
 //! * Memory that another process may write is never behind a reference to plain data: words are atomics
 //!   ([`protocol`]), payloads are copied by code that the compiler does not see through (`copy`), or handed out as raw
 //!   pointers.
-//! * What lies in a file is checked when it is opened and again at use: no value in it leads outside a mapping.
-//! * The files are those of the C++ SDK, byte for byte; [`protocol`] says what we order better.
+//! * Files are checked when they are opened and again at use: no value in them leads outside a mapping.
+//! * The files are those of the C++ SDK, byte for byte; [`protocol`] describes where our ordering is stricter.
 //!
 //! A process that *truncates* a file while it is mapped makes every access to it fail with SIGBUS; nothing short of a
 //! signal handler prevents that. Processes that may write a domain can do so (`docs/threat-model.md`).

@@ -1,13 +1,13 @@
-//! How a writer publishes and how a reader knows what it read: words in shared files, and the order of their accesses.
+//! The publication protocol: how a writer publishes and a reader verifies what it read, with words in shared files.
 //!
-//! The words and their meaning are those of the C++ SDK. The order is ours, and other processes cannot tell it from
-//! theirs except by fewer surprises:
+//! The words and their meaning are those of the C++ SDK. The order of accesses is ours; other processes notice it only
+//! through fewer anomalies:
 //!
 //! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
 //!     of the payload does (OPEN).
 //! I2. When `index` changes, `slices` has become 0 and `flags` 0 before: nothing of the last lap counts for the new grain.
-//! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head sees
-//!     what was committed with it.
+//! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also sees
+//!     everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
 //!
 //! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
@@ -47,12 +47,12 @@ pub struct SlotWords<'a> {
     pub slices: &'a AtomicU32,
 }
 
-/// What a slot says of its grain.
+/// The state of a grain in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// [`INVALID`], or 0.
     pub flags: u32,
-    /// Bytes of payload, as the writer says.
+    /// Size of the payload in bytes, as the writer set it.
     pub size: u32,
     /// Slices of the whole grain.
     pub total: u16,
@@ -71,10 +71,10 @@ pub enum Miss {
     Skipped,
 }
 
-/// What a commit does to the head.
+/// The effect of a commit on the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Becomes the committed index, whatever it was: what the C++ SDK does.
+    /// Becomes the committed index, whatever it was before, as in the C++ SDK.
     Set,
     /// Stays if it is ahead by less than a ring of `grains`: a grain of several was committed late.
     Keep {
@@ -87,7 +87,7 @@ const fn pack(total: u16, valid: u16) -> u32 {
     total as u32 | (valid as u32) << 16
 }
 
-/// Makes the slot the place of grain `index`, so that its payload may be written. Keeps what is there of the same grain.
+/// Assigns the slot to grain `index`, so that its payload may be written. Keeps the state if it is the same grain.
 pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     if slot.index.load(Ordering::Relaxed) != index {
         slot.slices.store(pack(total, 0), Ordering::Relaxed);
@@ -100,7 +100,7 @@ pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     Grain { flags: slot.flags.load(Ordering::Relaxed), size: slot.size.load(Ordering::Relaxed), total, valid }
 }
 
-/// Publishes what is in the slot of grain `index`. The caller then wakes who sleeps on the counter.
+/// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter.
 pub fn publish(flow: FlowWords<'_>, slot: SlotWords<'_>, index: u64, grain: Grain, head: Head, now: u64) {
     slot.flags.store(grain.flags, Ordering::Relaxed);
     slot.size.store(grain.size, Ordering::Relaxed);
@@ -125,7 +125,7 @@ fn move_head(word: &AtomicU64, index: u64, rule: Head) {
     fence(Ordering::Release);
 }
 
-/// What there is of grain `index` in a ring of `grains` slots, if it is `wanted` slices at least.
+/// The state of grain `index` in a ring of `grains` slots, if it has at least `wanted` slices.
 ///
 /// # Errors
 /// Why there is nothing to read.
@@ -167,12 +167,12 @@ pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
     slot.index.load(Ordering::Relaxed) == index
 }
 
-/// Before samples are written: what readers may not see as current any more is published as such.
+/// Call before writing samples: orders all earlier stores before those of the samples.
 pub fn open_samples() {
     fence(Ordering::Release);
 }
 
-/// Publishes samples up to `index`; `signal` says whether readers are to be woken, which then is the caller's part.
+/// Publishes samples up to `index`; `signal` tells whether readers are to be woken, which is the caller's task.
 pub fn publish_samples(flow: FlowWords<'_>, index: u64, signal: bool, now: u64) {
     flow.head.store(index, Ordering::Release);
     flow.last_write.store(now, Ordering::Relaxed);
@@ -194,7 +194,7 @@ pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64
     if index < oldest || index - oldest < count { Err(Miss::Late) } else { Ok(()) }
 }
 
-/// Whether samples that were read from `start` on could not have been overwritten meanwhile.
+/// Whether samples that were read from `start` on could not have been overwritten while they were read.
 pub fn samples_unchanged(flow: FlowWords<'_>, start: u64, length: u64) -> bool {
     fence(Ordering::Acquire);
     start >= ring::oldest_sample(flow.head.load(Ordering::Relaxed), length)

@@ -1,8 +1,8 @@
-//! Index arithmetic: where in a ring an absolute index lies, and what of the ring can be read.
+//! Index arithmetic: the position of an absolute index in a ring, and the readable part of the ring.
 //!
 //! Pure functions of integers that may come from files; none of them overflows, divides by zero or panics.
 
-/// The oldest grain that can be read: the slot after the head's is the writer's, who may be at it.
+/// The oldest readable grain. The writer may be using the slot after the head's.
 pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(2))
 }
@@ -17,7 +17,7 @@ pub const fn slot(index: u64, grains: u64) -> u64 {
     if grains == 0 { 0 } else { index % grains }
 }
 
-/// Where a window of samples lies in each channel's ring: one piece, or one at the end and one at the start.
+/// The position of a window of samples in each channel's ring: one piece, or one at the end and one at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Where the first piece begins, in samples.

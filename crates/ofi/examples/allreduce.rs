@@ -1,4 +1,4 @@
-//! Several processes, on one host or on many, estimate pi together: each throws its share of darts, and one all-reduce adds up the hits.
+//! Several processes, on one host or on many, estimate pi together: each throws its share of darts, and an all-reduce sums the hits.
 //!
 //! `cargo run --release --example allreduce` starts four processes on this host. On `n` hosts, with an address of one of them, run on each
 //! `cargo run --release --example allreduce -- 10.0.0.1:7000 n`.
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Starts three others, and is the fourth.
+/// Starts three others, and is the fourth itself.
 fn four() -> Outcome {
     let socket = std::env::temp_dir().join(format!("ofi-allreduce-{}", std::process::id()));
     let place = Place::Unix(socket);
@@ -33,7 +33,7 @@ fn four() -> Outcome {
     others.into_iter().try_for_each(support::Process::finish)
 }
 
-/// Meets the others, and throws with them.
+/// Meets the other processes, and throws with them.
 fn one_of(place: &Place, count: usize) -> Outcome {
     let node = Node::open(&Hints::new().provider("udp").caps(Caps::MSG | Caps::COLLECTIVE))?;
     let group = node.meet(place, count, support::LIMIT)?;
@@ -54,7 +54,7 @@ fn together(node: &Node, peers: &Peers) -> Outcome<u64> {
     let group = node.join(&peers.peers, support::LIMIT)?;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ (group.rank() as u64 + 1).wrapping_mul(0xD1B5_4A32_D192_ED03);
     let mut coordinate = || {
-        // Xorshift (Marsaglia 2003): any generator does.
+        // Xorshift (Marsaglia 2003); any generator would do.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -1,5 +1,5 @@
-//! Several processes draw tickets from a counter in the memory of one, and a lock that they take by compare-and-swap
-//! guards a sum that is too much for one operation.
+//! Several processes draw tickets from a counter in the memory of one of them. A lock, taken by compare-and-swap,
+//! guards an update that is too large for one atomic operation.
 //!
 //! `cargo run --release --example atomic_counter`
 #![forbid(unsafe_code)]
@@ -36,11 +36,11 @@ fn owner(node: &Node) -> Outcome {
         others.push(support::second_process(&[&node.name()?.to_string()])?.0);
         peers.push(support::meet(node)?);
     }
-    // Only now: the next greeting would meet the word of a worker that is through already.
+    // Only now: otherwise the next greeting could be mixed up with the message of a worker that has already finished.
     for &peer in &peers {
         node.inject(&window.remote().to_bytes(), peer)?;
     }
-    // The workers do not need this process any more: they change the memory themselves.
+    // The workers no longer need this process: they change the memory themselves.
     for _ in 0..WORKERS {
         node.recv(vec![0; 4])?;
         support::next(node)?;
@@ -56,7 +56,7 @@ fn owner(node: &Node) -> Outcome {
     Ok(())
 }
 
-/// Does something until it answers, and gives what was there before.
+/// Repeats an operation until it succeeds, and returns the old value.
 fn done(node: &Node) -> Result<u64, Box<dyn std::error::Error>> {
     support::next(node)?.value::<u64>().ok_or_else(|| "a completion without a value".into())
 }

@@ -1,4 +1,4 @@
-//! Counters instead of queues, and an answer that leaves without the program: two endpoints of one process, on the raw
+//! Counters instead of queues, and a reply that is sent without involving the program: two endpoints of one process, on the raw
 //! layer.
 //!
 //! `cargo run --example counters_and_triggers`
@@ -26,7 +26,7 @@ fn open() -> Result<Side, Box<dyn Error>> {
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
     let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0], Serialization::LIBRARY)?;
     let endpoint = domain.open_endpoint(&infos[0])?;
-    // No queue at all: what happened is only counted.
+    // No queue at all: operations are only counted.
     let attr = CntrAttr { wait_obj: WaitObj::Unspec, ..CntrAttr::default() };
     let (sent, received) = (domain.open_counter(&attr)?, domain.open_counter(&attr)?);
     endpoint.bind_counter(&sent, BindFlags::SEND)?;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let to_answers: FiAddr = vectors[0].insert(&[answers.endpoint.name()?]).remove(0)?;
     let to_asks: FiAddr = vectors[1].insert(&[asks.endpoint.name()?]).remove(0)?;
 
-    // The answer is given before the question comes: it leaves when one message has been received.
+    // The reply is posted before the request arrives: it is sent when one message has been received.
     let answer = SendOp::new(Lent::EMPTY, to_asks, Context::NULL);
     let when = Threshold { counter: &answers.received, value: 1 };
     answers.endpoint.trigger(&when, &DeferredOp::Send(answer))?;
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     asks.endpoint.receive(&ReceiveOp::new(Lent::EMPTY, Context::NULL))?;
     asks.endpoint.send(&SendOp::new(Lent::EMPTY, to_answers, Context::NULL))?;
 
-    // Waiting for the counter takes the question in, and starts the answer.
+    // Waiting for the counter receives the request, and triggers the reply.
     answers.received.wait(1, LIMIT)?;
     asks.received.wait(1, LIMIT)?;
     println!("asked once, answered {} time(s)", asks.received.read());

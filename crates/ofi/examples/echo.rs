@@ -1,4 +1,4 @@
-//! A server that answers clients which it has never heard of.
+//! A server that replies to clients it did not know before.
 //!
 //! On one host `cargo run --release --example echo -- server 10.0.0.1 7000`, with an address of that host; on others
 //! `cargo run --release --example echo -- client 10.0.0.1 7000`.
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if role == "server" { serve(&hints, host, port) } else { ask(&hints, host, port) }
 }
 
-/// Sends each message back, in the buffer that it came in.
+/// Sends each message back, in the buffer that received it.
 fn serve(hints: &Hints, host: &str, port: &str) -> Result<(), Box<dyn std::error::Error>> {
     let node = Node::builder().hints(hints.clone()).listen(host, port).insert_senders(1000).open()?;
     println!("listening at {}", node.name()?);

@@ -1,7 +1,7 @@
-//! Many peers send to one node, which takes everything into few buffers: multi-receive packs messages one behind the
+//! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages behind each
 //! other, and each completion has a range of the buffer.
 //!
-//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: so many other processes (4), each with so many nodes
+//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of other processes (4), and of nodes in each
 //! (16).
 #![forbid(unsafe_code)]
 
@@ -49,7 +49,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
         others.push(support::second_process(&["sender", &name, &count])?.0);
     }
 
-    // A node's first message is its address; the others say which they are.
+    // A node's first message is its address; the others carry its index.
     let peers = processes * nodes;
     let mut next_of: HashMap<FiAddr, u64> = HashMap::new();
     let (mut bytes, mut released, mut done) = (0, 0, 0);
@@ -58,7 +58,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
         if start.elapsed() > LIMIT {
             return Err(format!("{done} of {peers} peers are done after {LIMIT:?}").into());
         }
-        // One by one, so that a sender is known by the time that the next message's source is looked up.
+        // One by one, so that the sender is known when the source of the next message is looked up.
         let Some(completion) = node.poll()? else {
             std::thread::yield_now();
             continue;
@@ -83,7 +83,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
             let address = std::str::from_utf8(message.bytes())?.parse()?;
             next_of.insert(node.insert(&address)?, 0);
         }
-        // The program holds no ranges here, so the buffer can be posted again as it is.
+        // The program holds no ranges at this point, so the buffer can be posted again.
         if let (Some(buffer), range) = (message.released, message.range) {
             drop(range);
             node.recv_multi(buffer)?;
@@ -129,7 +129,7 @@ fn senders(collector: &str, count: usize) -> Outcome {
     Ok(())
 }
 
-/// Sends the node's next message if there is room, and polls. Whether the collector has thanked.
+/// Sends the node's next message if there is room, and polls. Whether the collector has acknowledged everything.
 fn step(node: &Node<threading::Exclusive>, to: FiAddr, next: &mut u64) -> Outcome<bool> {
     if *next < MESSAGES {
         let mut message = vec![*next as u8; len(*next)];

@@ -15,7 +15,7 @@ use support::{LIMIT, Outcome};
 const SIZES: [usize; 6] = [0, 8, 64, 4 << 10, 64 << 10, 1 << 20];
 const ROUNDS: usize = 1000;
 
-/// One thread uses the node, so it does without locks. The compiler would object to a second.
+/// One thread uses the node, so it needs no locks. The compiler rejects a second thread.
 type Local = Node<threading::Exclusive>;
 
 fn main() -> ExitCode {

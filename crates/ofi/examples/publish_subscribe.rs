@@ -1,5 +1,5 @@
-//! Publish and subscribe, with back-pressure: each subscriber may be `WINDOW` messages behind. Then the publisher waits for it, for
-//! `PATIENCE` at most, and drops it, so that one that has stopped reading does not hold up the others.
+//! Publish and subscribe, with back-pressure: each subscriber may lag `WINDOW` messages behind. Then the publisher waits for it, up to
+//! `PATIENCE`, and drops it, so that a subscriber that has stopped reading does not hold up the others.
 //!
 //! `cargo run --release --example publish_subscribe`
 #![forbid(unsafe_code)]
@@ -17,7 +17,7 @@ const MESSAGES: u64 = 1000;
 const WINDOW: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Subscribers by the numbers of their connections, and how many messages each is behind.
+/// Subscribers by the numbers of their connections, and the number of messages that each lags behind.
 type Subscribers = HashMap<u32, (HubConnection, usize)>;
 
 fn main() -> ExitCode {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn publish() -> Outcome {
-    // A message counts as behind until its subscriber has it: that it has left says nothing of one that does not look.
+    // A message counts as pending until its subscriber has it; merely having sent it says nothing about a stalled subscriber.
     let hints = Hints::new().provider("udp").tx_op_flags(OpFlags::DELIVERY_COMPLETE);
     let hub = Hub::open_at(&hints, "127.0.0.1", "0")?;
     let name = hub.name()?.to_string();
@@ -62,7 +62,7 @@ fn publish() -> Outcome {
     readers.into_iter().try_for_each(support::Process::finish)
 }
 
-/// Takes one event: who comes, who goes, and what was delivered.
+/// Handles one event: a subscriber connects, leaves, or has received a message.
 fn turn(hub: &Hub, subscribers: &mut Subscribers, until: Instant) -> Outcome {
     match hub.wait(until.saturating_duration_since(Instant::now()))? {
         Some(HubEvent::Request(request)) => drop(hub.accept(request, b"")?),

@@ -1,4 +1,4 @@
-//! One process lets another write and read its memory. Remote CQ data tells it that bytes have come, and a word in the
+//! One process lets another write and read its memory. Remote CQ data announces that bytes have arrived, and a word in the
 //! window counts them.
 //!
 //! `cargo run --release --example rma_with_data`
@@ -14,7 +14,7 @@ use support::Outcome;
 
 const CHUNK: usize = 256 << 10;
 const CHUNKS: usize = 16;
-/// Behind the chunks is a word in which the writer counts them.
+/// The word behind the chunks counts the chunks that were written.
 const COUNT_AT: usize = CHUNK * CHUNKS;
 const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What chunk `number` holds.
+/// The content of chunk `number`.
 fn chunk(number: usize) -> Vec<u8> {
     (0..CHUNK).map(|at| (at + at / 256 + number * 3) as u8).collect()
 }
@@ -37,7 +37,7 @@ fn owner(node: &Node) -> Outcome {
     let (other, _) = support::second_process(&[&node.name()?.to_string()])?;
     let peer = support::meet(node)?;
 
-    // Memory of the library: the peer maps it, and its writes are plain copies.
+    // Memory of the library: the peer maps it, so its writes are plain copies.
     let window = node.domain().alloc_window(COUNT_AT + 8, BOTH)?;
     node.inject(&window.remote().to_bytes(), peer)?;
 
@@ -48,7 +48,7 @@ fn owner(node: &Node) -> Outcome {
         if !told.flags.contains(CompletionFlags::REMOTE_WRITE) || told.len != CHUNK {
             return Err(format!("no notice of a chunk: {told:?}").into());
         }
-        // The notice comes after the bytes. Until the window is withdrawn they are copied out, as the peer may write.
+        // The notification comes after the bytes. Until the window is withdrawn they are copied out, as the peer may write.
         let mut bytes = vec![0; CHUNK];
         window.read_into(number * CHUNK, &mut bytes)?;
         if bytes != chunk(number) {

@@ -1,5 +1,5 @@
 //! A service of two workers under one address: each has a receive context, a transmit context and a queue of its own, and a
-//! client says which worker is to have its question. Two endpoints of one process.
+//! client chooses the worker for its request. Two endpoints of one process.
 //!
 //! `cargo run --example scalable_endpoint`
 #![forbid(unsafe_code)]
@@ -12,10 +12,10 @@ mod support;
 
 use support::{LIMIT, Outcome, report};
 
-/// How many workers, and the bits of an address that name one.
+/// The number of workers, and the bits of an address that name one.
 const WORKERS: usize = 2;
 const BITS: u32 = 1;
-/// Questions that each worker answers.
+/// Requests to each worker.
 const QUESTIONS: u64 = 4;
 
 fn main() -> ExitCode {
@@ -36,7 +36,7 @@ fn run() -> Outcome {
             .map(|worker| scope.spawn(|| work(worker).map_err(|error| error.to_string())))
             .collect();
         for question in 0..QUESTIONS * WORKERS as u64 {
-            // An even number is for worker 0, an odd one for worker 1.
+            // Even numbers go to worker 0, odd ones to worker 1.
             let index = question as usize % WORKERS;
             client.recv(vec![0; 8])?;
             client.inject(&question.to_le_bytes(), client.rx_addr(to_service, index)?)?;
@@ -51,7 +51,7 @@ fn run() -> Outcome {
     })
 }
 
-/// Answers each number with its square.
+/// Replies to each number with its square.
 fn work(worker: &Node) -> Outcome {
     for _ in 0..QUESTIONS {
         worker.recv(vec![0; 8])?;

@@ -1,5 +1,5 @@
-//! One pool of buffers for several services of a process: each is a node with an address and a queue of its own, and whichever
-//! is sent to takes the next buffer of a shared receive context. They also share room for what they send.
+//! One pool of buffers for several services of a process: each service is a node with its own address and queue, and takes the next
+//! buffer of a shared receive context when a message arrives. They also share room for outgoing messages.
 //!
 //! `cargo run --example shared_contexts`
 #![forbid(unsafe_code)]
@@ -41,7 +41,7 @@ fn run() -> Outcome {
         let answer = if loud { asked.to_uppercase() } else { asked.to_lowercase() };
         let from = question.source.ok_or("a question of a stranger")?;
         service.inject(answer.as_bytes(), from)?;
-        // The buffer goes back to the pool, for whichever service is asked next.
+        // The buffer returns to the pool, for any of the services.
         receives.recv(question.take_buffer::<Vec<u8>>().ok_or("no buffer")?)?;
         println!("{text} -> {}", String::from_utf8_lossy(next(&client)?.bytes()));
     }

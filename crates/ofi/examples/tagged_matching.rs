@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use ofi::{Completion, Errno, Hints, Node, Op};
 use support::{LIMIT, Outcome};
 
-/// The upper half of a tag says what a message is, the lower half which one: so runs this program's convention.
+/// This program's convention: the upper half of a tag is the kind of message, the lower half its number.
 const fn tag(kind: u32, number: u32) -> u64 {
     (kind as u64) << 32 | number as u64
 }
@@ -50,7 +50,7 @@ fn receiver(node: &Node) -> Outcome {
     let (other, _) = support::second_process(&[&node.name()?.to_string()])?;
     let sender = support::meet(node)?;
 
-    // Receives are posted in this order; each message takes the first that matches it.
+    // Receives are posted in this order; each message takes the first one that matches.
     let eight = node.recv_tagged(vec![0; 32], tag(ORDER, 8), 0)?;
     let any_order = node.recv_tagged(vec![0; 32], tag(ORDER, 0), ANY_NUMBER)?;
     let from_sender = node.recv_tagged_from(vec![0; 32], sender, tag(ORDER, 0), ANY_NUMBER)?;
@@ -60,7 +60,7 @@ fn receiver(node: &Node) -> Outcome {
     expect(&got[1], eight, "eight", "eight takes its exact receive")?;
     expect(&got[2], from_sender, "nine", "nine takes what is left: a wildcard for one source")?;
 
-    // The notes came without a receive, and wait.
+    // The notes arrived before a receive was posted, and wait.
     let found = look(node, || node.peek(tag(NOTE, 2), 0))?;
     println!("peek: note 2 is here, {} bytes from {:?}; it stays where it is", found.len, found.source);
     let mut found = look(node, || node.peek_claim(tag(NOTE, 0), ANY_NUMBER))?;

@@ -1,4 +1,4 @@
-//! A server of many clients on tokio: a task for each connection, which tokio's reactor wakes. The process sleeps while nobody asks.
+//! A server of many clients on tokio: a task for each connection, woken by tokio's reactor. The process sleeps while it is idle.
 //!
 //! `cargo run --release --features tokio --example tokio_server`
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         for _ in 0..CLIENTS {
             sessions.spawn(serve(listener.next_request().await?));
         }
-        // A session that fails is the end of that client's connection only.
+        // A failing session ends only that client's connection.
         Ok::<u32, ofi::Error>(sessions.join_all().await.into_iter().map(|session| session.unwrap_or(0)).sum())
     });
     let mut clients = tokio::task::JoinSet::new();
@@ -33,7 +33,7 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers each message with its bytes in reverse, until the client leaves.
+/// Replies to each message with its bytes in reverse, until the client leaves.
 async fn serve(request: Incoming) -> Result<u32> {
     let connection = request.accept_async(b"").await?;
     let _driven = Driven::new(connection.node().clone()); // its futures sleep until tokio's reactor wakes them

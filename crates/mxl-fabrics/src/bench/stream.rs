@@ -123,7 +123,7 @@ impl Options {
         match reports.iter().find(|report| report.wrong > 0) {
             Some(report) => {
                 let (wrong, provider) = (report.wrong, report.provider);
-                Err(Error::Argument(format!("{wrong} payloads over {provider} are not what was sent")))
+                Err(Error::Argument(format!("{wrong} payloads over {provider} differ from what was sent")))
             }
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! What an initiator knows of one target: how it stands, what waits for it, what is under way.
+//! An initiator's state of one target: connection, queue, transfers in flight.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::message::{Remote, WINDOW, Why};
 use crate::shape::{Limits, Span};
 use crate::{Histogram, TargetInfo};
 
-/// What became of a transfer, or of a target.
+/// The outcome of a transfer, or a change of a target's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transfer {
@@ -40,26 +40,26 @@ pub enum Transfer {
         /// [`TargetInfo::id`].
         target: u64,
     },
-    /// It takes none; it is greeted until it does.
+    /// The target takes no transfers; it is greeted until it does.
     Disconnected {
         /// [`TargetInfo::id`].
         target: u64,
     },
 }
 
-/// How a target stands.
+/// The state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerState {
-    /// It is greeted, and has not answered.
+    /// It was greeted, and has not answered yet.
     Connecting,
     /// It takes transfers.
     Connected,
-    /// It said why it takes none; it is greeted again.
+    /// It refused, with a reason; it is greeted again.
     Refused(Why),
 }
 
-/// What was counted of a target.
+/// Statistics of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
@@ -67,7 +67,7 @@ pub struct PeerStats {
     pub done: u64,
     /// Transfers that did not.
     pub lost: u64,
-    /// Transfers whose source was overwritten meanwhile.
+    /// Transfers whose source was overwritten while they were sent.
     pub torn: u64,
     /// Bytes that arrived.
     pub bytes: u64,
@@ -77,7 +77,7 @@ pub struct PeerStats {
     pub failed: u64,
 }
 
-/// What the source's header says of a grain's payload.
+/// The payload's description in the source's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
     Valid,
@@ -133,7 +133,7 @@ impl Job {
     }
 }
 
-/// A commit of which writes are under way.
+/// A commit with writes in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub index: u64,

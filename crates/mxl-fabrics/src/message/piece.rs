@@ -10,7 +10,7 @@ const FIXED: usize = 1 + 3 * 8 + 2 * 4 + 1;
 /// Bytes of a span.
 const SPAN: usize = 8 + 4;
 
-/// What stands before a payload that comes in a message.
+/// The header in front of a payload that travels in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Of the `Welcome`.
@@ -23,8 +23,8 @@ pub struct Piece {
     pub amount: u32,
     /// Messages of the commit: at least one.
     pub parts: u32,
-    /// Where the bytes go in the target's memory, in their order: 1 to [`PIECES`] - 1. `from` is the sender's own; what was parsed has offsets
-    /// in the payload there.
+    /// Destinations of the bytes in the target's memory, in order: 1 to [`PIECES`] - 1 spans. `from` is local to the sender; in a parsed header it is the offset
+    /// in the payload.
     pub spans: Vec<Span>,
 }
 

@@ -1,6 +1,6 @@
-//! What a target tells its caller: events and counts.
+//! A target's events and statistics.
 
-/// What arrived. It is published already.
+/// Data that arrived and is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Received {
@@ -33,7 +33,7 @@ pub enum Received {
     Disconnected,
 }
 
-/// What a target has counted.
+/// Statistics of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetStats {
@@ -49,6 +49,6 @@ pub struct TargetStats {
     pub refused: u64,
     /// Messages and writes that made no sense.
     pub nonsense: u64,
-    /// Events that nobody fetched.
+    /// Events that were dropped because the program did not fetch them.
     pub missed: u64,
 }

@@ -1,4 +1,4 @@
-//! What arrives is counted by its commit, and published when the commit is whole, in the order of commits.
+//! Arriving data is counted by its commit, and published when the commit is complete, in the order of commits.
 
 use mxl::{Geometry, GrainInfo};
 

@@ -23,10 +23,10 @@ impl BatchHints {
         Self { max_commit_batch_size_hint: Some(commit), max_sync_batch_size_hint: Some(sync) }
     }
 
-    /// From the JSON that the C++ SDK takes. Empty text says nothing.
+    /// Parses the C++ SDK's JSON. Empty text sets nothing.
     ///
     /// # Errors
-    /// [`Error::Definition`] for what the C++ SDK refuses.
+    /// [`Error::Definition`] for anything that the C++ SDK refuses.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
             return Ok(Self::default());
@@ -52,7 +52,7 @@ impl BatchHints {
         let commit = self.max_commit_batch_size_hint.unwrap_or(1);
         let sync = self.max_sync_batch_size_hint.unwrap_or(commit.max(1));
         if commit == 0 || sync == 0 || !sync.is_multiple_of(commit) {
-            let what = format!("sync batches of {sync} are no multiple of commits of {commit}");
+            let what = format!("sync batches of {sync} are not a multiple of commits of {commit}");
             return Err(Error::Definition(what));
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! NMOS IS-04 flow definitions: what the C++ SDK accepts, with a type that cannot hold what it refuses.
+//! NMOS IS-04 flow definitions, as the C++ SDK accepts them, in a type that cannot hold what the SDK refuses.
 //!
-//! Fields that mean nothing to flows are kept nowhere: what a domain stores is the text as it was given.
+//! Fields that have no meaning for flows are not parsed; a domain stores the original text.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ pub const MAX_HEIGHT: u32 = 4320;
 pub const DATA_GRAIN_SIZE: u32 = 4096;
 const GROUP_HINT: &str = "urn:x-nmos:tag:grouphint/v1.0";
 
-/// What a flow is.
+/// A flow's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowDefinition {
     /// Names the flow, and its directory.
@@ -28,7 +28,7 @@ pub struct FlowDefinition {
     pub description: String,
     /// Which flows belong together; one at least.
     pub group_hints: Vec<GroupHint>,
-    /// What is in it.
+    /// The kind of data.
     pub format: Format,
 }
 
@@ -37,13 +37,13 @@ pub struct FlowDefinition {
 pub struct GroupHint {
     /// Name of the group.
     pub group: String,
-    /// What the flow is in it.
+    /// The flow's role in the group.
     pub role: String,
-    /// Within what the group's name is unique: `device` or `node`.
+    /// The scope in which the group's name is unique: `device` or `node`.
     pub scope: Option<Scope>,
 }
 
-/// Within what a group's name is unique.
+/// The scope in which a group's name is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// One device.
@@ -52,7 +52,7 @@ pub enum Scope {
     Node,
 }
 
-/// What is in a flow.
+/// The kind of data in a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Pictures.
@@ -110,7 +110,7 @@ pub struct Audio {
     pub word: u32,
 }
 
-/// What a flow's memory looks like.
+/// The layout of a flow's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Geometry {
     /// A ring of grains.
@@ -183,17 +183,17 @@ impl FlowDefinition {
         Self::new(label, "Data", Format::Data(rate.reduced()))
     }
 
-    /// From JSON, by the rules of the C++ SDK. What follows the object is ignored, as there.
+    /// Parses JSON by the rules of the C++ SDK. As there, text after the object is ignored.
     ///
     /// # Errors
-    /// [`Error::Definition`] says which field is wrong.
+    /// [`Error::Definition`] names the invalid field.
     pub fn parse(text: &str) -> Result<Self, Error> {
         Self::from_object(&json_object(text)?)
     }
 
     fn from_object(root: &Map<String, Value>) -> Result<Self, Error> {
         let id = string(root, "id")?;
-        let id = parse_id(id).ok_or_else(|| bad(format!("id \"{id}\" is no UUID")))?;
+        let id = parse_id(id).ok_or_else(|| bad(format!("id \"{id}\" is not a UUID")))?;
         let format = string(root, "format")?;
         let format = match format.strip_prefix("urn:x-nmos:format:") {
             Some("video") => Format::Video(video(root)?),
@@ -216,10 +216,10 @@ impl FlowDefinition {
         Ok(definition)
     }
 
-    /// What every definition must hold, whether it was parsed or put together.
+    /// Checks the rules for every definition, whether it was parsed or built by the program.
     ///
     /// # Errors
-    /// [`Error::Definition`] says what is wrong.
+    /// [`Error::Definition`] names the violation.
     pub fn check(&self) -> Result<(), Error> {
         if self.label.is_empty() {
             return Err(bad("label is empty"));
@@ -251,7 +251,7 @@ impl FlowDefinition {
         Ok(())
     }
 
-    /// What the flow's memory looks like.
+    /// The layout of the flow's memory.
     pub fn geometry(&self) -> Geometry {
         match &self.format {
             Format::Video(video) => video.geometry(),
@@ -466,7 +466,7 @@ fn audio(root: &Map<String, Value>) -> Result<Audio, Error> {
         Some(_) => number(root, "channel_count")?,
     };
     if channels.trunc() != channels || channels < 1.0 || channels > f64::from(u32::MAX) {
-        return Err(bad(format!("channel_count {channels} is no count of channels")));
+        return Err(bad(format!("channel_count {channels} is not a valid number of channels")));
     }
     let rate = rate(root, "sample_rate")?;
     Ok(Audio { rate, channels: channels as u32, word: if depth == 32.0 { 4 } else { 8 } })

@@ -52,7 +52,7 @@ pub struct Created<W> {
     pub created: bool,
 }
 
-/// Whether a path lies on a file system in memory.
+/// Whether a path is on a file system in memory.
 ///
 /// # Errors
 /// [`Error::Os`] for a path that cannot be looked at.
@@ -65,15 +65,15 @@ pub fn is_tmpfs(path: impl AsRef<Path>) -> Result<bool, Error> {
 }
 
 impl Domain {
-    /// Opens a directory that is there. One that is no tmpfs works, slowly, and is warned of.
+    /// Opens an existing directory. A directory that is not on a tmpfs works, slowly, and gives a warning.
     ///
     /// # Errors
-    /// [`Error::Os`] if it is not there, [`Error::File`] if it is no directory.
+    /// [`Error::Os`] if it does not exist, [`Error::File`] if it is not a directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let given = path.as_ref();
         let path = given.canonicalize().map_err(|error| Error::os("open", given, error))?;
         if !path.is_dir() {
-            return Err(Error::file(&path, "is no directory"));
+            return Err(Error::file(&path, "is not a directory"));
         }
         if let Ok(false) = is_tmpfs(&path) {
             tracing::warn!(domain = %path.display(), "the domain is no tmpfs: every picture may be written to a disk");
@@ -115,7 +115,7 @@ impl Domain {
     /// A flow's definition, as its creator gave it.
     ///
     /// # Errors
-    /// [`Error::NotFound`], or what the system says.
+    /// [`Error::NotFound`], or an error of the system.
     pub fn definition_text(&self, id: Uuid) -> Result<Vec<u8>, Error> {
         let path = self.dir(id).join("flow_def.json");
         fs::read(&path).map_err(|error| match error.kind() {
@@ -127,12 +127,12 @@ impl Domain {
     /// A flow's definition.
     ///
     /// # Errors
-    /// As [`definition_text`](Self::definition_text), and [`Error::Definition`] for a text that is none.
+    /// Those of [`definition_text`](Self::definition_text), and [`Error::Definition`] for an invalid text.
     pub fn definition(&self, id: Uuid) -> Result<FlowDefinition, Error> {
         FlowDefinition::parse(&String::from_utf8_lossy(&self.definition_text(id)?))
     }
 
-    /// What a flow is and where it is, without mapping its pictures.
+    /// A flow's description and state, without mapping its payload.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::File`] for a broken one.
@@ -144,15 +144,15 @@ impl Domain {
     /// Whether somebody writes the flow, or at least has it open to write.
     ///
     /// # Errors
-    /// [`Error::NotFound`], or what the system says.
+    /// [`Error::NotFound`], or an error of the system.
     pub fn is_active(&self, id: Uuid) -> Result<bool, Error> {
         garbage::is_active(&self.dir(id), id)
     }
 
-    /// Removes flows without writers, and what was left of flows whose making was interrupted.
+    /// Removes flows without writers, and the remains of flows whose creation was interrupted.
     ///
     /// # Errors
-    /// [`Error::Os`] if the directory cannot be read; what cannot be removed is logged and stays.
+    /// [`Error::Os`] if the directory cannot be read. Files that cannot be removed are logged and stay.
     pub fn collect(&self) -> Result<garbage::Collected, Error> {
         garbage::collect(&self.inner.path)
     }
@@ -160,8 +160,8 @@ impl Domain {
     /// Makes or opens a flow of grains.
     ///
     /// # Errors
-    /// [`Error::Definition`]; [`Error::Conflict`] if it is there and differs; [`Error::Argument`] for audio; what the system
-    /// says: no permission, no memory.
+    /// [`Error::Definition`]; [`Error::Conflict`] if the flow exists and differs; [`Error::Argument`] for audio; an error of the
+    /// system, such as missing permission or memory.
     pub fn create_grains(
         &self,
         definition: &FlowDefinition,
@@ -209,7 +209,7 @@ impl Domain {
         hints: &BatchHints,
     ) -> Result<Created<SampleWriter>, Error> {
         let Geometry::Samples { .. } = definition.geometry() else {
-            return Err(Error::argument(format!("flow {} is no audio: it has grains", definition.id)));
+            return Err(Error::argument(format!("flow {} is not audio: it has grains", definition.id)));
         };
         self.create_as(definition, text, hints)
     }
@@ -293,7 +293,7 @@ impl Domain {
                 }
             }
         }
-        Err(Error::file(&dir, "is there, and is no flow that can be opened: remove it"))
+        Err(Error::file(&dir, "exists and is not a flow that can be opened: remove it"))
     }
 
     fn plan<'a>(
@@ -396,7 +396,7 @@ pub(crate) trait Writer: Sized {
     fn flow(&self) -> &Flow;
 }
 
-/// What two writers of a flow must agree on.
+/// The properties that two writers of a flow must agree on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub format: u32,

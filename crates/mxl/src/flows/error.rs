@@ -1,4 +1,4 @@
-//! What can go wrong, and the C++ SDK's number for it.
+//! Errors, with the C++ SDK's numbers for them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such flow.
+    /// The flow does not exist.
     #[error("no flow {0} in the domain")]
     NotFound(Uuid),
     /// The data is not there yet; in time it may be.
@@ -32,16 +32,16 @@ pub enum Error {
         /// What was asked for.
         index: u64,
     },
-    /// The flow was deleted, or replaced by another of the same name: open it anew.
-    #[error("the flow was deleted or made anew: open it again")]
+    /// The flow was deleted, or replaced by another of the same name: open it again.
+    #[error("the flow was deleted or replaced: open it again")]
     FlowInvalid,
-    /// What was asked for makes no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
     /// The JSON of a flow definition, or of options, is refused.
     #[error("flow definition: {0}")]
     Definition(String),
-    /// The flow exists, and is not what the definition says.
+    /// The flow exists and contradicts the definition.
     #[error("flow {id} exists with {what} {there}, not {wanted}")]
     Conflict {
         /// Which flow.
@@ -56,7 +56,7 @@ pub enum Error {
     /// The grain is open already, by this writer.
     #[error("the slot of grain {0} is open already")]
     AlreadyOpen(u64),
-    /// A file of the domain is not what it should be.
+    /// A file of the domain is invalid.
     #[error("{path}: {what}")]
     File {
         /// Which file.
@@ -91,9 +91,9 @@ pub enum Status {
     TooLate = 3,
     /// Not yet written.
     TooEarly = 4,
-    /// The handle is no reader of this kind.
+    /// The handle is not a reader of this kind.
     InvalidReader = 5,
-    /// The handle is no writer of this kind.
+    /// The handle is not a writer of this kind.
     InvalidWriter = 6,
     /// A wait ended.
     Timeout = 7,
@@ -103,7 +103,7 @@ pub enum Status {
     Conflict = 9,
     /// The system denies it.
     PermissionDenied = 10,
-    /// The flow was deleted or made anew.
+    /// The flow was deleted or replaced.
     FlowInvalid = 11,
 }
 

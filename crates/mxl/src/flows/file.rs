@@ -116,7 +116,7 @@ fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
 pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     let stat = rustix::fs::fstat(file).map_err(|error| Error::os("stat", path, error))?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
-        return Err(Error::file(path, "is no file"));
+        return Err(Error::file(path, "is not a file"));
     }
     Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))
 }

@@ -13,7 +13,7 @@ use super::time::{self, Rational};
 use super::{Error, futex, scaffold};
 use crate::protocol::FlowWords;
 
-/// What a flow is, as its file says.
+/// A flow's description, as stored in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowInfo {
     /// The file's bytes.
@@ -37,7 +37,7 @@ impl FlowInfo {
     }
 }
 
-/// What of a flow changes.
+/// The parts of a flow that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runtime {
     /// The newest committed index.
@@ -164,7 +164,7 @@ impl Flow {
         }
     }
 
-    /// Wakes who sleeps on the counter.
+    /// Wakes threads that sleep on the counter.
     pub fn wake(&self) {
         futex::wake(self.words().counter);
     }
@@ -282,7 +282,7 @@ macro_rules! describes_flow {
                 self.flow.info.id()
             }
 
-            /// What the flow is.
+            /// The flow's description.
             pub fn info(&self) -> &$crate::FlowInfo {
                 &self.flow.info
             }

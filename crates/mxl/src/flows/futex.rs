@@ -1,4 +1,4 @@
-//! Sleeping on words of shared files, and waking who does.
+//! Sleeping on words of shared files, and waking the sleepers.
 
 use std::ptr;
 use std::sync::atomic::AtomicU32;

@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use super::{Error, domain, file, scaffold};
 
-/// What was removed.
+/// The numbers of removed files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Flows without writers.
     pub flows: usize,
-    /// Flows whose making was interrupted.
+    /// Flows whose creation was interrupted.
     pub unfinished: usize,
 }
 

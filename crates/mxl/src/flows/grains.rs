@@ -24,7 +24,7 @@ use crate::ring;
 /// How often a reader says that it reads, in nanoseconds.
 const TOUCH_EVERY: u64 = 10_000_000;
 
-/// What is known of a grain besides its payload.
+/// A grain's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrainInfo {
     /// Which one.
@@ -40,7 +40,7 @@ pub struct GrainInfo {
 }
 
 impl GrainInfo {
-    /// Whether the writer says that the payload means nothing.
+    /// Whether the writer flagged the payload as invalid.
     pub fn is_invalid(&self) -> bool {
         self.flags & INVALID != 0
     }
@@ -223,7 +223,7 @@ impl fmt::Debug for ReadGrain<'_> {
 }
 
 impl ReadGrain<'_> {
-    /// What is known of it.
+    /// Its metadata.
     pub fn info(&self) -> GrainInfo {
         self.info
     }
@@ -265,18 +265,18 @@ impl ReadGrain<'_> {
 
     /// Whether everything that was read of the payload until now is of this grain.
     ///
-    /// A writer that opens the *same* grain again and writes it anew is not noticed.
+    /// It does not notice a writer that opens the *same* grain again and rewrites it.
     pub fn still_valid(&self) -> bool {
         protocol::unchanged(self.slot.words(), self.info.index)
     }
 
-    /// The payload where it lies: [`len`](Self::len) bytes, mapped as long as the reader. Another process may write them at
-    /// any time, so it takes volatile or atomic reads, or code that does not mind.
+    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the reader exists. Another process may write them at
+    /// any time, so use volatile or atomic reads, or code that tolerates races.
     pub fn as_ptr(&self) -> *const u8 {
         self.slot.payload().as_ptr()
     }
 
-    /// The header as it lies in the file, reserved bytes and all.
+    /// The header as stored in the file, including reserved bytes.
     pub fn header(&self) -> GrainHeader {
         header(self.slot, self.info)
     }
@@ -319,7 +319,7 @@ impl GrainWriter {
         self.slots.len() as u64
     }
 
-    /// Opens a grain to write it. Several may be open, of different slots; what was committed of the same grain stays.
+    /// Opens a grain for writing. Several may be open, in different slots. Slices already committed of the same grain stay.
     ///
     /// # Errors
     /// [`Error::AlreadyOpen`].
@@ -332,8 +332,8 @@ impl GrainWriter {
         Ok(OpenGrain { writer: self, info })
     }
 
-    /// Makes a slot that of grain `index`, and answers what is there of it, and where its payload lies: the raw layer, for
-    /// callers that know themselves which grains are open.
+    /// Assigns a slot to grain `index`, and returns its current state and the address of its payload: the raw layer, for
+    /// callers that keep track of open grains themselves.
     pub fn begin(&self, index: u64) -> (GrainInfo, *mut u8) {
         let slot = slot(&self.slots, index);
         let grain = protocol::open(slot.words(), index, slot.slices);
@@ -354,12 +354,12 @@ impl GrainWriter {
         Err(outside(offset, from.len(), size))
     }
 
-    /// Publishes what is in the slot of a grain, which becomes the head: the raw layer, as [`begin`](Self::begin).
+    /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     pub fn publish(&self, info: GrainInfo) {
         self.commit(info, Head::Set);
     }
 
-    /// What a slot says of the grain that it holds, and its header as it lies in the file.
+    /// The header of a grain's slot, as stored in the file.
     pub fn slot_header(&self, index: u64) -> GrainHeader {
         let slot = slot(&self.slots, index);
         let words = slot.words();
@@ -415,7 +415,7 @@ impl Drop for GrainWriter {
     }
 }
 
-/// A grain that is being written. Dropped without a commit, it is given up: readers see what was committed of it before.
+/// A grain that is being written. Dropping it without a commit gives it up: readers see what was committed before.
 pub struct OpenGrain<'a> {
     writer: &'a GrainWriter,
     info: GrainInfo,
@@ -428,7 +428,7 @@ impl fmt::Debug for OpenGrain<'_> {
 }
 
 impl OpenGrain<'_> {
-    /// What is known of it.
+    /// Its metadata.
     pub fn info(&self) -> GrainInfo {
         self.info
     }
@@ -464,7 +464,7 @@ impl OpenGrain<'_> {
         Err(outside(offset, from.len(), self.len()))
     }
 
-    /// The payload where it lies: [`len`](Self::len) bytes, mapped as long as the writer. Readers and other writers may
+    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the writer exists. Readers and other writers may
     /// access it at any time.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.slot().payload().as_ptr()
@@ -486,7 +486,7 @@ impl OpenGrain<'_> {
     /// Publishes all of it.
     ///
     /// # Errors
-    /// None; a `Result` for what may come.
+    /// None today; a `Result` for future errors.
     pub fn commit(mut self) -> Result<(), Error> {
         self.info.flags &= !INVALID;
         self.info.valid_slices = self.info.total_slices;
@@ -494,10 +494,10 @@ impl OpenGrain<'_> {
         Ok(())
     }
 
-    /// Publishes that there is no such grain: readers need not wait for it.
+    /// Publishes that the grain does not exist, so that readers need not wait for it.
     ///
     /// # Errors
-    /// None; a `Result` for what may come.
+    /// None today; a `Result` for future errors.
     pub fn commit_invalid(mut self) -> Result<(), Error> {
         self.info.flags |= INVALID;
         self.info.valid_slices = self.info.total_slices;

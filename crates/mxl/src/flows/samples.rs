@@ -19,7 +19,7 @@ use super::wait::{self, Ended, Wait};
 use crate::protocol::{self, Miss};
 use crate::ring::{self, Batches, Window};
 
-/// A sample: `f32` or `f64`, which must be what the flow holds.
+/// A sample: `f32` or `f64`, matching the flow's format.
 pub trait Sample: FromBytes + IntoBytes + Immutable + Copy + Default + 'static {}
 impl Sample for f32 {}
 impl Sample for f64 {}
@@ -36,7 +36,7 @@ struct Channels {
 impl Channels {
     fn open(flow: &Flow, write: bool) -> Result<Self, Error> {
         if flow.info.is_discrete() {
-            return Err(Error::argument(format!("flow {} is no audio: it has grains", flow.info.id())));
+            return Err(Error::argument(format!("flow {} is not audio: it has grains", flow.info.id())));
         }
         let config = flow.info.config.continuous();
         let (channels, length) = (config.channel_count, u64::from(config.buffer_length));
@@ -138,7 +138,7 @@ impl SampleReader {
         Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
     }
 
-    /// Whether nothing from sample `start` on, of what was read until now, was overwritten.
+    /// Whether none of the samples read from `start` on has been overwritten so far.
     pub fn holds(&self, start: u64) -> bool {
         protocol::samples_unchanged(self.flow.words(), start, self.ring.length)
     }
@@ -181,7 +181,7 @@ impl ReadSamples<'_> {
         (self.window.first + self.window.second) as usize
     }
 
-    /// Whether there are none.
+    /// Whether it has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -253,7 +253,7 @@ impl SampleWriter {
         Ok(OpenSamples { writer: self, window, index, _one: PhantomData })
     }
 
-    /// Where the samples of every channel lie: the raw layer, for callers that know themselves what is open. Answers the
+    /// The location of the samples of every channel: the raw layer, for callers that keep track of open windows themselves. Returns the
     /// window, and the start of the first channel's ring.
     ///
     /// # Errors
@@ -339,7 +339,7 @@ impl OpenSamples<'_> {
         (self.window.first + self.window.second) as usize
     }
 
-    /// Whether there are none.
+    /// Whether it has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -363,10 +363,10 @@ impl OpenSamples<'_> {
         Ok(())
     }
 
-    /// Publishes them. Readers that sleep are woken when a batch is complete, as the flow's hints say.
+    /// Publishes the samples. Sleeping readers are woken when a batch is complete, according to the flow's hints.
     ///
     /// # Errors
-    /// None; a `Result` for what may come.
+    /// None today; a `Result` for future errors.
     pub fn commit(self) -> Result<(), Error> {
         self.writer.publish(self.index);
         Ok(())

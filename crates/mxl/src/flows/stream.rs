@@ -17,8 +17,8 @@ use crate::Error;
 
 /// The whole grains of a flow, each index once. Made by [`GrainReader::stream`].
 ///
-/// An item says that a grain is there; [`GrainReader::read`] with its index gives its payload. A grain that was missed is an
-/// error, and the stream goes on with the oldest that is there; after [`Error::FlowInvalid`], and what the system refuses, it ends.
+/// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an
+/// error, after which the stream continues with the oldest available grain. After [`Error::FlowInvalid`] or an error of the system it ends.
 #[derive(Debug)]
 pub struct Grains {
     reader: Arc<GrainReader>,

@@ -1,4 +1,4 @@
-//! Flows that belong together: waiting until all of them have what belongs to one point in time.
+//! Groups of related flows: waiting until all of them have the data of one point in time.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl SyncGroup {
         self.members.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no flows.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Rational {
     /// Grains in `denominator` seconds.
     pub numerator: i64,
-    /// Seconds; 1 where a definition says nothing.
+    /// The denominator; 1 if the definition omits it.
     #[serde(default = "one")]
     pub denominator: i64,
 }

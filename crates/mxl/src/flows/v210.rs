@@ -39,7 +39,7 @@ impl Line {
     }
 }
 
-/// Takes whole groups of `bytes` apart, as many as both have. What fits best on this processor does it.
+/// Unpacks whole groups of `bytes`, as many as fit both buffers, with the fastest code for this processor.
 pub fn unpack(bytes: &[u8], line: &mut Line) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {
@@ -49,7 +49,7 @@ pub fn unpack(bytes: &[u8], line: &mut Line) {
     unpack_scalar(bytes, line, 0);
 }
 
-/// Puts whole groups of `line` together, as many as both have. Bits above the tenth are cut off.
+/// Packs whole groups of `line`, as many as fit both buffers. Bits above the tenth are cut off.
 pub fn pack(line: &Line, bytes: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {
@@ -97,7 +97,7 @@ fn pack_scalar(line: &Line, bytes: &mut [u8], from: usize) {
     }
 }
 
-/// A line of keys: `width` of them at most, as many as there are bytes for.
+/// Unpacks a line of keys: at most `width` of them, limited by the bytes available.
 pub fn unpack_keys(bytes: &[u8], keys: &mut [u16]) {
     for (word, keys) in bytes.chunks_exact(4).zip(keys.chunks_mut(3)) {
         let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);

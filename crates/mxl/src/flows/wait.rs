@@ -20,7 +20,7 @@ pub enum Wait {
     Busy(Duration),
 }
 
-/// How long one sleep is, at most: then somebody looks whether the flow still is there.
+/// The longest single sleep; after it the flow is checked for existence.
 pub const SLICE: Duration = Duration::from_millis(100);
 /// How long a sleep is where the kernel cannot wait for many words.
 pub const FALLBACK: Duration = Duration::from_micros(500);
@@ -30,7 +30,7 @@ pub const FALLBACK: Duration = Duration::from_micros(500);
 pub enum Ended {
     /// As the protocol says.
     Missed(Miss),
-    /// The flow is not what it was.
+    /// The flow was deleted or replaced.
     Invalid,
 }
 
@@ -128,10 +128,10 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Sleeps until one of the flows has changed since it was watched. Which, [`Watch::changed`] says.
+/// Sleeps until one of the flows has changed since it was watched. [`Watch::changed`] tells which.
 ///
-/// Take the watches, then read all that there is, then wait: what is written in between is not missed. One system call
-/// waits for up to 128 flows; for more of them, and on kernels before 5.16, it looks twice in a millisecond.
+/// Take the watches, then read everything available, then wait: writes in between are not missed. One system call
+/// waits for up to 128 flows; for more flows, and on kernels before 5.16, it polls twice in a millisecond.
 ///
 /// Returns whether one has changed: if not, the time is over.
 pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {

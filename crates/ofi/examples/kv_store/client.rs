@@ -1,4 +1,4 @@
-//! The client: finds values by itself, and has the server store them.
+//! The client: reads values directly, and sends updates to the server.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,7 +9,7 @@ use crate::server::{ANSWER, HELLO, LEAVE, PUT, hints};
 use crate::support::Outcome;
 use crate::table::{self, Found};
 
-/// How often a search that meets the server's pen is tried again.
+/// Retries when a lookup races with a write by the server.
 const TRIES: usize = 1000;
 
 pub struct Client {
@@ -39,7 +39,7 @@ impl Client {
         self.node.block_on(future)
     }
 
-    /// Asks a server for its table.
+    /// Requests the server's table.
     pub async fn connect(&self, server: &Address) -> Outcome<Store<'_>> {
         let node = &self.node;
         let server = node.insert(server)?;
@@ -57,7 +57,7 @@ impl Client {
 }
 
 impl Store<'_> {
-    /// The value of a key. One remote read, unless the server is just writing there.
+    /// The value of a key. One remote read, unless the server is just writing it.
     pub async fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         let range = table::range(key, self.slots);
         let there = self.table.slice(range.start as u64..range.end as u64)?;

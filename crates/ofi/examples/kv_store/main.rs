@@ -1,15 +1,15 @@
 //! A key-value store for processes of one host or of several, on futures.
 //!
-//! The server keeps its table in a window. Clients find values by reading the window (`FI_READ`), without the server's
-//! program; they change them by tagged messages to the server, which is the only one that writes.
+//! The server keeps its table in a window. Clients look values up by reading the window (`FI_READ`), without involving the server's
+//! program. They send updates as tagged messages to the server, the only writer.
 //!
-//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: so many client processes of this host (2), each with so
-//! many keys (2,000).
+//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: the number of client processes on this host (2), and of keys
+//! for each (2,000).
 //!
-//! Over hosts, `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with an address of it, for
-//! two clients; then on others `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000`, with another number for each.
+//! On several hosts, run `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with its address, for
+//! two clients; then `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000` on others, each with another number.
 //!
-//! `table.rs`: what lies where in the window. `server.rs`, `client.rs`: the two sides, and what they say to each other.
+//! `table.rs`: the layout of the window. `server.rs`, `client.rs`: the two sides, and their messages.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A quarter full in the end, so that every key finds a slot.
+/// At most a quarter full, so that every key finds a slot.
 fn slots(clients: usize, keys: usize) -> usize {
     clients.saturating_mul(keys).saturating_mul(4)
 }
@@ -61,7 +61,7 @@ fn run_server(clients: usize, keys: usize) -> Outcome {
     for number in 0..clients {
         others.push(support::second_process(&["client", &name, &number.to_string(), &keys])?.0);
     }
-    // On a thread of its own: a client that fails ends this process.
+    // On a thread of its own: a failing client ends this process.
     let serving = std::thread::spawn(move || server.run(clients).map_err(|error| error.to_string()));
     for other in others {
         other.finish()?;

@@ -1,7 +1,7 @@
 //! The server: the table's only writer.
 //!
-//! What is said, as tagged messages. The tag's upper half is the kind, the lower the client's number for the request;
-//! an answer has the number of its request.
+//! Requests and replies are tagged messages. The upper half of a tag is the kind, the lower half the client's number of the request;
+//! a reply has the number of its request.
 //!
 //! | kind | client | server's answer |
 //! |---|---|---|
@@ -19,18 +19,18 @@ use crate::table::{self, Found, SLOT};
 pub const HELLO: u64 = 1 << 32;
 pub const PUT: u64 = 2 << 32;
 pub const LEAVE: u64 = 3 << 32;
-/// Added to the tag of a request, gives that of its answer.
+/// Added to the tag of a request, gives the tag of its reply.
 pub const ANSWER: u64 = 1 << 63;
-/// The bits of a tag that are the kind.
+/// The bits of a tag that hold the kind.
 const KIND: u64 = 0xFF << 32;
 /// The longest request.
 const REQUEST: usize = 256;
-/// Clients at once; of more, those that have been silent longest have to say hello again.
+/// Most clients at a time; beyond that, the clients that have been silent longest have to send `HELLO` again.
 const CLIENTS: usize = 1024;
-/// Requests that may be under way before the server has looked at them.
+/// Requests that may be in flight before the server polls.
 const POSTED: usize = 64;
 
-/// Of no provider by name: peers may be anywhere.
+/// Names no provider: peers may be anywhere.
 pub fn hints() -> Hints {
     Hints::new().caps(Caps::TAGGED | Caps::RMA | Caps::SOURCE | Caps::DIRECTED_RECV)
 }
@@ -49,7 +49,7 @@ impl Server {
             Some((host, port)) => builder.listen(host, port).open_async()?,
             None => builder.open_async()?,
         };
-        // Memory of the library: reads of clients of this host are plain copies, in which this process has no part.
+        // Memory of the library: clients on this host map it and read it with plain copies, without involving this process.
         let table = node.domain().alloc_window(table::bytes(slots), MrAccess::REMOTE_READ)?;
         Ok(Self { node, table, slots })
     }
@@ -58,17 +58,17 @@ impl Server {
         Ok(self.node.name()?)
     }
 
-    /// Serves until so many clients have left. Answers how many values were stored.
+    /// Serves until the given number of clients has left. Returns the number of stored values.
     pub fn run(&self, clients: usize) -> Outcome<u64> {
         self.node.block_on(async {
-            // Equal receives match in the order in which they were posted, so the first is always the next to end.
+            // Equal receives match in the order in which they were posted, so the first is always the next to complete.
             let receive = || self.node.recv_tagged(vec![0; REQUEST], 0, !ANSWER);
             let mut receives: VecDeque<_> = (0..POSTED).map(|_| receive()).collect();
             let (mut left, mut puts) = (0, 0);
             while left < clients
                 && let Some(next) = receives.pop_front()
             {
-                // A request that is too long, say, is no reason to end.
+                // A request that is too long, for example, is no reason to stop.
                 if let Ok(request) = next.await {
                     match request.tag.unwrap_or_default() & KIND {
                         HELLO => self.greet(&request).await?,
@@ -99,7 +99,7 @@ impl Server {
     }
 
     fn store(&self, slot: &[u8]) -> Outcome<bool> {
-        // As a client would find it: then it is whole, and has a key.
+        // Parsed as a client would: it is then complete, and has a key.
         let (Some(key_len), SLOT) = (slot.get(8), slot.len()) else { return Ok(false) };
         let Some(key) = slot.get(16..16 + usize::from(*key_len)).filter(|key| !key.is_empty()) else {
             return Ok(false);

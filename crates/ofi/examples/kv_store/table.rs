@@ -4,7 +4,7 @@
 //! slot, 128 bytes: checksum of the rest (8) | key length (1) | value length (1) | 6 zeroes | key (48) | value (64)
 //! ```
 //!
-//! A client reads while the server writes, so what it gets may be half old and half new. The checksum tells: then it
+//! A client reads while the server writes, so it may get a mix of old and new bytes. The checksum detects that, and the client
 //! reads again. An empty slot is all zeroes.
 
 use std::error::Error;
@@ -16,13 +16,13 @@ pub const SLOT: usize = 128;
 /// Longest key and longest value, in bytes.
 pub const KEY: usize = 48;
 pub const VALUE: usize = 64;
-/// A key lies in one of so many slots, from the one that its hash names on.
+/// The number of slots in which a key may be, starting with the one that its hash selects.
 pub const PROBES: usize = 16;
 
 const KEY_AT: usize = 16;
 const VALUE_AT: usize = KEY_AT + KEY;
 
-/// Bytes of a table of `slots` slots. The last searches go beyond them.
+/// Bytes of a table of `slots` slots. The last searches extend beyond them.
 pub const fn bytes(slots: usize) -> usize {
     (slots + PROBES) * SLOT
 }
@@ -34,7 +34,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Where in a table of `slots` slots `key` may lie.
+/// The slots that may hold `key`, in a table of `slots` slots.
 pub fn range(key: &[u8], slots: usize) -> Range<usize> {
     let mixed = hash(key);
     let first = ((mixed ^ mixed >> 32) % slots.max(1) as u64) as usize * SLOT;
@@ -71,7 +71,7 @@ pub fn slot(key: &[u8], value: &[u8]) -> Result<[u8; SLOT], BadEntry> {
     Ok(slot)
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found<'a> {
     /// The key, in this slot of the searched ones.
@@ -94,7 +94,7 @@ pub fn search<'a>(slots: &'a [u8], key: &[u8]) -> Found<'a> {
         if sum != hash(rest).to_le_bytes() {
             return Found::Torn;
         }
-        // The lengths are from another process: out of range, they make no key.
+        // The lengths come from another process: if they are out of range, there is no key.
         let part = |at: usize, len: u8, most: usize| slot.get(at..at + usize::from(len).min(most));
         if part(KEY_AT, slot[8], KEY) == Some(key) {
             return Found::Value(number, part(VALUE_AT, slot[9], VALUE).unwrap_or_default());

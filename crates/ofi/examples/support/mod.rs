@@ -1,4 +1,4 @@
-//! What the examples share: a second process, and time limits.
+//! Shared by the examples: a second process, and time limits.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -10,10 +10,10 @@ use ofi::{Address, Completion, FiAddr, Node};
 /// Result of an example: any failure ends it with a message and a non-zero code.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// The longest that anything may take.
+/// The time limit of every step.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs `main`, prints why it failed, if it did.
+/// Runs `main`, and prints the reason if it fails.
 pub fn report(main: impl FnOnce() -> Outcome) -> ExitCode {
     match main() {
         Ok(()) => ExitCode::SUCCESS,
@@ -24,12 +24,12 @@ pub fn report(main: impl FnOnce() -> Outcome) -> ExitCode {
     }
 }
 
-/// Waits for the next completion, which must be a good one.
+/// Waits for the next completion, which must be a success.
 pub fn next<L: Level>(node: &Node<L>) -> Outcome<Completion> {
     Ok(node.wait(LIMIT)?.ok_or("nothing came within the limit")?.into_result()?)
 }
 
-/// This program once more, as a process of its own that gets `arguments`; and the address that it prints first.
+/// Starts this program again as another process with `arguments`; returns it and the address that it prints first.
 #[allow(dead_code, reason = "not every example has a second process")]
 pub fn second_process(arguments: &[&str]) -> Outcome<(Process, Address)> {
     let mut child = Command::new(std::env::current_exe()?).args(arguments).stdout(Stdio::piped()).spawn()?;
@@ -40,7 +40,7 @@ pub fn second_process(arguments: &[&str]) -> Outcome<(Process, Address)> {
     Ok((child, line.trim().parse()?))
 }
 
-/// This program once more, as a process of its own that gets `arguments`.
+/// Starts this program again as another process with `arguments`.
 #[allow(dead_code, reason = "not every example has a second process")]
 pub fn process(arguments: &[String]) -> Outcome<Process> {
     Ok(Process(Command::new(std::env::current_exe()?).args(arguments).spawn()?))
@@ -50,7 +50,7 @@ pub fn process(arguments: &[String]) -> Outcome<Process> {
 pub struct Process(Child);
 
 impl Process {
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be a success.
     #[allow(dead_code, reason = "not every example has a second process")]
     pub fn finish(mut self) -> Outcome {
         let until = Instant::now() + LIMIT;
@@ -72,7 +72,7 @@ impl Drop for Process {
     }
 }
 
-/// Tells `peer` this node's address, as the first message; [`meet`] takes it.
+/// Sends this node's address to `peer` as the first message; [`meet`] receives it.
 #[allow(dead_code, reason = "not every example has a second process")]
 pub fn greet<L: Level>(node: &Node<L>, peer: &Address) -> Outcome<FiAddr> {
     let peer = node.insert(peer)?;
