@@ -1,4 +1,4 @@
-//! The book: `docs/SUMMARY.md` and what it names, as HTML under `target/book`.
+//! The book: `docs/SUMMARY.md` with its chapters and their pictures, as HTML under `target/book`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Component, Path, PathBuf};
 use crate::step::{Outcome, not_run, root, target_dir};
 use crate::{StepResult, trixie};
 
-/// Where files of the repository are read that are no pages of the book.
+/// The address of files of the repository that are not pages of the book.
 const FILES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
 /// Builds it with Debian's mdBook, unpacked beside the build.
 ///
 /// # Errors
-/// What mdBook says of a chapter or a file that is missing; links that lead nowhere.
+/// mdBook's message about a missing chapter or file; dead links and missing pictures.
 pub fn build() -> StepResult {
     let mut mdbook = match trixie::mdbook() {
         Ok(mdbook) => mdbook,
@@ -28,13 +28,14 @@ pub fn build() -> StepResult {
     let book = target_dir("book");
     let dead = settle(&book, &root().join("docs"), root())?;
     if !dead.is_empty() {
-        return Err(format!("links of the book that lead nowhere: {}", dead.join(", ")));
+        return Err(format!("dead links or missing pictures in the book: {}", dead.join(", ")));
     }
     println!("{}", book.join("index.html").display());
     Ok(Outcome::Passed)
 }
 
-/// Has links to files that are no pages lead to the repository, and answers those that lead nowhere, as `page: target`.
+/// Rewrites links to files that are not pages so that they lead to the repository. Returns links and pictures without a target, as
+/// `page: target`.
 fn settle(book: &Path, docs: &Path, repository: &Path) -> Result<Vec<String>, String> {
     let (mut dead, mut folders) = (Vec::new(), vec![book.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -58,6 +59,11 @@ fn settle(book: &Path, docs: &Path, repository: &Path) -> Result<Vec<String>, St
             let source = docs.join(folder.strip_prefix(book).unwrap_or(Path::new("")));
             let told =
                 |target: &str| format!("{}: {target}", path.strip_prefix(book).unwrap_or(&path).display());
+            for picture in pictures(&text) {
+                if !folder.join(picture).exists() {
+                    dead.push(told(picture));
+                }
+            }
             let settled = links(&text, |target| {
                 let file = target.split(['#', '?']).next().unwrap_or_default();
                 if file.is_empty() || folder.join(file).exists() {
@@ -99,6 +105,14 @@ fn links(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> String {
     all
 }
 
+/// The pictures of a page within the site. mdBook carries the files of `docs` along; a picture elsewhere would not be shown.
+fn pictures(text: &str) -> impl Iterator<Item = &str> {
+    text.split("<img ").skip(1).filter_map(|rest| {
+        let source = rest.split('>').next()?.split_once("src=\"")?.1.split('"').next()?;
+        (!source.contains(':') && !source.starts_with('/')).then_some(source)
+    })
+}
+
 /// A path without `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
@@ -125,13 +139,16 @@ mod tests {
         fs::write(base.join("crates/ofi/lib.rs"), "").unwrap();
         let page = "<a href=\"b.html#x\">b</a> <a href=\"../crates/ofi/lib.rs\">c</a> <a href=\"https://e.example/\">e</a> <a href=\"#d\">d</a>";
         fs::write(book.join("a.html"), page).unwrap();
-        fs::write(book.join("b.html"), "<a href=\"gone.html\">g</a>").unwrap();
+        let pictures = "<img src=\"pictures/there.svg\" alt=\"a\"> <img alt=\"\" src=\"pictures/gone.svg\"> <img src=\"https://p.example/p.svg\">";
+        fs::write(book.join("b.html"), format!("<a href=\"gone.html\">g</a> {pictures}")).unwrap();
+        fs::create_dir_all(book.join("pictures")).unwrap();
+        fs::write(book.join("pictures/there.svg"), "").unwrap();
         fs::write(
             book.join("lab/c.html"),
             "<a href=\"../a.html\">a</a> <a href=\"../../crates/ofi/lib.rs\">c</a>",
         )
         .unwrap();
-        assert_eq!(settle(&book, &docs, &base).unwrap(), ["b.html: gone.html"]);
+        assert_eq!(settle(&book, &docs, &base).unwrap(), ["b.html: gone.html", "b.html: pictures/gone.svg"]);
         let settled = fs::read_to_string(book.join("a.html")).unwrap();
         assert_eq!(settled, page.replace("../", FILES));
         let lab = fs::read_to_string(book.join("lab/c.html")).unwrap();
