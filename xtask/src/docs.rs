@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::step::{Outcome, root};
-use crate::{StepResult, commands, conformance, features, links, settings};
+use crate::{StepResult, commands, conformance, features, links, settings, speed};
 
 /// Where the program goes in the README.
 const PROGRAM: [&str; 2] = ["<!-- program:begin -->", "<!-- program:end -->"];
@@ -18,8 +18,10 @@ const EXAMPLE: &str = "crates/ofi/examples/two_hosts.rs";
 pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
     let readme = replaced(&readme, PROGRAM, &format!("```rust\n{}```\n", read(EXAMPLE)?))?;
+    let speed = speed::figure(&readme)?;
     let documents = [
         ("README.md", readme),
+        ("docs/pictures/speed.svg", speed),
         ("docs/providers.md", features::document()),
         ("docs/settings.md", settings::document()),
         ("docs/conformance.md", conformance::document()?),

@@ -24,6 +24,7 @@ mod nixl_plugin;
 mod plugins;
 mod report;
 mod settings;
+mod speed;
 mod step;
 mod stock;
 mod suite;
