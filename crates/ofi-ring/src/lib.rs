@@ -17,7 +17,7 @@
 //! - [`ticket`]: memory that another process copies from and to by itself, until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests let a process die; nothing in release builds.
-//! - [`memory`], [`pad`], [`sync`]: where lines live; cache-line padding; std or loom.
+//! - [`memory`], [`sync`]: where lines live; std or loom.
 //!
 //! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
 
@@ -32,7 +32,6 @@ pub mod membarrier;
 pub mod memory;
 pub mod mpsc;
 pub mod overdue;
-pub mod pad;
 pub mod record;
 pub mod slumber;
 pub mod sync;

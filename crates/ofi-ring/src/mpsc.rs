@@ -16,10 +16,9 @@
 
 use core::{fmt, mem::MaybeUninit};
 
-use crate::{
-    pad::CachePadded,
-    sync::{Arc, AtomicUsize, Ordering, UnsafeCell},
-};
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
 /// In `tail`: nobody may push any more.
 const CLOSED: usize = 1;
