@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
-use ofi_core::roster::Counted;
+use ofi_core::export::Counted;
 
 use crate::agent::Agent;
 use crate::driver::{Driver, Shared};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ofi::Statistic;
 use ofi_core::export::{About, Histogram};
-use ofi_core::roster::Counted;
+use ofi_core::export::Counted;
 
 use crate::driver::Shared;
 use crate::engine::{Counts, Latencies};
