@@ -17,6 +17,9 @@ fail() {
 }
 
 ip link set lo up
+# Programs that find each other by the host's name (mpirun) find themselves.
+hostname guest
+echo "127.0.0.1 guest" >>/etc/hosts
 # One device, on an interface that leads nowhere else.
 ip link add roce0 type dummy || fail "no interface"
 ip addr add 10.77.0.1/24 dev roce0

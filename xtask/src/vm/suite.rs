@@ -1,5 +1,6 @@
 //! `cargo xtask rdma`: what needs an RDMA device, on the machine's.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::machine::Ended;
@@ -75,10 +76,18 @@ const PROGRAMS: [Program; 3] = [
 /// Runs all of it.
 pub fn run(report: &mut Report) {
     report.add("soft-RoCE's devices", || inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()]));
-    let name = "C libfabric's verbs beside ours, on soft-RoCE";
+    for (name, path) in [
+        ("C libfabric's verbs beside ours, on soft-RoCE", "tests/verbs/interop.sh"),
+    ] {
+        report.add(name, || script(name, path, &[&capi::link_with(false, Some("verbs"))?]));
+    }
+    let name = "Open MPI over verbs, on soft-RoCE";
     report.add(name, || {
+        if !capi::has_open_mpi() {
+            return not_run(name, capi::NO_OPEN_MPI);
+        }
         let folder = capi::link_with(false, Some("verbs"))?;
-        inside(name, &["sh".into(), "tests/verbs/interop.sh".into(), folder.to_string_lossy().into_owned()])
+        script(name, "tests/verbs/mpi.sh", &[&folder, &capi::stress(&folder)?])
     });
     let name = "fi_write_demo over verbs, on soft-RoCE";
     report.add(name, || {
@@ -124,6 +133,13 @@ fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult 
 fn failures(printed: &str) -> Vec<String> {
     let Some((_, list)) = printed.rsplit_once("\nfailures:\n") else { return Vec::new() };
     list.lines().map_while(|line| line.strip_prefix("    ")).map(Into::into).collect()
+}
+
+/// Runs a script of ours in the machine.
+fn script(name: &str, path: &str, arguments: &[&Path]) -> StepResult {
+    let arguments = arguments.iter().map(|path| path.to_string_lossy().into_owned());
+    let words = ["sh", path].map(Into::into).into_iter().chain(arguments);
+    inside(name, &words.collect::<Vec<_>>())
 }
 
 /// Runs a command in the machine.

@@ -1,0 +1,30 @@
+#!/bin/sh
+# In the machine of `cargo xtask vm`: Open MPI's ranks over our verbs, through the device and as it is by default.
+# mpi.sh FOLDER PROGRAM: where our libfabric.so.1 is, and the program of the ranks.
+set -u
+folder=$1
+program=$2
+# Open MPI gives the ranks of one host its devices by turns. Those of the guest lead to each other only by their wire's addresses.
+export LD_LIBRARY_PATH="$folder" FI_PROVIDER=verbs FI_VERBS_IFACE=roce0
+counter=/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
+
+failed=0
+# ranks COUNT SHARED-MEMORY FEWEST MOST: all end well, and the device has sent so many packets.
+ranks() {
+    before=$(cat $counter)
+    # One-sided accesses by messages: the ranks of one host would take memory of their own for them.
+    FI_VERBS_SHARED_MEMORY=$2 timeout 240 mpirun --allow-run-as-root --oversubscribe -n "$1" --mca pml cm --mca mtl ofi \
+        --mca mtl_ofi_provider_include verbs --mca osc pt2pt "$program" 2>/tmp/mpi.err
+    status=$?
+    sent=$(($(cat $counter) - before))
+    echo "$1 ranks, FI_VERBS_SHARED_MEMORY=$2: ended with $status, $sent packets"
+    if [ $status -ne 0 ] || [ $sent -lt "$3" ] || [ $sent -gt "$4" ]; then
+        echo "wanted: 0, $3 to $4 packets"
+        tail -n 20 /tmp/mpi.err
+        failed=1
+    fi
+}
+ranks 2 0 5000 1000000
+ranks 4 0 10000 1000000
+ranks 4 1 0 500
+exit $failed
