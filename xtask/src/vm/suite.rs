@@ -78,6 +78,7 @@ pub fn run(report: &mut Report) {
     report.add("soft-RoCE's devices", || inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()]));
     for (name, path) in [
         ("C libfabric's verbs beside ours, on soft-RoCE", "tests/verbs/interop.sh"),
+        ("other programs on our device, on soft-RoCE", "tests/verbs/neighbours.sh"),
     ] {
         report.add(name, || script(name, path, &[&capi::link_with(false, Some("verbs"))?]));
     }
