@@ -9,6 +9,8 @@ mod connected;
 mod datagram;
 #[path = "../verbs/hostile.rs"]
 mod hostile;
+#[path = "../verbs/link.rs"]
+mod link;
 #[path = "../verbs/loss.rs"]
 mod loss;
 #[path = "../verbs/native.rs"]

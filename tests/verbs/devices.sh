@@ -25,4 +25,5 @@ pair 'ibv_rc_pingpong -g 1 -d rxe0 -n 20' 'ibv_rc_pingpong -g 1 -d rxe0 -n 20 10
 pair 'ibv_rc_pingpong -g 1 -d rxe1 -n 20' 'ibv_rc_pingpong -g 1 -d rxe2 -n 20 10.78.0.1'
 pair 'rping -s -a 10.77.0.1 -C 3 -p 7174' 'rping -c -a 10.77.0.1 -C 3 -p 7174'
 pair 'rping -s -a fd77::1 -C 3 -p 7175' 'rping -c -a fd77::1 -C 3 -p 7175'
+pair 'rping -s -a 10.78.0.2 -C 3 -p 7176' 'rping -c -a 10.78.0.2 -C 3 -p 7176'
 echo "the devices work"

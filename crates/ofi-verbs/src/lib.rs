@@ -48,6 +48,11 @@ pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
 
+/// How often a packet is sent again that nobody acknowledges, before the connection is given up: after some 15 s on RoCE, as
+/// rdma_cm sets the time between. C's provider has the most that there is, 7, which soft-RoCE takes for ever: an operation over a cut wire would
+/// never end.
+const RETRIES: u8 = 6;
+
 /// The transport.
 pub struct Verbs;
 

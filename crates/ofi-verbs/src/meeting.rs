@@ -148,7 +148,7 @@ fn greeting(common: &Common) -> [u8; Greeting::LEN] {
 
 fn param(private_data: &[u8]) -> ConnParam<'_> {
     // Seven means for ever: a receiver that does not look now will later.
-    ConnParam { private_data, reads: 4, retries: 7, rnr_retries: 7 }
+    ConnParam { private_data, reads: 4, retries: crate::RETRIES, rnr_retries: 7 }
 }
 
 impl VerbsLanes {

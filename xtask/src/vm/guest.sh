@@ -27,24 +27,36 @@ ip -6 addr add fd77::1/64 dev roce0 nodad
 ip link set roce0 up
 rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
 
-# Two more devices, on the ends of one wire, whose packets do go over it: link down, loss and delay (netem) are for both alone.
-# Namespaces of their own they cannot have: until Linux 6.1 at least, soft-RoCE routes in the first one only. So the rules send
-# what is for the other end out, before they find that it is local.
-ip link add wire0 type veth peer name wire1 || fail "no wire"
-ip addr add 10.78.0.1/32 dev wire0
-ip addr add 10.78.0.2/32 dev wire1
-for end in wire0 wire1; do
-    ip link set $end up
-    for name in accept_local arp_ignore; do
-        echo 1 >/proc/sys/net/ipv4/conf/$end/$name
-    done
-    echo 0 >/proc/sys/net/ipv4/conf/$end/rp_filter
+# Two more devices, whose packets do go over a wire: link down, loss and delay (netem) are for both alone. Namespaces of their own they cannot
+# have: until Linux 6.1 at least, soft-RoCE routes in the first one only. So the rules send what is for the other end out, before they
+# find that it is local. A switch is between the two: who pulls its plugs takes the carrier from both ends, as a cut cable does, and no
+# route, without which soft-RoCE's connection manager is lost for good.
+ip link add switch type bridge || fail "no switch"
+# Nobody answers for an address of another interface.
+echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
+ip link set switch up
+for end in 0 1; do
+    ip link add wire$end type veth peer name plug$end || fail "no wire"
+    ip link set plug$end master switch up
+    ip addr add 10.78.0.$((end + 1))/32 dev wire$end
+    ip link set wire$end up
+    echo 1 >/proc/sys/net/ipv4/conf/wire$end/accept_local
+    echo 0 >/proc/sys/net/ipv4/conf/wire$end/rp_filter
 done
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
+# Over this wire an answer is there before rdma_cm waits for it, so that it would wait for its whole time: the ends know each other.
+for end in 0 1; do
+    address=$(cat /sys/class/net/wire$((1 - end))/address)
+    ip neigh add 10.78.0.$((2 - end)) lladdr "$address" dev wire$end nud permanent
+done
 ip rule add pref 100 lookup local
 ip rule del pref 0
 ip rule add pref 10 iif lo to 10.78.0.2 lookup 202
 ip rule add pref 10 iif lo to 10.78.0.1 lookup 201
+# rdma_cm asks, of a request that has come, whether its sender is reached over the interface that it came in by: for the interface, not for
+# this host as "iif lo" has it.
+ip rule add pref 11 oif wire0 to 10.78.0.2 lookup 202
+ip rule add pref 11 oif wire1 to 10.78.0.1 lookup 201
 ip route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
 ip route add 10.78.0.1 dev wire1 src 10.78.0.2 table 201
 for device in "wire0 rxe1" "wire1 rxe2"; do

@@ -15,7 +15,7 @@ use crate::step::{answers, command};
 const QEMU: &str = "qemu-system-x86_64";
 
 /// What the guest needs. The checksums are rxe's, which does not name them among what it depends on.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -30,6 +30,7 @@ const MODULES: [&str; 15] = [
     "ib_umad",
     "dummy",
     "veth",
+    "bridge",
     "sch_netem",
 ];
 

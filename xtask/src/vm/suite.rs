@@ -57,6 +57,7 @@ const PROGRAMS: [Program; 3] = [
             "datagram::a_blocked",
             "datagram::addresses",
             "loss::",
+            "link::",
             "hostile::",
             "verbs::matching::",
             "verbs::order::",

@@ -16,10 +16,8 @@ use ofi_core::transport::{Held, Host, Reaction};
 use super::port::Asked;
 use super::{Connected, PEER, private};
 use crate::meeting::limit;
-use crate::{Verbs, address, failed, settings};
+use crate::{RETRIES, Verbs, address, failed, settings};
 
-/// Sent again so often, and without end where the peer has no receive, as in C's provider.
-const RETRIES: u8 = 7;
 /// As many remote reads at a time as the device has.
 const READS: u8 = u8::MAX;
 
@@ -80,6 +78,7 @@ impl Link {
 }
 
 fn param(private_data: &[u8]) -> ConnParam<'_> {
+    // Without end where the peer has no receive, as in C's provider.
     ConnParam { private_data, reads: READS, retries: RETRIES, rnr_retries: 7 }
 }
 

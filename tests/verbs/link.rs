@@ -1,0 +1,195 @@
+//! A wire between two devices that goes down under traffic, and comes up: for less time than a device tries, nothing is lost; for more, what
+//! was under way fails, and the next use connects anew.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_testkit::connect::{connect, event_of};
+use ofi_testkit::prelude::*;
+
+use super::VerbsPair;
+use super::connected::ConnectedPair;
+
+/// The ends of the machine's wire (`xtask/src/vm/guest.sh`).
+const HERE: [u8; 4] = [10, 78, 0, 1];
+const THERE: [u8; 4] = [10, 78, 0, 2];
+/// A packet is sent again six times, two seconds apart: the device gives up after some 15 s. This is well within it,
+const SHORT: Duration = Duration::from_millis(1200);
+/// and this is how long an operation may take to fail.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// The wire, which one test at a time may cut. It is mended when this goes.
+struct Wire(#[allow(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
+
+impl Wire {
+    fn take() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        Self(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ip(arguments: &str) {
+        let status = Command::new("ip").args(arguments.split(' ')).status().expect("ip (iproute2)");
+        assert!(status.success(), "ip {arguments}: {status}");
+    }
+
+    fn cut(&self) {
+        Self::ip("link set plug0 down");
+        Self::ip("link set plug1 down");
+    }
+
+    fn mend(&self) {
+        Self::ip("link set plug0 up");
+        Self::ip("link set plug1 up");
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.mend();
+    }
+}
+
+fn at(kit: &dyn Kit, ip: [u8; 4]) -> Opening {
+    kit.opening().hints(|hints| hints.src_addr(SocketAddr::from((ip, 0)).into()))
+}
+
+/// Two endpoints of reliable datagrams at the ends of the wire, connected.
+fn pair() -> Pair {
+    let pair = Pair::of(at(&VerbsPair, HERE).open(), at(&VerbsPair, THERE).open());
+    pair.warm_up();
+    pair
+}
+
+fn connected() -> (Side, Side) {
+    let a = at(&ConnectedPair, HERE).open_disabled().unwrap();
+    let b = connect(&a, at(&ConnectedPair, THERE)).unwrap();
+    (a, b)
+}
+
+/// What is sent and received, by the contexts of both.
+struct Traffic {
+    sent: Vec<Memory>,
+    received: Vec<Memory>,
+}
+
+impl Traffic {
+    const LENS: [usize; 4] = [64, 5_000, 1 << 18, 1];
+    const COUNT: usize = 24;
+
+    /// With receives posted for all of it.
+    fn to(side: &Side) -> Self {
+        let len = |index| Self::LENS[index % 4];
+        let sent = (0..Self::COUNT).map(|index| Memory::patterned(len(index), index as u8)).collect();
+        let received: Vec<_> = (0..Self::COUNT).map(|index| Memory::new(len(index))).collect();
+        for (index, into) in received.iter().enumerate() {
+            side.receive(into).context(index).post().unwrap();
+        }
+        Self { sent, received }
+    }
+
+    fn send(&self, sides: &[&Side], to: FiAddr, range: std::ops::Range<usize>) {
+        for index in range {
+            wait::drive(sides, "room", || sides[0].out(to, &self.sent[index]).context(index).send().ok());
+        }
+    }
+
+    /// All of it arrives, each in its receive.
+    fn arrives(&self, sides: &[&Side; 2]) {
+        for (index, into) in self.received.iter().enumerate() {
+            wait::drive_for(BOUND, sides, "a message", || sides[1].next_of(index)).done();
+            into.check(into.len(), index as u8);
+        }
+        for index in 0..Self::COUNT {
+            wait::drive_for(BOUND, sides, "the end of a send", || sides[0].next_of(index)).done();
+        }
+        assert!(sides[0].next().is_none() && sides[1].next().is_none(), "each once");
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_a_wire_that_is_down_for_a_moment() {
+    let (wire, pair) = (Wire::take(), pair());
+    let sides = [&pair.a, &pair.b];
+    let traffic = Traffic::to(&pair.b);
+    traffic.send(&sides, pair.to_b, 0..Traffic::COUNT / 2);
+    wire.cut();
+    traffic.send(&sides, pair.to_b, Traffic::COUNT / 2..Traffic::COUNT);
+    wait::drive_through(SHORT, &sides);
+    assert!(pair.b.pending() < Traffic::COUNT, "the wire is cut");
+    wire.mend();
+    traffic.arrives(&sides);
+    assert_eq!(sides.map(|side| side.statistic("verbs_connections")), [1, 1]);
+}
+
+#[test]
+fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects() {
+    let (wire, pair) = (Wire::take(), pair());
+    let sides = [&pair.a, &pair.b];
+    let (from, there) = (Memory::patterned(1 << 18, 3), Memory::new(1 << 18));
+    let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+    let region = pair.b.register(&there, rights).unwrap();
+    // By the owner first, then by the device.
+    for _ in 0..2 {
+        pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
+        pair.drive("a write", || pair.a.next_of(1)).done();
+    }
+    wire.cut();
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+    pair.post(|| pair.a.out(pair.to_b, from.slice(..64)).context(3).send());
+    pair.post(|| pair.a.out(pair.to_b, &from).context(4).write(&[remote(&region)]));
+    pair.post(|| pair.a.out(pair.to_b, &from).context(5).read(&[remote(&region)]));
+    pair.post(|| pair.b.out(pair.to_a, from.slice(..64)).context(6).send());
+    for (context, side) in [(2, &pair.a), (3, &pair.a), (4, &pair.a), (5, &pair.a), (6, &pair.b)] {
+        let error = wait::drive_for(BOUND, &sides, "a failure", || side.next_of(context)).failed();
+        assert!(matches!(error.err, Errno::ECONNABORTED | Errno::ECONNRESET), "{context}: {error:?}");
+    }
+    // While it is down, another attempt fails too.
+    pair.post(|| pair.a.out(pair.to_b, from.slice(..64)).context(7).send());
+    let error = wait::drive_for(BOUND, &sides, "a failure", || pair.a.next_of(7)).failed();
+    assert!(matches!(error.err, Errno::ETIMEDOUT | Errno::EHOSTUNREACH), "{error:?}");
+    wire.mend();
+    let traffic = Traffic::to(&pair.b);
+    traffic.send(&sides, pair.to_b, 0..Traffic::COUNT);
+    traffic.arrives(&sides);
+    there.fill(0);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
+    pair.drive("a write", || pair.a.next_of(1)).done();
+    there.check(1 << 18, 3);
+}
+
+#[test]
+fn nothing_is_lost_over_a_connection_whose_wire_is_down_for_a_moment() {
+    let wire = Wire::take();
+    let (a, b) = connected();
+    let sides = [&a, &b];
+    let traffic = Traffic::to(&b);
+    traffic.send(&sides, FiAddr::UNSPEC, 0..Traffic::COUNT / 2);
+    wire.cut();
+    traffic.send(&sides, FiAddr::UNSPEC, Traffic::COUNT / 2..Traffic::COUNT);
+    wait::drive_through(SHORT, &sides);
+    assert!(b.pending() < Traffic::COUNT, "the wire is cut");
+    wire.mend();
+    traffic.arrives(&sides);
+}
+
+#[test]
+fn a_connection_whose_wire_stays_down_ends_and_another_can_be_made() {
+    let wire = Wire::take();
+    let (a, b) = connected();
+    wire.cut();
+    let memory = Memory::patterned(1 << 18, 3);
+    for side in [&a, &b] {
+        side.out(FiAddr::UNSPEC, &memory).context(1).send().unwrap();
+    }
+    for side in [&a, &b] {
+        let error = wait::drive_for(BOUND, &[&a, &b], "a failure", || side.next_of(1)).failed();
+        assert_eq!(error.err, Errno::EIO);
+        event_of(side, EventKind::Shutdown, &[&a, &b]);
+    }
+    wire.mend();
+    let (a, b) = connected();
+    let traffic = Traffic::to(&b);
+    traffic.send(&[&a, &b], FiAddr::UNSPEC, 0..Traffic::COUNT);
+    traffic.arrives(&[&a, &b]);
+}
