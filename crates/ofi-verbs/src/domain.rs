@@ -67,7 +67,8 @@ impl Port {
     }
 }
 
-/// All of them, global ones of ports that are up first, and behind them those that were added.
+
+/// All of them, of ports that are up, and behind them those that were added.
 ///
 /// # Errors
 /// If there is none, what is missing on this host.
@@ -85,7 +86,7 @@ pub fn addresses() -> Result<Vec<Own>> {
 }
 
 fn of_the_system() -> Result<Vec<Own>> {
-    let mut all = Vec::new();
+    let (mut all, mut down) = (Vec::new(), Vec::new());
     let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
     // An empty list takes all, also those of other network namespaces, which have no name here.
     let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
@@ -99,14 +100,30 @@ fn of_the_system() -> Result<Vec<Own>> {
             for gid in context.gids(port).unwrap_or_default() {
                 let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
                 // A link-local address says nothing without its interface.
-                if !local && takes_interface(context.interface(port, gid)) {
-                    let of = Of::Port(Port { context, number: port, gid });
-                    all.push((!active, Own { ip: gid.ip(), of }));
+                if local || !takes_interface(context.interface(port, gid)) {
+                    continue;
+                }
+                match active {
+                    true => {
+                        let of = Of::Port(Port { context, number: port, gid });
+                        all.push(Own { ip: gid.ip(), of });
+                    }
+                    false => {
+                        down.push(format!("{} of {}, whose port {port} is down", gid.ip(), context.name()))
+                    }
                 }
             }
         }
     }
-    all.sort_by_key(|(down, _)| *down);
+    if !down.is_empty() && all.is_empty() {
+        return Err(Error::wanted(
+            Errno::ENODEV,
+            "RDMA devices",
+            "one whose port is up",
+            down.join("; "),
+            "bring the interface up (`ip link set`), or look for the cable (`rdma link`)",
+        ));
+    }
     if all.is_empty() {
         return Err(Error::wanted(
             Errno::ENODEV,
@@ -118,7 +135,7 @@ fn of_the_system() -> Result<Vec<Own>> {
             "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE",
         ));
     }
-    Ok(all.into_iter().map(|(_, own)| own).collect())
+    Ok(all)
 }
 
 /// The IP address in an address of either format.

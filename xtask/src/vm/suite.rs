@@ -91,6 +91,11 @@ pub fn run(report: &mut Report) {
         let folder = capi::link_with(false, Some("verbs"))?;
         script(name, "tests/verbs/mpi.sh", &[&folder, &capi::stress(&folder)?])
     });
+    let name = "what a host lacks, on soft-RoCE";
+    report.add(name, || {
+        let tools = [capi::tool("fi_info", "verbs")?, capi::tool("fi_pingpong", "verbs")?];
+        script(name, "tests/verbs/refusals.sh", &tools.each_ref().map(|path| path.as_path()))
+    });
     let name = "fi_write_demo over verbs, on soft-RoCE";
     report.add(name, || {
         let demo = capi::tool("fi_write_demo", "verbs")?.to_string_lossy().into_owned();
