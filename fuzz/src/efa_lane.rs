@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ofi::raw::{Caps, EpType, Hints, Info, MrMode};
-use ofi_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
+use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, To, WorkRequest};
 use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
@@ -106,7 +106,7 @@ impl Stranger {
         let into = self.segment(id, MTU);
         // Some plans have devices that take fewer.
         // SAFETY: registered, and nobody else's.
-        let _ = unsafe { self.qp.receive(id as u64, into) };
+        let _ = unsafe { self.qp.receive(&[(id as u64, into)]) };
     }
 
     /// Lets what came go, and takes back what was sent.
@@ -128,8 +128,10 @@ impl Stranger {
         let Some(at) = self.free.pop() else { return };
         self.memory[at * MTU..][..bytes.len()].copy_from_slice(bytes);
         let from = self.segment(at, bytes.len());
+        let action = Action::Send { from, inline: false, data: None };
+        let request = WorkRequest { id: at as u64, to: self.to[whom].1, action };
         // SAFETY: registered, and left alone until the send has ended.
-        unsafe { self.qp.send(at as u64, self.to[whom].1, from, None) }.expect("a send");
+        unsafe { self.qp.post(&[request]) }.expect("a send");
     }
 
     /// Sends a packet of the input: as it is, in its own name, in its own name and turn, or in the other one's name.

@@ -14,7 +14,8 @@ fn hints(caps: Caps) -> Hints {
     on_own_device(kit.hints()).caps(caps).mode(Mode::CONTEXT2).mr_mode(MODES)
 }
 
-fn pair(caps: Caps) -> Pair {
+/// A pair over that fabric.
+pub fn direct_pair(caps: Caps) -> Pair {
     let kit: &dyn Kit = &EfaPair;
     let side = || kit.opening_for(hints(caps)).open();
     let pair = Pair::of(side(), side());
@@ -48,7 +49,7 @@ fn programs_get_the_fabric_that_c_s_provider_gives_them() {
 #[test]
 fn a_message_is_one_request_with_its_data_and_nothing_more() {
     let _alone = alone();
-    let pair = pair(Caps::MSG | Caps::SOURCE);
+    let pair = direct_pair(Caps::MSG | Caps::SOURCE);
     for len in [0, 1, 32, 33, 8760] {
         let (from, into) = (Memory::patterned(len, 3), Memory::new(8760));
         pair.post(|| pair.b.receive(&into).context(1).post());
@@ -69,7 +70,7 @@ fn a_message_is_one_request_with_its_data_and_nothing_more() {
 #[test]
 fn accesses_are_the_device_s_and_it_refuses_them_alone() {
     let _alone = alone();
-    let pair = pair(Caps::MSG | Caps::RMA);
+    let pair = direct_pair(Caps::MSG | Caps::RMA);
     for len in [1, 8760, 65_536, 2 << 20] {
         let memory = Memory::new(len);
         let region = pair.b.register(&memory, RIGHTS).unwrap();
@@ -100,7 +101,7 @@ fn accesses_are_the_device_s_and_it_refuses_them_alone() {
 #[test]
 fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
     let _alone = alone();
-    let pair = pair(Caps::MSG);
+    let pair = direct_pair(Caps::MSG);
     let count = 3000;
     let from = Memory::patterned(512, 1);
     let mut ended = 0;

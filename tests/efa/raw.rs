@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ofi_efa::srd::{Access, Completion, Device, QueuePair, Region, Segment, To};
+use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, To, WorkRequest};
 use ofi_efa::wire::{
     Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
 };
@@ -46,7 +46,7 @@ impl Raw {
         for (id, slot) in slots.iter_mut().enumerate() {
             let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
             // SAFETY: the slot is looked at when its receive has ended.
-            unsafe { qp.receive(id as u64, into) }.unwrap();
+            unsafe { qp.receive(&[(id as u64, into)]) }.unwrap();
         }
         Self { qp, address, to, slots, came: VecDeque::new(), packets: VecDeque::new() }
     }
@@ -65,7 +65,14 @@ impl Raw {
         // What was sent before gives its place back.
         self.qp.poll(&mut self.came).unwrap();
         // SAFETY: the bytes stay.
-        unsafe { self.qp.send(0, self.to, from, None) }.unwrap();
+        unsafe {
+            self.qp.post(&[WorkRequest {
+                id: 0,
+                to: self.to,
+                action: Action::Send { from, inline: false, data: None },
+            }])
+        }
+        .unwrap();
     }
 
     /// The next packet that `which` wants.
@@ -78,7 +85,7 @@ impl Raw {
                     self.packets.push_back(slot[..len].to_vec());
                     let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
                     // SAFETY: what came was copied.
-                    unsafe { self.qp.receive(id, into) }.unwrap();
+                    unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
                 }
             }
             let at = self.packets.iter().position(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))?;

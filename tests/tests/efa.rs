@@ -6,6 +6,8 @@ use ofi::raw::{EpType, Hints};
 use ofi_testkit::Kit;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
+#[path = "../efa/batches.rs"]
+mod batches;
 #[path = "../efa/direct.rs"]
 mod direct;
 #[path = "../efa/native.rs"]

@@ -199,6 +199,7 @@ pub struct ibv_sge {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_recv_wr {
     pub wr_id: u64,
     pub next: *mut ibv_recv_wr,

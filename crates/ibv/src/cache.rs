@@ -10,6 +10,8 @@
 //! I2. Registrations are kept of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes: the least recently used goes.
 
 use std::collections::BTreeMap;
+use std::ops::Range as Span;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is kept at most.
@@ -59,10 +61,14 @@ pub struct Counts {
     pub bytes: usize,
 }
 
+/// A registration, and which addresses it covers.
+pub type Kept<R> = (Span<usize>, Arc<R>);
+
 /// See the module. `R` is a registration.
 pub struct Cache<R> {
     limits: Limits,
     ranges: Mutex<Ranges<R>>,
+    removals: AtomicU64,
 }
 
 impl<R> Cache<R> {
@@ -70,7 +76,7 @@ impl<R> Cache<R> {
     pub fn new(limits: Limits) -> Self {
         let (all, counts) = (BTreeMap::new(), Counts::default());
         let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
-        Self { limits, ranges: Mutex::new(ranges) }
+        Self { limits, ranges: Mutex::new(ranges), removals: AtomicU64::new(0) }
     }
 
     fn ranges(&self) -> MutexGuard<'_, Ranges<R>> {
@@ -90,6 +96,7 @@ impl<R> Cache<R> {
     /// The memory may go, or change its place: nothing of it is kept.
     pub fn remove(&self, id: RangeId) {
         let mut ranges = self.ranges();
+        self.removals.fetch_add(1, Ordering::Release);
         let removed = ranges.all.remove(&id);
         if let Some(Range { len, made: Some(_), .. }) = removed {
             ranges.counts.kept -= 1;
@@ -101,6 +108,11 @@ impl<R> Cache<R> {
         drop(ranges); // before what was removed: giving a registration back takes a system call
     }
 
+    /// Counts removals of ranges: a registration that was found before one of them may not be used for a new operation.
+    pub fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
     /// A registration that covers `len` bytes from `start` on: one that is kept, or one that `make` makes of the memory that it is given.
     ///
     /// # Errors
@@ -109,8 +121,25 @@ impl<R> Cache<R> {
         &self,
         start: usize,
         len: usize,
-        make: impl FnOnce(usize, usize) -> Result<R, E>,
+        mut make: impl FnMut(usize, usize) -> Result<R, E>,
     ) -> Result<Arc<R>, E> {
+        match self.get_range(start, len, &mut make)? {
+            Some((_, made)) => Ok(made),
+            None => make(start, len).map(Arc::new),
+        }
+    }
+
+    /// A registration of a range that was added and has `len` bytes from `start` on, and which addresses it covers. `None` if there is no such
+    /// range, or it is too long to be kept.
+    ///
+    /// # Errors
+    /// Those of `make`, which is given all of the range.
+    pub fn get_range<E>(
+        &self,
+        start: usize,
+        len: usize,
+        make: impl FnOnce(usize, usize) -> Result<R, E>,
+    ) -> Result<Option<Kept<R>>, E> {
         let mut ranges = self.ranges();
         ranges.clock += 1;
         let now = ranges.clock;
@@ -120,15 +149,14 @@ impl<R> Cache<R> {
             && let Some(made) = &range.made
         {
             range.used = now;
-            let made = Arc::clone(made);
+            let kept = (id.start..id.start + range.len, Arc::clone(made));
             ranges.counts.hits += 1;
-            return Ok(made);
+            return Ok(Some(kept));
         }
         ranges.counts.misses += 1;
         let whole = found.and_then(|id| ranges.all.get(&id).map(|range| (id, range.len)));
         let Some((id, bytes)) = whole.filter(|(_, bytes)| *bytes <= self.limits.bytes) else {
-            drop(ranges);
-            return make(start, len).map(Arc::new);
+            return Ok(None);
         };
         // Under the lock, so that nobody removes the range meanwhile, and nobody registers it twice.
         let made = Arc::new(make(id.start, bytes)?);
@@ -145,7 +173,7 @@ impl<R> Cache<R> {
             ranges.counts.bytes += bytes;
         }
         drop(ranges);
-        Ok(made)
+        Ok(Some((id.start..id.start + bytes, made)))
     }
 
     /// What has happened, and what is kept.

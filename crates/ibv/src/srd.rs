@@ -58,6 +58,7 @@ struct Builders {
     read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
     peer: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
     inline: unsafe extern "C" fn(*mut ibv_qp_ex, *const c_void, usize),
+    segment: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
     segments: unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_sge),
 }
 
@@ -75,6 +76,7 @@ impl Builders {
             read: ex.wr_rdma_read,
             peer: ex.wr_set_ud_addr?,
             inline: ex.wr_set_inline_data?,
+            segment: ex.wr_set_sge?,
             segments: ex.wr_set_sge_list?,
         })
     }
@@ -250,6 +252,43 @@ impl SrdQueuePair {
         }
     }
 
+    /// Receives that [`SrdQueuePair::receive_all`] takes.
+    pub const RECEIVES: usize = 16;
+
+    /// Posts receives of one piece each, under their numbers, and tells the device of all of them at once.
+    ///
+    /// # Errors
+    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Those before the one that is wrong are posted.
+    ///
+    /// # Safety
+    /// As [`SrdQueuePair::receive`], of each.
+    pub unsafe fn receive_all(&self, receives: &[(u64, Segment)]) -> Result<()> {
+        let call = "ibv_post_recv";
+        let Some(post) = self.attr.pd.context().ops().post_recv else {
+            return Err(Error::of(call, libc::ENOSYS));
+        };
+        if receives.is_empty() || receives.len() > Self::RECEIVES {
+            let advice = format!("1 to {} receives are posted at once", Self::RECEIVES);
+            return Err(Error::with(call, libc::EINVAL, advice));
+        }
+        let mut pieces = [ibv_sge::default(); Self::RECEIVES];
+        let none = ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
+        let mut requests = [none; Self::RECEIVES];
+        let mut next = null_mut();
+        for (at, &(id, segment)) in receives.iter().enumerate().rev() {
+            pieces[at] = segment.into_sge();
+            let sg_list = pieces.as_mut_ptr().wrapping_add(at);
+            requests[at] = ibv_recv_wr { wr_id: id, next, sg_list, num_sge: 1 };
+            next = requests.as_mut_ptr().wrapping_add(at);
+        }
+        let mut bad = null_mut();
+        // SAFETY: a queue pair of this driver, and a chain of requests that the driver copies.
+        match unsafe { post(self.as_qp(), next, &mut bad) } {
+            0 => Ok(()),
+            errno => Err(Error::of(call, errno)),
+        }
+    }
+
     /// Begins a batch of requests, of which the device learns at [`SrdRequests::submit`]. Others who send wait meanwhile, spinning.
     pub fn requests(&self) -> SrdRequests<'_> {
         // SAFETY: a queue pair of this driver, which locks; `submit` or the drop of the batch unlocks.
@@ -392,6 +431,11 @@ impl SrdRequests<'_> {
         match what {
             // SAFETY: the bytes are copied at once.
             Payload::Inline(bytes) => unsafe { (builders.inline)(ex, bytes.as_ptr().cast(), bytes.len()) },
+            Payload::Segments(&[segment]) => {
+                let ibv_sge { addr, length, lkey } = segment.into_sge();
+                // SAFETY: the driver copies it.
+                unsafe { (builders.segment)(ex, lkey, addr, length) };
+            }
             Payload::Segments(segments) => {
                 let mut pieces = [ibv_sge::default(); PIECES];
                 for (piece, segment) in pieces.iter_mut().zip(segments) {

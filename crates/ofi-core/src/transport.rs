@@ -501,6 +501,22 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
+    /// As [`Lanes::send_now`], for an injected message: nobody is told when it has arrived, so it may be finished before that.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    unsafe fn inject_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.send_now::<TAGGED>(peer, tag, from, len) }
+    }
+
     /// Sends a message.
     ///
     /// # Errors

@@ -4,19 +4,23 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibv::transfer::Step;
-use ofi_api::{Errno, Result};
+use ofi_api::Result;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
 use crate::settings;
-use crate::srd::{Access, Completion, Device, From, QueuePair, Region, Segment, Status, To};
+use crate::srd::{
+    Access, Action, Completion, Device, From, QueuePair, Region, Segment, Status, To, WorkRequest,
+};
 use crate::wire::RawAddress;
 
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
 /// Requests for peers' memory under way at a time, over which packets keep their room.
 const REQUESTS: usize = 256;
+/// Requests of which the device is told at once, at most.
+const BATCH: usize = 16;
 
 /// What ends with a packet's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +55,22 @@ pub struct Request {
     pub data: Option<u32>,
 }
 
+/// An operation that is one request of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    pub peer: Peer,
+    pub op: SlotId,
+    pub action: Action,
+    /// The slot that its bytes are in, if they are not in the application's memory.
+    pub slot: Option<u32>,
+}
+
 /// What is under way.
 #[derive(Clone, Copy, Debug)]
 enum Posted {
     Packet(Packet),
     Request(Request),
+    Single(Single),
 }
 
 /// Registered slots of one packet each.
@@ -90,6 +105,8 @@ pub enum Ended {
     Sent { packet: Packet, status: Status },
     /// A request of this end for a peer's memory has.
     Accessed { request: Request, status: Status },
+    /// An operation of one request has.
+    Single { single: Single, status: Status },
     /// A peer has written here, with data; the slot of the receive that this took.
     Written { slot: Option<u32>, len: usize, data: u32, from: From },
     /// Nothing that is known.
@@ -100,8 +117,16 @@ pub enum Ended {
 pub struct Adapter {
     qp: Box<dyn QueuePair>,
     posted: Slots<Posted>,
+    /// Requests that the device has not been told of.
+    untold: Vec<WorkRequest>,
+    /// Slots that are to receive, of which it has not either.
+    returned: Vec<u32>,
     /// Requests for peers' memory that have room.
     room: usize,
+    /// Bytes that a request carries itself.
+    inline: usize,
+    /// How often the device was told of requests.
+    pub doorbells: u64,
     pub address: RawAddress,
     /// Bytes of the longest packet.
     pub mtu: usize,
@@ -127,7 +152,11 @@ impl Adapter {
         let mut adapter = Self {
             qp,
             posted: Slots::default(),
+            untold: Vec::with_capacity(BATCH),
+            returned: Vec::with_capacity(BATCH),
             room,
+            inline: limits.inline,
+            doorbells: 0,
             address,
             mtu: limits.mtu,
             ready: VecDeque::new(),
@@ -139,6 +168,7 @@ impl Adapter {
         for slot in 0..receives as u32 {
             adapter.receive(slot);
         }
+        adapter.tell();
         Ok(adapter)
     }
 
@@ -147,12 +177,58 @@ impl Adapter {
         self.qp.attach(&address.gid)
     }
 
-    /// Has a slot receive.
+    /// Has a slot receive, from the next time on that the device is told.
     pub fn receive(&mut self, slot: u32) {
-        let segment = self.receiving.segment(slot, self.mtu);
-        // SAFETY: the slot's packet has been taken, so that it is the device's again; the slab goes after the queue pair.
-        if let Err(error) = unsafe { self.qp.receive(RECEIVE | u64::from(slot), segment) } {
-            tracing::warn!(target: "ofi::efa::ep_data", %error, "a receive is lost");
+        self.returned.push(slot);
+        if self.returned.len() == BATCH {
+            self.return_slots();
+        }
+    }
+
+    fn return_slots(&mut self) {
+        let mut receives = [(0, self.receiving.segment(0, 0)); BATCH];
+        for (receive, &slot) in receives.iter_mut().zip(&self.returned) {
+            *receive = (RECEIVE | u64::from(slot), self.receiving.segment(slot, self.mtu));
+        }
+        // SAFETY: the slots' packets have been taken, so that they are the device's again; the slab goes after the queue pair.
+        if let Err(error) = unsafe { self.qp.receive(&receives[..self.returned.len()]) } {
+            tracing::warn!(target: "ofi::efa::ep_data", %error, "receives are lost");
+        }
+        self.returned.clear();
+    }
+
+    /// Posts a request: the device learns of it with those that follow, at the next [`Adapter::tell`].
+    ///
+    /// # Safety
+    /// As [`QueuePair::post`].
+    unsafe fn post(&mut self, request: WorkRequest) {
+        self.untold.push(request);
+        if self.untold.len() == BATCH {
+            self.tell_requests();
+        }
+    }
+
+    fn tell_requests(&mut self) {
+        self.doorbells += 1;
+        // SAFETY: whoever posted them promised it.
+        if let Err(error) = unsafe { self.qp.post(&self.untold) } {
+            tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");
+            // The same for all: they end as if the device had refused them.
+            let refused =
+                |request: &WorkRequest| Completion::Sent { id: request.id, status: Status::Failed(0) };
+            self.ready.extend(self.untold.iter().map(refused));
+        }
+        self.untold.clear();
+    }
+
+    /// Tells the device of all that was posted since.
+    #[inline]
+    pub fn tell(&mut self) {
+        if !self.untold.is_empty() {
+            self.tell_requests();
+        }
+        if !self.returned.is_empty() {
+            self.return_slots();
         }
     }
 
@@ -172,21 +248,15 @@ impl Adapter {
     }
 
     /// Posts the packet in a slot.
-    ///
-    /// # Errors
-    /// What the device answers; the slot stays the caller's.
-    pub fn send(&mut self, to: To, packet: Packet) -> Result<(), Errno> {
-        let id = self.posted.insert(Posted::Packet(packet));
-        let segment = self.sending.segment(packet.slot, packet.len);
+    pub fn send(&mut self, to: To, packet: Packet) {
+        let id = self.posted.insert(Posted::Packet(packet)).to_wire();
+        let from = self.sending.segment(packet.slot, packet.len);
+        let action = Action::Send { from, inline: packet.len <= self.inline, data: packet.data };
         // SAFETY: the slot is the device's until the send has ended.
-        unsafe { self.qp.send(id.to_wire(), to, segment, packet.data) }.map_err(|error| {
-            self.posted.remove(id);
-            tracing::warn!(target: "ofi::efa::ep_data", %error, "a send cannot be posted");
-            error.errno()
-        })
+        unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// The memory of a slot for short accesses.
+    /// The memory of a slot for short operations.
     pub fn lend(&self, slot: u32, len: usize) -> Segment {
         self.sending.segment(slot, len)
     }
@@ -198,49 +268,73 @@ impl Adapter {
 
     /// Posts one.
     ///
-    /// # Errors
-    /// What the device answers.
-    ///
     /// # Safety
     /// Its memory is registered, and lent until the request has ended.
-    pub unsafe fn access(&mut self, to: To, request: Request) -> Result<(), Errno> {
-        let id = self.posted.insert(Posted::Request(request));
-        let Step { write, local, remote } = request.step;
+    pub unsafe fn access(&mut self, to: To, request: Request) {
+        let id = self.posted.insert(Posted::Request(request)).to_wire();
+        let Step { write, local, remote: at } = request.step;
         let local = Segment { addr: local.addr, len: local.len as usize, lkey: local.lkey };
-        let posted = if write {
-            // SAFETY: the caller's promise.
-            unsafe { self.qp.write(id.to_wire(), to, local, remote, request.data) }
-        } else {
-            // SAFETY: as above.
-            unsafe { self.qp.read(id.to_wire(), to, local, remote) }
+        let action = match write {
+            true => Action::Write { from: local, at, data: request.data },
+            false => Action::Read { into: local, at },
         };
-        if let Err(error) = posted {
-            self.posted.remove(id);
-            tracing::warn!(target: "ofi::efa::ep_data", %error, "an access cannot be posted");
-            return Err(error.errno());
-        }
         self.room -= 1;
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.post(WorkRequest { id, to, action }) };
+    }
+
+    /// Posts an operation of one request, for which there is room.
+    ///
+    /// # Safety
+    /// As [`Adapter::access`].
+    pub unsafe fn single(&mut self, to: To, single: Single) {
+        let id = self.posted.insert(Posted::Single(single)).to_wire();
+        self.room -= 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.post(WorkRequest { id, to, action: single.action }) };
+    }
+
+    /// Bytes that a request carries itself.
+    pub fn inline(&self) -> usize {
+        self.inline
+    }
+
+    /// Reads of one request that go to the application's memory.
+    pub fn reads(&self) -> Vec<(SlotId, Single)> {
+        let is_read = |posted: &Posted| {
+            matches!(posted, Posted::Single(Single { action: Action::Read { .. }, slot: None, .. }))
+        };
+        let found = self.posted.ids(is_read).into_iter();
+        let single = |id| match self.posted.get(id) {
+            Some(&Posted::Single(single)) => Some((id, single)),
+            _ => None,
+        };
+        found.filter_map(single).collect()
+    }
+
+    /// Whether a request is under way.
+    pub fn is_posted(&self, id: SlotId) -> bool {
+        self.posted.get(id).is_some()
     }
 
     /// Has everything that is under way come back. Nothing more is sent or received.
     pub fn stop(&mut self) {
+        self.tell();
         self.qp.stop();
     }
 
     /// The next request for a peer's memory that has ended, in front of everything else.
-    pub fn next_accessed(&mut self) -> Option<(Request, Status)> {
+    pub fn next_accessed(&mut self) -> Option<Ended> {
         let is_request = |completion: &Completion| match completion {
             Completion::Sent { id, .. } => {
-                matches!(self.posted.get(SlotId::from_wire(*id)), Some(Posted::Request(_)))
+                let posted = self.posted.get(SlotId::from_wire(*id));
+                matches!(posted, Some(Posted::Request(_) | Posted::Single(_)))
             }
             _ => false,
         };
         let at = self.ready.iter().position(is_request)?;
-        let Some(Completion::Sent { id, status }) = self.ready.remove(at) else { return None };
-        let Some(Posted::Request(request)) = self.posted.remove(SlotId::from_wire(id)) else { return None };
-        self.room += 1;
-        Some((request, status))
+        let completion = self.ready.remove(at)?;
+        Some(self.ended(completion))
     }
 
     /// A packet that has come, of which the device writes no more.
@@ -250,6 +344,7 @@ impl Adapter {
 
     /// Takes completions off the device.
     pub fn refill(&mut self) -> usize {
+        self.tell();
         self.qp.poll(&mut self.ready).unwrap_or_else(|error| {
             tracing::error!(target: "ofi::efa::cq", %error, "the device is lost");
             0
@@ -263,7 +358,12 @@ impl Adapter {
 
     /// The next completion.
     pub fn next(&mut self) -> Option<Ended> {
-        Some(match self.ready.pop_front()? {
+        let completion = self.ready.pop_front()?;
+        Some(self.ended(completion))
+    }
+
+    fn ended(&mut self, completion: Completion) -> Ended {
+        match completion {
             Completion::Received { id, len, data, from } => {
                 Ended::Received { slot: (id & !RECEIVE) as u32, len, data, from }
             }
@@ -273,13 +373,17 @@ impl Adapter {
                     self.room += 1;
                     Ended::Accessed { request, status }
                 }
+                Some(Posted::Single(single)) => {
+                    self.room += 1;
+                    Ended::Single { single, status }
+                }
                 None => Ended::Nothing,
             },
             Completion::Written { id, len, data, from } => {
                 Ended::Written { slot: id.map(|id| (id & !RECEIVE) as u32), len, data, from }
             }
             Completion::Returned { .. } => Ended::Nothing,
-        })
+        }
     }
 
     /// The time, as the device has it.
@@ -294,6 +398,7 @@ impl Adapter {
 
     /// Asks for a wake-up.
     pub fn arm(&mut self) -> Result<()> {
+        self.tell();
         self.qp.arm()
     }
 

@@ -11,6 +11,7 @@ use crate::Efa;
 use crate::adapter::Adapter;
 use crate::ids::Ids;
 use crate::native::{Rdma, Transfer};
+use crate::region::Recent;
 use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;
 
@@ -21,6 +22,8 @@ pub struct Common {
     /// There are no headers: one operation is one request of the device.
     pub direct: bool,
     pub adapter: Adapter,
+    /// See there.
+    pub recent: Recent,
     /// What the device does with peers' memory.
     pub rdma: Rdma,
     /// What it moves now: after the adapter, whose end stops it.

@@ -31,7 +31,7 @@ pub fn unfit(common: &Common, out: &OutRma<'_>) -> Error {
         Errno::EINVAL,
         "an access over fabric efa-direct",
         format!(
-            "1 to {longest} bytes of one piece at either end (injected: {}), under a key of 32 bits",
+            "at most {longest} bytes of one piece at either end (injected: {}), under a key of 32 bits",
             common.adapter.mtu
         ),
         format!("{} bytes, {} and {} pieces", out.len, out.pieces.len(), out.remote.len()),
@@ -64,6 +64,17 @@ impl Lane {
         if !self.is_free() {
             return Err(Error::AGAIN);
         }
+        common.counts.eager += 1;
+        // The device carries 32 bits, as the domain says (`cq_data_size`).
+        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);
+        let injected = out.flags.contains(OpFlags::INJECT);
+        if let [piece] = out.pieces
+            && len > common.adapter.inline()
+            && !injected
+            && self.send_alone(common, host, (peer, out.ticket), piece, data)
+        {
+            return Ok(Posted::Pending);
+        }
         let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
         // SAFETY: the pieces are lent, and a slot has room for a packet.
         unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };
@@ -76,9 +87,6 @@ impl Lane {
             self.outstanding += 1;
             Mark::Op(host.open(peer, out.ticket, Op::packed(false)))
         };
-        common.counts.eager += 1;
-        // The device carries 32 bits, as the domain says (`cq_data_size`).
-        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);
         self.post(common, Packet { peer, slot, len, data, mark });
         Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
     }

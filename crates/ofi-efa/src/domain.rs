@@ -1,5 +1,6 @@
 //! A domain: a device, by its name.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ibv::cache::{Cache, Limits};
@@ -58,9 +59,24 @@ impl Domain {
     /// The memory is lent until the requests have ended, which give the registration back.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> Result<Local> {
         self.cache.get(addr.addr(), len, |start, len| {
-            let start = addr.with_addr(start);
             // SAFETY: the caller's promise; of a whole range, that of whoever registered it, until it is removed.
-            unsafe { self.device.register(start, len, Access::Local) }
+            unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
+        })
+    }
+
+    /// The same, if the memory is a part of what the application has registered, and which addresses the registration covers. `None` also if
+    /// the device does not take it.
+    ///
+    /// # Safety
+    /// As [`Domain::local`].
+    pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
+        let found = self.cache.get_range(addr.addr(), len, |start, len| {
+            // SAFETY: the promise of whoever registered the range, until it is removed.
+            unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
+        });
+        found.unwrap_or_else(|error| {
+            tracing::debug!(target: "ofi::efa::mr", %error, "registered memory is copied");
+            None
         })
     }
 }

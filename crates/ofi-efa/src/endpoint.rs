@@ -59,32 +59,59 @@ unsafe impl Lanes<Efa> for State {
         self.open()?.peer_at(host, address::raw(address)?)
     }
 
+    #[inline]
+    unsafe fn inject_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let lane = &mut lanes.lanes[peer as usize];
+        // SAFETY: the caller's promise.
+        let sent = unsafe { lane.inject_now::<TAGGED>(&mut lanes.common, peer, tag, from, len) };
+        if sent {
+            lanes.common.adapter.tell();
+        }
+        sent
+    }
+
     fn send<H: Host<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+        let posted =
+            lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
+        lanes.posted(out.flags, posted)
     }
 
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+        let posted =
+            lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
+        lanes.posted(out.flags, posted)
     }
 
     fn atomic<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer))
+        let posted =
+            lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
+        lanes.posted(out.flags, posted)
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
         let lanes = self.open()?;
-        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
+        let noted = lanes.lanes[out.peer as usize].note(&mut lanes.common, out);
+        lanes.common.adapter.tell();
+        noted
     }
 
     fn pull<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
+        lanes.common.adapter.tell();
     }
 
     fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
@@ -96,6 +123,7 @@ unsafe impl Lanes<Efa> for State {
     fn discard(&mut self, peer: Peer, token: Token) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
+        lanes.common.adapter.tell();
     }
 
     fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
@@ -137,6 +165,7 @@ unsafe impl Lanes<Efa> for State {
             "accesses that the peer's device refused, and which its owner was asked for",
         );
         add("efa_sent", counts.sent, "packets posted");
+        add("efa_doorbells", common.adapter.doorbells, "times that the device was told of requests");
         add("efa_received", counts.received, "packets received");
         add(
             "efa_not_ready",

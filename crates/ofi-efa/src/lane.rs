@@ -9,7 +9,7 @@ use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::Efa;
-use crate::adapter::{Mark, Packet};
+use crate::adapter::{Mark, Packet, Single};
 use crate::common::{Common, Entry};
 use crate::op::Op;
 use crate::srd::{Status, To};
@@ -76,6 +76,8 @@ pub struct Lane {
     pub transfers: usize,
     /// Those with requests that are not posted.
     pub accessing: VecDeque<SlotId>,
+    /// Operations of one request that are not.
+    pub singles: VecDeque<Single>,
     /// Messages that could not be read, and are to be sent: their numbers here.
     pub nacked: FxHashMap<u32, u32>,
     /// Refusals for a peer of which it is not known whether it understands them.
@@ -125,6 +127,7 @@ impl Lane {
             finishing: Vec::new(),
             transfers: 0,
             accessing: VecDeque::new(),
+            singles: VecDeque::new(),
             nacked: FxHashMap::default(),
             unsaid: Vec::new(),
             doubtful: Vec::new(),
@@ -170,6 +173,11 @@ impl Lane {
             return Err(Error::AGAIN);
         }
         Ok(())
+    }
+
+    /// Whether a message can go out past nothing that waits.
+    pub fn may_send_now(&self) -> bool {
+        self.is_free() && self.queue.is_empty() && self.streams.len() <= 1024
     }
 
     /// Sends a packet, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
@@ -221,17 +229,9 @@ impl Lane {
 
     /// Posts a packet that is in its slot.
     pub fn post(&mut self, common: &mut Common, packet: Packet) {
-        match common.adapter.send(self.to, packet) {
-            Ok(()) => {
-                self.inflight += 1;
-                common.counts.sent += 1;
-            }
-            Err(errno) => {
-                common.adapter.give_slot(packet.slot);
-                self.ending.get_or_insert(errno);
-                common.hold(&mut self.is_dirty, packet.peer);
-            }
-        }
+        common.adapter.send(self.to, packet);
+        self.inflight += 1;
+        common.counts.sent += 1;
     }
 
     /// Posts what waits, as far as slots go. `false`: something still waits that needs no word of the peer.
@@ -293,7 +293,7 @@ impl Lane {
         match status {
             Status::Done => {
                 common.adapter.give_slot(packet.slot);
-                self.pause = REST.0;
+                self.pause_shortly();
                 self.arrived(common, host, peer, packet.mark);
             }
             Status::NotReady if self.dead.is_none() => {
@@ -326,6 +326,11 @@ impl Lane {
             self.pause = (self.pause * 2).min(REST.1);
             common.resting.push(peer);
         }
+    }
+
+    /// The peer has receives again.
+    pub fn pause_shortly(&mut self) {
+        self.pause = REST.0;
     }
 
     /// The device says that the peer is not there.

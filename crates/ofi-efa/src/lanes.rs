@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Errno, Info, Result};
+use ofi_api::{Errno, Info, OpFlags, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::Slots;
 use ofi_core::sys::{Timer, WaitSet};
-use ofi_core::transport::{Arm, Host, Peer};
+use ofi_core::transport::{Arm, Host, Peer, Posted};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::adapter::{Adapter, Ended};
@@ -17,6 +17,7 @@ use crate::ids::Ids;
 use crate::lane::Lane;
 use crate::message::{Broken, Flow};
 use crate::native::{End, Rdma};
+use crate::region::Recent;
 use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
@@ -63,6 +64,7 @@ impl EfaLanes {
             rdma: Rdma::of(&domain.transport.device.limits()),
             direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
+            recent: Recent::default(),
             transfers: Slots::default(),
             ids: Ids::default(),
             dirty: Vec::new(),
@@ -209,6 +211,14 @@ impl EfaLanes {
         self.held.give_back(&mut self.common, slot);
     }
 
+    /// An operation was posted, or not: the device is told of it, unless another one is to follow.
+    pub fn posted(&mut self, flags: OpFlags, posted: Result<Posted>) -> Result<Posted> {
+        if !flags.contains(OpFlags::MORE) || posted.is_err() {
+            self.common.adapter.tell();
+        }
+        posted
+    }
+
     pub fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
         if self.common.direct {
             self.meet(host);
@@ -249,6 +259,7 @@ impl EfaLanes {
         for peer in std::mem::take(&mut self.common.dirty) {
             self.tend(host, peer);
         }
+        self.common.adapter.tell();
     }
 
     fn take<H: Host<Efa>>(&mut self, host: &mut H, ended: Ended) {
@@ -264,6 +275,13 @@ impl EfaLanes {
             Ended::Accessed { request, status } => {
                 let lane = &mut self.lanes[request.peer as usize];
                 lane.accessed(&mut self.common, host, request, status);
+            }
+            Ended::Single { single, status } => {
+                if status == Status::Done {
+                    self.met(single.peer);
+                }
+                let lane = &mut self.lanes[single.peer as usize];
+                lane.single_ended(&mut self.common, host, single, status);
             }
             Ended::Written { slot, len, data, from } => {
                 let sender = match self.common.direct {
@@ -431,6 +449,8 @@ impl EfaLanes {
             Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
             None => false,
         });
+        let mut alone = common.adapter.reads();
+        alone.retain(|(_, single)| host.op(single.peer, single.op).is_none());
         let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
@@ -440,12 +460,21 @@ impl EfaLanes {
                 }
             }
             gone.retain(|&id| common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
-            if gone.is_empty() {
+            alone.retain(|&(id, _)| common.adapter.is_posted(id));
+            if gone.is_empty() && alone.is_empty() {
                 return;
             }
             common.adapter.refill();
-            while let Some((request, status)) = common.adapter.next_accessed() {
-                self.lanes[request.peer as usize].accessed(common, host, request, status);
+            while let Some(ended) = common.adapter.next_accessed() {
+                match ended {
+                    Ended::Accessed { request, status } => {
+                        self.lanes[request.peer as usize].accessed(common, host, request, status);
+                    }
+                    Ended::Single { single, status } => {
+                        self.lanes[single.peer as usize].single_ended(common, host, single, status);
+                    }
+                    _ => {}
+                }
             }
             // The device reports every request in the end: after a peer's silence, or as its queue pair stops.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {

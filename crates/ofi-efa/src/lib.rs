@@ -29,6 +29,7 @@ mod read;
 mod region;
 mod rma;
 mod settings;
+mod single;
 pub mod srd;
 mod transfer;
 mod window;

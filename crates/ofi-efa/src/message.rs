@@ -7,7 +7,7 @@ use ofi_core::transport::{
     Announced, Arrived, Delivery, Host, OutMessage, OutNote, Payload, Peer, Posted, RxName,
 };
 
-use crate::adapter::Mark;
+use crate::adapter::{self, Mark};
 use crate::common::Common;
 use crate::lane::{Lane, Stream};
 use crate::op::{Lent, Op, Work};
@@ -71,6 +71,60 @@ impl Lane {
                 "a receive context of a peer whose libfabric has no scalable endpoints over efa",
             )),
         }
+    }
+
+    /// Sends an injected message at once, if nothing is in its way.
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes during the call.
+    pub unsafe fn inject_now<const TAGGED: bool>(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes nothing.
+        let known = self.features.is_some() || common.direct;
+        if !known || self.paused & 1 != 0 || !self.may_send_now() || (TAGGED && common.direct) {
+            return false;
+        }
+        let header = match common.direct {
+            true => Header::NONE,
+            false => {
+                let message = Message {
+                    msg_id: self.next_msg,
+                    tag: TAGGED.then_some(tag),
+                    data: None,
+                    confirm: false,
+                    send_id: 0,
+                    own: Own::default(),
+                    form: Form::Eager { payload: &[] },
+                };
+                message.encode(self.origin(common))
+            }
+        };
+        let head = header.bytes();
+        if len > common.adapter.mtu - head.len() {
+            return false;
+        }
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        let to = common.adapter.outgoing(slot);
+        // SAFETY: a slot has room for a packet.
+        unsafe { copy::bytes(head.as_ptr(), to, head.len()) };
+        // SAFETY: as above; the caller's promise.
+        unsafe { copy::bytes(from, to.wrapping_add(head.len()), len) };
+        if !common.direct {
+            self.next_msg = self.next_msg.wrapping_add(1);
+        }
+        self.detached += 1;
+        common.counts.eager += 1;
+        self.post(
+            common,
+            adapter::Packet { peer, slot, len: head.len() + len, data: None, mark: Mark::Detached },
+        );
+        true
     }
 
     /// Sends a message.

@@ -94,7 +94,8 @@ impl Lane {
         let injected = out.flags.contains(OpFlags::INJECT);
         // A fence lifts the messages before it to its level, for which only the owner can speak.
         let fenced = out.flags.contains(OpFlags::FENCE);
-        if out.len == 0 || fenced || (injected && !short) || !self.may_access(common, out.write) {
+        let nothing = out.len == 0 && !common.direct;
+        if nothing || fenced || (injected && !short) || !self.may_access(common, out.write) {
             return Ok(None);
         }
         let told = out.remote_data();
@@ -104,6 +105,20 @@ impl Lane {
             Some(Ok(data)) if self.tells(common, out) => Some(data),
             Some(_) => return Ok(None),
         };
+        if let ([piece], [remote]) = (out.pieces, out.remote)
+            && out.len <= common.rdma.longest
+        {
+            return self.access_alone(common, host, out, (piece, remote), data);
+        }
+        if let ([], [remote]) = (out.pieces, out.remote) {
+            return self.access_alone(
+                common,
+                host,
+                out,
+                (&Piece::new(std::ptr::null_mut(), 0), remote),
+                data,
+            );
+        }
         let sources = out.remote.iter().map(|piece| {
             let rkey = u32::try_from(piece.key).ok()?;
             piece.addr.checked_add(piece.len as u64)?;
@@ -186,6 +201,9 @@ impl Lane {
         if !self.may_flush() {
             return true;
         }
+        if !self.flush_singles(common) {
+            return false;
+        }
         while let Some(&id) = self.accessing.front() {
             let Some(transfer) = common.transfers.get_mut(id) else {
                 self.accessing.pop_front();
@@ -198,10 +216,7 @@ impl Lane {
                 let data = transfer.data.filter(|_| transfer.todo.len() == 1);
                 let request = Request { peer: transfer.peer, transfer: id, step, data };
                 // SAFETY: the memory is registered, as the transfer holds it, and lent until the request has ended.
-                if let Err(errno) = unsafe { common.adapter.access(self.to, request) } {
-                    self.ending.get_or_insert(errno);
-                    return false;
-                }
+                unsafe { common.adapter.access(self.to, request) };
                 transfer.todo.pop_front();
                 transfer.posted += 1;
                 match step.write {
@@ -262,6 +277,7 @@ impl Lane {
     /// Gives up what is not posted of all transfers: the lane is lost.
     pub fn stop_accesses<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         self.accessing.clear();
+        self.stop_singles(common, host);
         for id in common.transfers.ids(|transfer| transfer.peer == peer) {
             let Some(transfer) = common.transfers.get_mut(id) else { continue };
             transfer.failed.get_or_insert(Status::Flushed);
@@ -325,16 +341,23 @@ impl Lane {
                 };
                 return self.ask_owner(common, host, peer, id, native, bytes);
             }
-            Some(Status::BadAddress) => Errno::EKEYREJECTED,
-            Some(Status::NoDestination) => Errno::ECONNREFUSED,
-            Some(_) if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
-            Some(_) => Errno::EIO,
+            Some(status) => self.failure(status),
         };
         self.finish(common, host, peer, id, Err(errno));
     }
 
+    /// What an operation ends with whose request ended so.
+    pub fn failure(&self, status: Status) -> Errno {
+        match status {
+            Status::BadAddress => Errno::EKEYREJECTED,
+            Status::NoDestination => Errno::ECONNREFUSED,
+            _ if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
+            _ => Errno::EIO,
+        }
+    }
+
     /// Has the peer execute what its device refused.
-    fn ask_owner<H: Host<Efa>>(
+    pub fn ask_owner<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

@@ -4,6 +4,7 @@ use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
 use crate::native::Native;
+use crate::single::Alone;
 use crate::srd::Region;
 use crate::wire::Message;
 
@@ -47,6 +48,8 @@ pub enum Work {
     Lent(Box<Lent>),
     /// The device reads or writes the peer's memory.
     Native(Native),
+    /// It is one request of the device.
+    Alone(Alone),
 }
 
 /// A message that its receiver reads.

@@ -1,6 +1,7 @@
 //! What the device knows of a registration of the application, so that peers reach its memory without this end.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ofi_api::{HmemIface, MrAccess, MrAttr};
 use rustc_hash::FxHashSet;
@@ -12,6 +13,41 @@ use crate::srd::{self, Access};
 
 /// A registration that operations of this end use.
 pub type Local = Arc<Box<dyn srd::Region>>;
+
+/// The registration that an endpoint's operations used last: what stands in for a look into the cache.
+#[derive(Default)]
+pub struct Recent {
+    covers: Range<usize>,
+    region: Weak<Box<dyn srd::Region>>,
+    lkey: u32,
+    /// Removals from the cache that had been then.
+    removals: u64,
+}
+
+impl Recent {
+    /// A registration of memory that the application has registered. `None` for any other.
+    ///
+    /// # Safety
+    /// The memory is lent until the operation has ended, which holds the registration.
+    pub unsafe fn find(&mut self, domain: &Domain, addr: *mut u8, len: usize) -> Option<(u32, Local)> {
+        let start = addr.addr();
+        // Before anything is found.
+        let removals = domain.cache.removals();
+        if self.removals == removals
+            && self.covers.start <= start
+            && start <= self.covers.end
+            && len <= self.covers.end - start
+            && let Some(region) = self.region.upgrade()
+        {
+            return Some((self.lkey, region));
+        }
+        // SAFETY: the caller's promise.
+        let (covers, region) = unsafe { domain.registered(addr, len) }?;
+        let lkey = region.lkey();
+        *self = Self { covers, region: Arc::downgrade(&region), lkey, removals };
+        Some((lkey, region))
+    }
+}
 
 /// See the module.
 pub struct Region {

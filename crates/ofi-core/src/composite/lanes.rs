@@ -252,6 +252,28 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         unsafe { self.far.send_now::<TAGGED>(route.local(), tag, from, len) }
     }
 
+    #[inline(always)]
+    unsafe fn inject_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let route = self.routes.get(peer);
+        if route.is_open() {
+            return false;
+        }
+        if route.side() == NEAR {
+            let Some(near) = &mut self.near else { return false };
+            // SAFETY: the caller's promise.
+            return unsafe { near.lanes.inject_now::<TAGGED>(route.local(), tag, from, len) };
+        }
+        self.pace.wake();
+        // SAFETY: the caller's promise.
+        unsafe { self.far.inject_now::<TAGGED>(route.local(), tag, from, len) }
+    }
+
     fn send<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let route = self.route(host, out.peer)?;
         let out = OutMessage { peer: route.local(), ..*out };

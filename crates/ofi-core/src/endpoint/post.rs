@@ -127,8 +127,13 @@ impl<T: Transport> State<T> {
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return false;
         }
-        // SAFETY: the piece is lent for reading.
-        if !unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) } {
+        let sent = match op.call {
+            // SAFETY: the piece is lent for reading.
+            Call::Inject => unsafe { lanes.inject_now::<TAGGED>(peer, tag, piece.addr, piece.len) },
+            // SAFETY: as above.
+            _ => unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) },
+        };
+        if !sent {
             return false;
         }
         let counts = &mut self.ends.tx.counts;

@@ -21,10 +21,12 @@ pub type Gid = [u8; 16];
 pub struct Limits {
     /// Bytes of the longest message.
     pub mtu: usize,
-    /// Requests that may be under way on one queue pair.
+    /// Work requests that may be under way on one queue pair.
     pub sends: usize,
     /// Receives that may be posted to one.
     pub receives: usize,
+    /// Bytes that a send may carry in the request itself.
+    pub inline: usize,
     /// Bytes of one read or write of a peer's memory; 0 if there are none.
     pub rdma: usize,
     /// Whether peers' memory can be read.
@@ -46,6 +48,9 @@ pub struct Segment {
     pub lkey: u32,
 }
 
+// SAFETY: an address, of memory that requests use under the promises of [`QueuePair::post`], whichever thread has the queue pair.
+unsafe impl Send for Segment {}
+
 /// To whom a message goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct To {
@@ -55,6 +60,47 @@ pub struct To {
     pub qpn: u16,
     /// That queue pair's key.
     pub qkey: u32,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Sends a message, with data or without.
+    Send {
+        /// The message.
+        from: Segment,
+        /// Its bytes are copied into the request: the device does not look at the segment.
+        inline: bool,
+        /// What the receiver is told besides.
+        data: Option<u32>,
+    },
+    /// Reads a peer's memory.
+    Read {
+        /// Where the bytes go.
+        into: Segment,
+        /// Where they are.
+        at: Remote,
+    },
+    /// Writes to a peer's memory: the bytes are there when it has ended.
+    Write {
+        /// The bytes.
+        from: Segment,
+        /// Where they go.
+        at: Remote,
+        /// With data, the peer has a [`Completion::Written`].
+        data: Option<u32>,
+    },
+}
+
+/// A work request.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkRequest {
+    /// Its number: it ends as a [`Completion::Sent`] of that.
+    pub id: u64,
+    /// To whom.
+    pub to: To,
+    /// What it does.
+    pub action: Action,
 }
 
 /// How a request ended.
@@ -174,45 +220,27 @@ pub trait QueuePair: Send {
     /// What the device answers.
     fn attach(&mut self, gid: &Gid) -> Result<u16>;
 
-    /// Posts a send, with data or without; it ends as a [`Completion::Sent`].
+    /// Posts requests, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// What the device answers; none was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and is not written to until the send has ended.
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()>;
-
-    /// Posts a read of a peer's memory; it ends as a [`Completion::Sent`].
-    ///
-    /// # Errors
-    /// What the device answers; nothing was posted then.
-    ///
-    /// # Safety
-    /// The segment is registered, and is not touched until the read has ended.
-    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()>;
-
-    /// Posts a write to a peer's memory, which ends as a [`Completion::Sent`] when the bytes are there; with data, the peer has a
-    /// [`Completion::Written`].
-    ///
-    /// # Errors
-    /// What the device answers; nothing was posted then.
-    ///
-    /// # Safety
-    /// The segment is registered, and is not written to until the write has ended.
-    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()>;
+    /// Until a request has ended, its segment is registered, and is not written to; what a read fills is not touched. Bytes that go inline
+    /// are readable during the call.
+    unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()>;
 
     /// Ends it: what is under way and what is posted comes back soon, and nothing more is taken.
     fn stop(&mut self);
 
-    /// Posts a receive.
+    /// Posts receives, each under its number, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// What the device answers; some may have been posted.
     ///
     /// # Safety
-    /// The segment is registered, and is not touched until the receive has ended.
-    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()>;
+    /// The segments are registered, and are not touched until their receives have ended.
+    unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()>;
 
     /// Takes completions, and answers how many.
     ///

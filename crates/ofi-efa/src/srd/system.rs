@@ -9,8 +9,12 @@ use ibv::{
     Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
 use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, Result};
+use rustc_hash::FxHashMap;
 
-use super::{Access, Completion, Device, From, Gid, Limits, QueuePair, Region, Remote, Segment, Status, To};
+use super::{
+    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To,
+    WorkRequest,
+};
 
 /// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint rests and asks.
 const RNR_RETRY: u8 = 3;
@@ -50,6 +54,7 @@ impl System {
             mtu: port.max_message,
             sends: info.max_send as usize,
             receives: info.max_receive as usize,
+            inline: info.max_inline.into(),
             rdma: info.max_rdma as usize,
             read: info.read,
             write: info.write,
@@ -125,7 +130,7 @@ impl Device for System {
             receives: receives as u32,
             send_pieces: 1,
             receive_pieces: 1,
-            inline: 0,
+            inline: self.limits.inline as u32,
             unsolicited: self.limits.unsolicited,
             service_level: 0,
         };
@@ -136,7 +141,15 @@ impl Device for System {
         let qpn = u16::try_from(qp.number()).map_err(|_| {
             Error::with(Errno::EIO, format!("queue pair {}, past what an EFA address holds", qp.number()))
         })?;
-        Ok(Box::new(Queue { qp, cq, channel, pd: Arc::clone(&self.pd), qpn, qkey, handles: Vec::new() }))
+        Ok(Box::new(Queue {
+            qp,
+            cq,
+            channel,
+            pd: Arc::clone(&self.pd),
+            qpn,
+            qkey,
+            handles: Handles::default(),
+        }))
     }
 }
 
@@ -160,15 +173,23 @@ struct Queue {
     pd: Arc<ProtectionDomain>,
     qpn: u16,
     qkey: u32,
-    /// Ways to devices, with their addresses and numbers.
-    handles: Vec<(Gid, u16, Arc<AddressHandle>)>,
+    handles: Handles,
 }
 
-impl Queue {
+/// Ways to devices.
+#[derive(Default)]
+struct Handles {
+    /// By their numbers, which the device chooses.
+    ways: Vec<Option<Arc<AddressHandle>>>,
+    numbers: FxHashMap<Gid, u16>,
+}
+
+impl Handles {
     fn peer(&self, to: To) -> Result<SrdPeer<'_>> {
-        let found = self.handles.iter().find(|(_, number, _)| *number == to.handle);
-        let (_, _, ah) = found.ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
-        Ok(SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey })
+        match self.ways.get(usize::from(to.handle)) {
+            Some(Some(ah)) => Ok(SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey }),
+            _ => Err(Error::new(Errno::EADDRNOTAVAIL)),
+        }
     }
 }
 
@@ -186,37 +207,44 @@ impl QueuePair for Queue {
     }
 
     fn attach(&mut self, gid: &Gid) -> Result<u16> {
-        if let Some((_, number, _)) = self.handles.iter().find(|(known, ..)| known == gid) {
+        if let Some(number) = self.handles.numbers.get(gid) {
             return Ok(*number);
         }
         let handle = AddressHandle::new(&self.pd, ibv::Gid(*gid)).map_err(|error| failed(&error))?;
         let number = handle.efa_number().map_err(|error| failed(&error))?;
-        self.handles.push((*gid, number, handle));
+        let ways = &mut self.handles.ways;
+        ways.resize(ways.len().max(usize::from(number) + 1), None);
+        ways[usize::from(number)] = Some(handle);
+        self.handles.numbers.insert(*gid, number);
         Ok(number)
     }
 
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()> {
-        let (peer, segment) = (self.peer(to)?, [piece(from)]);
-        let mut requests = self.qp.requests();
-        // SAFETY: the caller's promise.
-        let sent = unsafe { requests.send(id, peer, Payload::Segments(&segment), data.map(as_c_has_it)) };
-        sent.and_then(|()| requests.submit()).map_err(|error| failed(&error))
-    }
-
-    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {
-        let (peer, segment) = (self.peer(of)?, [piece(into)]);
-        let mut requests = self.qp.requests();
-        // SAFETY: the caller's promise.
-        let read = unsafe { requests.read(id, peer, &segment, at) };
-        read.and_then(|()| requests.submit()).map_err(|error| failed(&error))
-    }
-
-    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()> {
-        let (peer, segment) = (self.peer(to)?, [piece(from)]);
-        let mut requests = self.qp.requests();
-        // SAFETY: the caller's promise.
-        let written = unsafe { requests.write(id, peer, &segment, at, data.map(as_c_has_it)) };
-        written.and_then(|()| requests.submit()).map_err(|error| failed(&error))
+    unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()> {
+        let mut batch = self.qp.requests();
+        for &WorkRequest { id, to, action } in requests {
+            let peer = self.handles.peer(to)?;
+            let added = match action {
+                Action::Send { from, inline: false, data } => {
+                    let segment = [piece(from)];
+                    // SAFETY: the caller's promise.
+                    unsafe { batch.send(id, peer, Payload::Segments(&segment), data.map(as_c_has_it)) }
+                }
+                Action::Send { from, inline: true, data } => {
+                    // SAFETY: as above.
+                    let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) };
+                    // SAFETY: as above.
+                    unsafe { batch.send(id, peer, Payload::Inline(bytes), data.map(as_c_has_it)) }
+                }
+                // SAFETY: as above.
+                Action::Read { into, at } => unsafe { batch.read(id, peer, &[piece(into)], at) },
+                // SAFETY: as above.
+                Action::Write { from, at, data } => unsafe {
+                    batch.write(id, peer, &[piece(from)], at, data.map(as_c_has_it))
+                },
+            };
+            added.map_err(|error| failed(&error))?;
+        }
+        batch.submit().map_err(|error| failed(&error))
     }
 
     fn stop(&mut self) {
@@ -225,9 +253,16 @@ impl QueuePair for Queue {
         }
     }
 
-    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.qp.receive(id, &[piece(into)]) }.map_err(|error| failed(&error))
+    unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()> {
+        for some in receives.chunks(SrdQueuePair::RECEIVES) {
+            let mut pieces = [(0, piece(some[0].1)); SrdQueuePair::RECEIVES];
+            for (to, &(id, into)) in pieces.iter_mut().zip(some) {
+                *to = (id, piece(into));
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.qp.receive_all(&pieces[..some.len()]) }.map_err(|error| failed(&error))?;
+        }
+        Ok(())
     }
 
     fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize> {

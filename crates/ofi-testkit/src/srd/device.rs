@@ -8,9 +8,14 @@ use std::time::Instant;
 
 use ofi::raw::{Errno, Error, Nic, Result};
 use ofi_core::sys;
-use ofi_efa::srd::{Access, Completion, Device, Gid, Limits, QueuePair, Region, Remote, Segment, To};
+use ofi_efa::srd::{
+    Access, Action, Completion, Device, Gid, Limits, QueuePair, Region, Segment, To, WorkRequest,
+};
 
 use super::{Flight, Queue, SimulatedDevice, What};
+
+/// Bytes that a request carries itself, as on a device.
+const INLINE: usize = 32;
 
 /// A registration.
 struct Registered {
@@ -57,7 +62,7 @@ impl Device for Handle {
         let plan = self.0.lock().plan;
         let (read, rdma) = (plan.rdma, if plan.rdma { 1 << 30 } else { 0 });
         let (mtu, receives, unsolicited) = (plan.mtu, plan.receives, read && plan.unsolicited);
-        Limits { mtu, sends: 512, receives, rdma, read, write: read, unsolicited }
+        Limits { mtu, sends: 512, receives, inline: INLINE, rdma, read, write: read, unsolicited }
     }
 
     fn nic(&self) -> Nic {
@@ -121,12 +126,9 @@ impl Simulated {
         inner.queues.get_mut(&self.qpn).map(act).ok_or_else(|| Error::new(Errno::EIO))
     }
 
-    fn post(&self, id: u64, to: To, from: Option<Segment>, what: What) -> Result<()> {
+    fn post_one(&self, id: u64, to: To, from: Option<Segment>, what: What) -> Result<()> {
         let mut inner = self.device.lock();
         let queue = inner.queues.get_mut(&self.qpn).ok_or_else(|| Error::new(Errno::EIO))?;
-        if queue.posted == queue.sends {
-            return Err(Error::new(Errno::ENOMEM));
-        }
         queue.posted += 1;
         let life = queue.life;
         if let Some(segment) = from {
@@ -158,39 +160,55 @@ impl QueuePair for Simulated {
         })
     }
 
-    unsafe fn send(&mut self, id: u64, to: To, from: Segment, data: Option<u32>) -> Result<()> {
-        if from.len > self.device.lock().plan.mtu {
-            return Err(Error::new(Errno::EMSGSIZE));
+    unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()> {
+        let mtu = self.device.lock().plan.mtu;
+        for request in requests {
+            match request.action {
+                Action::Send { from, .. } if from.len > mtu => return Err(Error::new(Errno::EMSGSIZE)),
+                Action::Send { from, inline: true, .. } if from.len > INLINE => {
+                    return Err(Error::new(Errno::EINVAL));
+                }
+                _ => {}
+            }
         }
-        // SAFETY: the caller lends it for reading.
-        let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
-        self.post(id, to, Some(from), What::Send(bytes, data))
-    }
-
-    unsafe fn read(&mut self, id: u64, of: To, into: Segment, at: Remote) -> Result<()> {
-        self.post(id, of, None, What::Read { into, at })
-    }
-
-    unsafe fn write(&mut self, id: u64, to: To, from: Segment, at: Remote, data: Option<u32>) -> Result<()> {
-        // SAFETY: the caller lends it for reading.
-        let bytes = unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
-        self.post(id, to, Some(from), What::Write { bytes, at, data })
+        self.with(|queue| match queue.posted + requests.len() <= queue.sends {
+            true => Ok(()),
+            false => Err(Error::new(Errno::ENOMEM)),
+        })??;
+        for &WorkRequest { id, to, action } in requests {
+            let (Action::Send { from: used, .. }
+            | Action::Read { into: used, .. }
+            | Action::Write { from: used, .. }) = action;
+            self.device.lock().last_used = used.addr.addr();
+            // SAFETY: the caller lends it for reading.
+            let bytes = |from: Segment| unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
+            match action {
+                Action::Send { from, inline, data } => {
+                    self.post_one(id, to, (!inline).then_some(from), What::Send(bytes(from), data))?;
+                }
+                Action::Read { into, at } => self.post_one(id, to, None, What::Read { into, at })?,
+                Action::Write { from, at, data } => {
+                    self.post_one(id, to, Some(from), What::Write { bytes: bytes(from), at, data })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn stop(&mut self) {
         let _ = self.with(Queue::stop);
     }
 
-    unsafe fn receive(&mut self, id: u64, into: Segment) -> Result<()> {
+    unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()> {
         let most = self.device.lock().plan.receives;
         self.with(|queue| {
             if queue.stopped {
                 return Err(Error::new(Errno::EIO));
             }
-            if queue.receives.len() == most {
+            if queue.receives.len() + receives.len() > most {
                 return Err(Error::AGAIN);
             }
-            queue.receives.push_back((id, into));
+            queue.receives.extend(receives);
             Ok(())
         })?
     }

@@ -118,6 +118,8 @@ struct Inner {
     /// Registrations by their keys: first byte, length, and what peers may do.
     registered: HashMap<u32, (u64, usize, Access)>,
     last_key: u32,
+    /// The memory of the last request.
+    last_used: usize,
 }
 
 impl Inner {
@@ -214,6 +216,7 @@ impl SimulatedDevice {
             lives: 0,
             registered: HashMap::new(),
             last_key: 0,
+            last_used: 0,
         };
         let (name, inner, refuses) = (name.to_string(), Mutex::new(inner), AtomicBool::new(false));
         Self { name, began, inner, work: Condvar::new(), refuses }
@@ -249,6 +252,11 @@ impl SimulatedDevice {
     /// Gives the next queue pair that is opened this number, if it is free.
     pub fn reuse(&self, qpn: u16) {
         self.lock().next_qpn = Some(qpn);
+    }
+
+    /// Where the memory of the newest request lies.
+    pub fn last_used(&self) -> usize {
+        self.lock().last_used
     }
 
     /// Requests that are under way.
