@@ -278,3 +278,78 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
     assert_eq!(&into.bytes()[..5], b"alive");
 }
+
+/// A message with a receipt, from `side` to `raw`.
+fn confirmed(side: &Side, raw: &Raw, context: usize) {
+    let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    let word = Memory::patterned(64, 1);
+    let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+    wait::drive(&[side], "a post", || {
+        let posted = side.out(to, &word).context(context).msg(flags).send();
+        assert!(posted.is_ok() || posted.as_ref().is_err_and(Error::is_again), "{posted:?}");
+        posted.ok()
+    });
+}
+
+fn is_message(packet: &Packet<'_>) -> bool {
+    matches!(packet, Packet::Message(_))
+}
+
+#[test]
+fn a_peer_of_c_s_that_dies_before_its_receipt_is_noticed() {
+    let _alone = alone();
+    for features in [Some(C), None] {
+        let side = side();
+        let mut raw = match features {
+            Some(features) => Raw::to(&side, features),
+            None => Raw::silent(&side),
+        };
+        if features.is_some() {
+            raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+        }
+        confirmed(&side, &raw, 1);
+        raw.next(&side, "a message", is_message);
+        drop(raw);
+        let since = Instant::now();
+        let failed = wait::drive(&[&side], "the end of a message", || side.next_of(1)).failed();
+        let wanted = if features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
+        assert_eq!(failed.err, wanted);
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    }
+}
+
+#[test]
+fn a_peer_of_c_s_that_dies_before_its_data_is_noticed() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&side, C);
+    let into = Memory::new(100_000);
+    side.receive(&into).context(1).post().unwrap();
+    raw.send(&message(0, 7, Form::LongCts { len: 100_000, credits: 8, payload: &[1; 100], nacked: false }));
+    raw.next(&side, "word to send", |packet| matches!(packet, Packet::Control(Control::Cts { .. })));
+    drop(raw);
+    let failed = wait::drive(&[&side], "the end of a receive", || side.next_of(1)).failed();
+    assert_eq!(failed.err, Errno::ECONNRESET);
+}
+
+#[test]
+fn a_peer_of_c_s_that_is_slow_is_only_asked() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&side, C);
+    raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+    confirmed(&side, &raw, 1);
+    let bytes = raw.next(&side, "a message", is_message);
+    // The request that does nothing, as C's endpoints send it.
+    for _ in 0..2 {
+        let asked = raw.next(&side, "a question", |packet| !is_message(packet));
+        let Ok((_, Packet::Write(write))) = parse(&asked) else { panic!("{asked:?}") };
+        assert_eq!((write.remote.iter().count(), write.data, write.confirm), (0, None, false));
+        assert_eq!(side.pending(), 0);
+    }
+    let Ok((_, Packet::Message(Message { send_id, msg_id, .. }))) = parse(&bytes) else {
+        panic!("{bytes:?}")
+    };
+    raw.send(&Packet::Control(Control::Receipt { send_id, msg_id }));
+    wait::drive(&[&side], "the end of a message", || side.next_of(1)).done();
+}

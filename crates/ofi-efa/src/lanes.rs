@@ -411,8 +411,12 @@ impl EfaLanes {
         }
     }
 
-    /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for them.
+    /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for them. What endpoints of
+    /// another libfabric are sent is the request that does nothing, which they send themselves to hear what a peer can do.
     fn probe(&mut self) {
+        if self.common.direct {
+            return; // nobody owes anything: the device answers for every operation
+        }
         let now = self.common.adapter.now();
         if self.looked.is_some_and(|at| now < at + PROBE / 8) {
             return;
@@ -423,12 +427,15 @@ impl EfaLanes {
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
             let owes = lane.outstanding > 0 || owing.contains(&peer);
-            if lane.dead.is_some() || !owes || lane.inflight > 0 || lane.is_own() != Some(true) {
+            if lane.dead.is_some() || !owes || lane.inflight > 0 {
                 continue;
             }
             match lane.probed {
                 Some(at) if now >= at + PROBE => {
-                    let word = Header::of_pause(self.common.adapter.address.connid, lane.pausing);
+                    let word = match lane.is_own() {
+                        Some(true) => Header::of_pause(self.common.adapter.address.connid, lane.pausing),
+                        _ => crate::rma::nothing().encode(lane.origin(&self.common)),
+                    };
                     lane.packet(&mut self.common, peer, &word, 0, crate::adapter::Mark::Nothing, |_| {});
                     lane.probed = Some(now);
                 }
@@ -500,8 +507,9 @@ impl EfaLanes {
         }
         let now = common.adapter.now();
         let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
-        let owed = self.common.ids.len() > 0
-            || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none());
+        let owed = !self.common.direct
+            && (self.common.ids.len() > 0
+                || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
         let probe = owed.then(|| now + PROBE);
         if owed {
             self.polls = LOOK - 1; // the next poll looks

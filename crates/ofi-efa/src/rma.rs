@@ -19,7 +19,7 @@ use crate::wire::{Control, Iov, Iovs, Own, Read, Write, WriteForm};
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const IOV_LIMIT: usize = Iovs::MOST;
 
-/// A write that writes nothing, to hear from a peer.
+/// A write that writes nothing, to hear from a peer, or of it.
 pub fn nothing() -> Write<'static> {
     let form = WriteForm::Eager(&[]);
     Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
