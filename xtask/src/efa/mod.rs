@@ -89,6 +89,7 @@ fn test(report: &mut Report) {
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
+    report.add_retried("peers over our efa are killed", || programs::death(&emulator, &dir));
     programs::test(report, &emulator, &dir);
     report.add_retried("efa-bench, both sides on emulated devices", || {
         bench::on_emulator(|side| _ = on(side, &emulator, &dir))
@@ -106,6 +107,8 @@ fn test(report: &mut Report) {
         report.add_retried(&name, || meets_c(stock, &name, &emulator, &dir));
         let name = format!("remote accesses of {} and ours, each at either end", stock.name());
         report.add_retried(&name, || programs::accesses(stock, &name, &emulator, &dir));
+        let name = format!("peers of ours on {} are killed", stock.name());
+        report.add_retried(&name, || programs::death_of_c(stock, &name, &emulator, &dir));
     }
     let _ = std::fs::remove_dir_all(&dir);
 }

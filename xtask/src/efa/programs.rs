@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::on;
-use crate::step::{Outcome, Report, not_run, root};
+use crate::step::{Outcome, Report, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock};
-use crate::{StepResult, capi, nixl};
+use crate::{StepResult, capi, nixl, vm};
 
 /// Of a hundred packets and messages, so many come late or find no receive.
 const DISORDER: [(&str, &str); 2] = [("EFA_EMULATOR_REORDER", "30"), ("EFA_EMULATOR_RNR", "10")];
@@ -85,4 +85,29 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
         }
     }
     Ok(Outcome::Passed)
+}
+
+/// A peer is killed, which is this library's.
+pub fn death(emulator: &Path, dir: &Path) -> StepResult {
+    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);
+    run(on(test.args(["--include-ignored", "for_a_peer_that_dies"]), emulator, dir))
+}
+
+/// The same, of C's library.
+pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.compiles("#include <rdma/fabric.h>") {
+        return not_run(name, NO_HEADERS);
+    }
+    let library = capi::link_with(false, Some("efa"))?;
+    let source = root().join("tests/capi/efa/victim.c");
+    let program = stock.output(&library, &source);
+    stock.program(&[&source], &program, &[])?;
+    let victim = stock.command(&program);
+    let libraries = victim.get_envs().find(|(name, _)| *name == "LD_LIBRARY_PATH");
+    let libraries = libraries.and_then(|(_, folders)| folders).unwrap_or_default();
+    let words = [libraries, victim.get_program()].into_iter().chain(victim.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);
+    test.args(["--include-ignored", "a_dead_peer_of_c_s"]).env("EFA_VICTIM", words.join("\n"));
+    run(on(&mut test, emulator, dir))
 }
