@@ -10,10 +10,12 @@
 //! - ping-pong: half of the mean round trip; stream: from the first post to the last completion *at the receiver's
 //!   acknowledgement*, so that buffered messages are not counted before they arrived.
 
+mod bare_efa;
 mod crowd;
 mod node;
 mod paths;
 mod paths_in_c;
+mod paths_of_efa;
 mod paths_of_memory;
 mod paths_of_rails;
 mod run;

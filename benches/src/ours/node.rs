@@ -53,8 +53,17 @@ impl Node {
             }
         };
         let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
+        let mut node = Self::alone(&hints, more, job, wait)?;
+        let name = node.endpoint.name().map_err(stack)?;
+        let theirs: String = link.exchange(&name.to_string())?;
+        node.insert(&theirs.parse().map_err(stack)?)?;
+        Ok(node)
+    }
+
+    /// Opens a side for these hints, which has not met the other.
+    pub fn alone(hints: &Hints, more: Caps, job: &Job, wait: WaitObj) -> Result<Self> {
         let infos =
-            ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).map_err(stack)?;
+            ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints)).map_err(stack)?;
         let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
         let serialization = match job.threading {
             // SAFETY: a worker has one thread.
@@ -64,7 +73,8 @@ impl Node {
         let fabric = ofi::open_fabric(info).map_err(stack)?;
         let domain = fabric.open_domain(info, serialization).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
-        if matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
+        let over_device = info.fabric_attr.prov_name == "efa";
+        if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }
         let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);
@@ -79,11 +89,13 @@ impl Node {
         };
         events.iter().try_for_each(|events| endpoint.bind_eq(events)).map_err(stack)?;
         endpoint.enable().map_err(stack)?;
-        let name = endpoint.name().map_err(stack)?;
-        let theirs: String = link.exchange(&name.to_string())?;
-        let theirs: Address = theirs.parse().map_err(stack)?;
-        let peer = av.insert(&[theirs]).remove(0).map_err(stack)?;
-        Ok(Self { endpoint, tx, rx, domain, peer, av, events })
+        Ok(Self { endpoint, tx, rx, domain, peer: FiAddr::NOTAVAIL, av, events })
+    }
+
+    /// Makes whoever has this address the other side.
+    pub fn insert(&mut self, theirs: &Address) -> Result<()> {
+        self.peer = self.av.insert(std::slice::from_ref(theirs)).remove(0).map_err(stack)?;
+        Ok(())
     }
 
     /// Waits for the other side, answering for this one meanwhile: its last message may need an acknowledgement.

@@ -14,6 +14,7 @@ use ofi_capi::probe::{CounterHandle, Handles};
 
 use super::node::Node;
 use super::paths_in_c as c;
+use super::paths_of_efa as of_efa;
 use super::paths_of_memory as of_memory;
 use super::paths_of_rails as of_rails;
 use super::run::join;
@@ -87,6 +88,16 @@ pub const PATHS: &[Path] = &[
         function: "*of_rails::*transfer_and_wait*",
     },
     Path { name: "rails: progress that finds nothing", function: "*of_rails::*progress_nothing*" },
+    Path { name: "efa: send 64 B, completion read", function: "*paths::*send_and_complete*" },
+    Path { name: "efa: inject 64 B", function: "*paths::*plain_inject*" },
+    Path { name: "efa: receive 64 B, completion read, posted again", function: "*paths::*receive_and_post*" },
+    Path { name: "efa: tagged send 64 B, completion read", function: "*paths::*tagged_send_and_complete*" },
+    Path {
+        name: "efa: tagged receive 64 B, completion read, posted again",
+        function: "*paths::*tagged_receive_and_post*",
+    },
+    Path { name: "efa-direct: write 64 B, to the doorbell", function: "*of_efa::*post_write*" },
+    Path { name: "efa-direct: write 64 B, completion read", function: "*of_efa::*write_and_complete*" },
 ];
 
 /// Of the tagged messages.
@@ -105,7 +116,12 @@ impl Sides {
         let other = std::thread::spawn(move || Node::open(more, &job, &mut Link::new(b)?, WaitObj::None));
         let sender = Node::open(more, &job, &mut Link::new(a)?, WaitObj::None)?;
         let receiver = other.join().map_err(|_| Error::Stack("opening the receiver".into()))??;
-        Ok(Self { sender, receiver, memory: Box::new([1; 256]) })
+        Ok(Self::of(sender, receiver))
+    }
+
+    /// Of two that have met.
+    pub fn of(sender: Node, receiver: Node) -> Self {
+        Self { sender, receiver, memory: Box::new([1; 256]) }
     }
 
     pub fn piece(&mut self, at: usize) -> Piece {
@@ -292,10 +308,14 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     match name {
         name if of_memory::NAMES.contains(&name) => return of_memory::run(name, count),
         name if of_rails::NAMES.contains(&name) => return of_rails::run(name, count),
+        name if of_efa::NAMES.contains(&name) => return of_efa::run(name, count),
         "all-reduce 8 B on 2 ranks, completions read, both ranks" => return run_all_reduces(count),
         _ => {}
     }
-    let mut sides = Sides::open(Caps::empty())?;
+    let (mut sides, name) = match name.strip_prefix(of_efa::PREFIX) {
+        Some(name) => (of_efa::sides(false)?, name),
+        None => (Sides::open(Caps::empty())?, name),
+    };
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
     let tag = name.contains("tagged").then_some(TAG);
@@ -326,16 +346,16 @@ fn run_messages(
     count: u64,
 ) -> Result<()> {
     let tag = name.contains("tagged").then_some(TAG);
-    let direct = (
-        Endpoint::<Shm>::new(sender.endpoint.clone()).map_err(stack)?,
-        CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?,
-    );
+    let is_direct = name == "direct send 64 B, completion read";
+    let direct =
+        is_direct.then(|| Endpoint::<Shm>::new(sender.endpoint.clone())).transpose().map_err(stack)?;
+    let queue = CompletionQueueOf::new(sender.tx.clone()).map_err(stack)?;
     for _ in 0..count {
         match name {
+            _ if let Some(direct) = &direct => direct_send(direct, &queue, out, sender.peer)?,
             "send 64 B, completion read" => send_and_complete(sender, out)?,
             "send 64 B with flags, completion read" => flagged_send(sender, out)?,
             "tagged send 64 B, completion read" => tagged_send_and_complete(sender, out)?,
-            "direct send 64 B, completion read" => direct_send(&direct.0, &direct.1, out, sender.peer)?,
             "inject 64 B" => plain_inject(sender, out)?,
             "tagged inject 64 B" => tagged_inject(sender, out)?,
             "C: send 64 B, completion read" => c::plain_send(&sending, out, sender.peer)?,
@@ -361,6 +381,8 @@ fn run_messages(
                 receiver.receive(into, tag, 0)?;
             }
         }
+        // A device says when an injected message has arrived.
+        sender.poll(&sender.tx, &mut [])?;
     }
     Ok(())
 }

@@ -75,7 +75,8 @@ enum Posted {
 
 /// Registered slots of one packet each.
 struct Slab {
-    region: Box<dyn Region>,
+    _region: Box<dyn Region>,
+    lkey: u32,
     pages: Pages,
     size: usize,
 }
@@ -85,7 +86,7 @@ impl Slab {
         let pages = Pages::new(slots * size, false)?;
         // SAFETY: the pages go after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
-        Ok(Self { region, pages, size })
+        Ok(Self { lkey: region.lkey(), _region: region, pages, size })
     }
 
     fn at(&self, slot: u32) -> *mut u8 {
@@ -93,7 +94,7 @@ impl Slab {
     }
 
     fn segment(&self, slot: u32, len: usize) -> Segment {
-        Segment { addr: self.at(slot), len, lkey: self.region.lkey() }
+        Segment { addr: self.at(slot), len, lkey: self.lkey }
     }
 }
 
@@ -119,8 +120,8 @@ pub struct Adapter {
     posted: Slots<Posted>,
     /// Requests that the device has not been told of.
     untold: Vec<WorkRequest>,
-    /// Slots that are to receive, of which it has not either.
-    returned: Vec<u32>,
+    /// Slots that are to receive, of which it has not either, as the requests for it.
+    returned: Vec<(u64, Segment)>,
     /// Requests for peers' memory that have room.
     room: usize,
     /// Bytes that a request carries itself.
@@ -179,19 +180,15 @@ impl Adapter {
 
     /// Has a slot receive, from the next time on that the device is told.
     pub fn receive(&mut self, slot: u32) {
-        self.returned.push(slot);
+        self.returned.push((RECEIVE | u64::from(slot), self.receiving.segment(slot, self.mtu)));
         if self.returned.len() == BATCH {
             self.return_slots();
         }
     }
 
     fn return_slots(&mut self) {
-        let mut receives = [(0, self.receiving.segment(0, 0)); BATCH];
-        for (receive, &slot) in receives.iter_mut().zip(&self.returned) {
-            *receive = (RECEIVE | u64::from(slot), self.receiving.segment(slot, self.mtu));
-        }
         // SAFETY: the slots' packets have been taken, so that they are the device's again; the slab goes after the queue pair.
-        if let Err(error) = unsafe { self.qp.receive(&receives[..self.returned.len()]) } {
+        if let Err(error) = unsafe { self.qp.receive(&self.returned) } {
             tracing::warn!(target: "ofi::efa::ep_data", %error, "receives are lost");
         }
         self.returned.clear();
@@ -201,6 +198,7 @@ impl Adapter {
     ///
     /// # Safety
     /// As [`QueuePair::post`].
+    #[inline(always)]
     unsafe fn post(&mut self, request: WorkRequest) {
         self.untold.push(request);
         if self.untold.len() == BATCH {
@@ -287,6 +285,7 @@ impl Adapter {
     ///
     /// # Safety
     /// As [`Adapter::access`].
+    #[inline(always)]
     pub unsafe fn single(&mut self, to: To, single: Single) {
         let id = self.posted.insert(Posted::Single(single)).to_wire();
         self.room -= 1;

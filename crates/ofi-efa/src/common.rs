@@ -12,6 +12,7 @@ use crate::adapter::Adapter;
 use crate::ids::Ids;
 use crate::native::{Rdma, Transfer};
 use crate::region::Recent;
+use crate::settings::Chosen;
 use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;
 
@@ -22,6 +23,7 @@ pub struct Common {
     /// There are no headers: one operation is one request of the device.
     pub direct: bool,
     pub adapter: Adapter,
+    pub settings: Chosen,
     /// See there.
     pub recent: Recent,
     /// What the device does with peers' memory.

@@ -88,6 +88,9 @@ unsafe impl Lanes<Efa> for State {
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
+        if let Some(posted) = lane.access_now(&mut lanes.common, host, out) {
+            return lanes.posted(out.flags, Ok(posted));
+        }
         let posted =
             lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
         lanes.posted(out.flags, posted)

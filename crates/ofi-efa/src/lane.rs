@@ -33,6 +33,13 @@ pub enum Stream {
     Answer { id: u32 },
 }
 
+/// Accesses to a peer's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accesses {
+    pub read: bool,
+    pub write: bool,
+}
+
 /// Bytes that may wait for a peer, past which it takes no more.
 const QUEUE_LIMIT: usize = 1 << 20;
 /// How long a lane rests at first, and at most, after its peer had no receive posted.
@@ -47,6 +54,8 @@ pub struct Lane {
     pub to: To,
     /// What the peer can do, once it has said so.
     pub features: Option<Features>,
+    /// Which accesses to its memory are the device's.
+    pub native: Accesses,
     /// The peer was told what this end can do.
     greeted: bool,
     /// The peer was asked what it can do.
@@ -112,6 +121,7 @@ impl Lane {
             address,
             to: To { handle, qpn: address.qpn, qkey: address.connid },
             features: None,
+            native: Accesses::default(),
             greeted: false,
             dismissals: 0,
             next_msg: 0,
@@ -176,6 +186,7 @@ impl Lane {
     }
 
     /// Whether a message can go out past nothing that waits.
+    #[inline(always)]
     pub fn may_send_now(&self) -> bool {
         self.is_free() && self.queue.is_empty() && self.streams.len() <= 1024
     }
@@ -190,7 +201,20 @@ impl Lane {
         mark: Mark,
         fill: impl FnOnce(*mut u8),
     ) {
-        let header = header.bytes();
+        self.packet_of(common, peer, header.bytes(), len, mark, fill);
+    }
+
+    /// The same, with the header's bytes.
+    #[inline(always)]
+    pub fn packet_of(
+        &mut self,
+        common: &mut Common,
+        peer: Peer,
+        header: &[u8],
+        len: usize,
+        mark: Mark,
+        fill: impl FnOnce(*mut u8),
+    ) {
         if self.is_free()
             && self.queue.is_empty()
             && let Some(slot) = common.adapter.take_slot()
@@ -442,7 +466,7 @@ impl Lane {
     pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
         match packet {
             wire::Packet::Bye => return,
-            wire::Packet::Handshake(shake) => _ = self.features.get_or_insert(shake.features),
+            wire::Packet::Handshake(shake) => self.learn(common, shake.features),
             _ => {}
         }
         if self.dead.is_none() {
@@ -503,6 +527,7 @@ impl Lane {
         let inflight = self.inflight;
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
+        self.native = old.native;
         self.dismissals = old.dismissals;
         // Their slots come back with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);

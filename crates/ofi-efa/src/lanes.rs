@@ -45,6 +45,8 @@ pub struct EfaLanes {
     looked: Option<Instant>,
     timer: Timer,
     pub waits: WaitSet,
+    /// Room for a list of lanes.
+    tended: Vec<Peer>,
     /// Messages without headers that have no room.
     held: Held,
     /// Insertions into the address vector whose addresses are known here.
@@ -64,6 +66,7 @@ impl EfaLanes {
             rdma: Rdma::of(&domain.transport.device.limits()),
             direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
+            settings: settings::Chosen::now(),
             recent: Recent::default(),
             transfers: Slots::default(),
             ids: Ids::default(),
@@ -81,6 +84,7 @@ impl EfaLanes {
             looked: None,
             timer,
             waits,
+            tended: Vec::new(),
             held: Held::default(),
             met: 0,
             common,
@@ -94,7 +98,11 @@ impl EfaLanes {
         }
         let handle = self.common.adapter.attach(&address)?;
         let peer = self.lanes.len() as Peer;
-        self.lanes.push(Lane::new(address, handle));
+        let mut lane = Lane::new(address, handle);
+        if self.common.direct {
+            lane.decide(&self.common);
+        }
+        self.lanes.push(lane);
         self.peers.insert(address, peer);
         let lives = |lane: &Lane| lane.dead.is_none() && lane.ending.is_none();
         let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
@@ -256,9 +264,12 @@ impl EfaLanes {
         if self.polls.is_multiple_of(LOOK) {
             self.probe();
         }
-        for peer in std::mem::take(&mut self.common.dirty) {
-            self.tend(host, peer);
+        // What is held again goes to the other list, which keeps its room.
+        std::mem::swap(&mut self.common.dirty, &mut self.tended);
+        for at in 0..self.tended.len() {
+            self.tend(host, self.tended[at]);
         }
+        self.tended.clear();
         self.common.adapter.tell();
     }
 
@@ -332,7 +343,7 @@ impl EfaLanes {
         let taken = match packet {
             Packet::Control(control) => lane.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
-                lane.features.get_or_insert(shake.features);
+                lane.learn(common, shake.features);
                 for (id, errno) in std::mem::take(&mut lane.unsaid) {
                     lane.refuse(common, peer, id, errno);
                 }

@@ -11,10 +11,9 @@ use crate::adapter::{self, Mark};
 use crate::common::Common;
 use crate::lane::{Lane, Stream};
 use crate::op::{Lent, Op, Work};
-use crate::settings;
 use crate::transfer::{Incoming, Target};
 use crate::window::Held;
-use crate::wire::{Control, Form, Header, Message, Own, Packet, parse};
+use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
 /// What to do after a message.
@@ -91,19 +90,8 @@ impl Lane {
             return false;
         }
         let header = match common.direct {
-            true => Header::NONE,
-            false => {
-                let message = Message {
-                    msg_id: self.next_msg,
-                    tag: TAGGED.then_some(tag),
-                    data: None,
-                    confirm: false,
-                    send_id: 0,
-                    own: Own::default(),
-                    form: Form::Eager { payload: &[] },
-                };
-                message.encode(self.origin(common))
-            }
+            true => Short::NONE,
+            false => Short::of(self.next_msg, TAGGED.then_some(tag), common.adapter.address.connid),
         };
         let head = header.bytes();
         if len > common.adapter.mtu - head.len() {
@@ -152,7 +140,11 @@ impl Lane {
             own,
             form: Form::Eager { payload: &[] },
         };
-        let room = common.adapter.mtu - message.encode(self.origin(common)).bytes().len();
+        let is_short = !confirm && message.data.is_none() && own == Own::default() && self.features.is_some();
+        let short = Short::of(self.next_msg, message.tag, common.adapter.address.connid);
+        let head =
+            if is_short { short.bytes().len() } else { message.encode(self.origin(common)).bytes().len() };
+        let room = common.adapter.mtu - head;
         // What is to be matched is sent when its receiver has a receive for it, however short. C's endpoints take a receipt for that.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if out.len > room || matched {
@@ -175,11 +167,14 @@ impl Lane {
         };
         self.next_msg = self.next_msg.wrapping_add(1);
         common.counts.eager += 1;
-        let header = message.encode(self.origin(common));
-        self.packet(common, out.peer, &header, out.len, mark, |body| {
-            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
-            unsafe { copy::gather(out.pieces, 0, body, out.len) };
-        });
+        // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+        let fill = |body| _ = unsafe { copy::gather(out.pieces, 0, body, out.len) };
+        if is_short {
+            self.packet_of(common, out.peer, short.bytes(), out.len, mark, fill);
+        } else {
+            let header = message.encode(self.origin(common));
+            self.packet_of(common, out.peer, header.bytes(), out.len, mark, fill);
+        }
         Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
     }
 
@@ -211,14 +206,14 @@ impl Lane {
         let (id, number) = self.open(common, host, peer, out.ticket, op)?;
         self.next_msg = self.next_msg.wrapping_add(1);
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
-        if len <= settings::MAX_MEDIUM.get() && !matched {
+        if len <= common.settings.max_medium && !matched {
             common.counts.medium += 1;
             message.send_id = if message.confirm { number } else { 0 };
             self.streams.push_back(Stream::Medium { op: id, message, done: 0, len });
         } else {
             common.counts.long += 1;
             message.send_id = number;
-            let credits = settings::MIN_CREDITS.get() as u32;
+            let credits = common.settings.min_credits as u32;
             message.form = Form::LongCts { len, credits, payload: &[], nacked: false };
             let header = message.encode(self.origin(common));
             let first = if matched { 0 } else { common.adapter.mtu - header.bytes().len() };
@@ -282,7 +277,7 @@ impl Lane {
             }
             return Ok(());
         }
-        if !self.window.admits(msg_id, settings::RECVWIN_SIZE.get()) {
+        if !self.window.admits(msg_id, common.settings.recvwin_size) {
             common.counts.stale += 1;
             return Ok(());
         }

@@ -22,7 +22,7 @@ use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxNam
 use crate::Efa;
 use crate::adapter::Request;
 use crate::common::Common;
-use crate::lane::Lane;
+use crate::lane::{Accesses, Lane};
 use crate::op::{Op, Work};
 use crate::region::Local;
 use crate::rma::iovs;
@@ -70,17 +70,21 @@ pub struct Native {
 }
 
 impl Lane {
-    /// Whether the peer's memory may be accessed so by this end's device.
-    fn may_access(&self, common: &Common, write: bool) -> bool {
-        let (bit, can) = match write {
-            true => (Features::RDMA_WRITE, common.rdma.write),
-            false => (Features::RDMA_READ, common.rdma.read),
+    /// The peer has said what it can do.
+    pub fn learn(&mut self, common: &Common, features: Features) {
+        self.features.get_or_insert(features);
+        self.decide(common);
+    }
+
+    /// Decides which accesses to the peer's memory are this end's device's.
+    pub fn decide(&mut self, common: &Common) {
+        let (read, write) = (common.rdma.read, common.rdma.write);
+        let lets = |bit| {
+            let keys = |features: Features| !features.has(Features::OWN) || features.has(Features::OWN_KEYS);
+            common.direct || self.features.is_some_and(|features| features.has(bit) && keys(features))
         };
-        if common.direct {
-            return can;
-        }
-        let Some(features) = self.features else { return false };
-        can && features.has(bit) && (!features.has(Features::OWN) || features.has(Features::OWN_KEYS))
+        let (read, write) = (read && lets(Features::RDMA_READ), write && lets(Features::RDMA_WRITE));
+        self.native = Accesses { read, write };
     }
 
     /// Has the device do an access, if it can.
@@ -95,7 +99,8 @@ impl Lane {
         // A fence lifts the messages before it to its level, for which only the owner can speak.
         let fenced = out.flags.contains(OpFlags::FENCE);
         let nothing = out.len == 0 && !common.direct;
-        if nothing || fenced || (injected && !short) || !self.may_access(common, out.write) {
+        let can = if out.write { self.native.write } else { self.native.read };
+        if nothing || fenced || (injected && !short) || !can {
             return Ok(None);
         }
         let told = out.remote_data();

@@ -15,7 +15,6 @@ use crate::message::Broken;
 use crate::native::{End, Transfer, sources};
 use crate::op::{Lent, Work};
 use crate::rma::accessor;
-use crate::settings;
 use crate::srd::{Access, Region, Status};
 use crate::transfer::{Incoming, Target};
 use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
@@ -29,7 +28,7 @@ impl Lane {
         injected: bool,
     ) -> Option<(Iovs, Vec<Box<dyn Region>>)> {
         let can = self.features.is_some_and(|features| features.has(Features::RDMA_READ));
-        if !can || !common.rdma.read || injected || out.len < settings::MIN_READ_MESSAGE.get().max(1) {
+        if !can || !common.rdma.read || injected || out.len < common.settings.min_read_message.max(1) {
             return None;
         }
         let mut regions = Vec::new();
@@ -232,7 +231,7 @@ impl Lane {
         op.work = Work::Out { payload, len, done: 0 };
         (op.making, op.awaits) = (true, message.confirm);
         op.unacked += 1;
-        let credits = settings::MIN_CREDITS.get() as u32;
+        let credits = common.settings.min_credits as u32;
         message.form = Form::LongCts { len, credits, payload: &[], nacked: true };
         let header = message.encode(self.origin(common));
         self.packet(common, peer, &header, 0, Mark::Op(id), |_| {});

@@ -29,6 +29,7 @@ impl Recent {
     ///
     /// # Safety
     /// The memory is lent until the operation has ended, which holds the registration.
+    #[inline(always)]
     pub unsafe fn find(&mut self, domain: &Domain, addr: *mut u8, len: usize) -> Option<(u32, Local)> {
         let start = addr.addr();
         // Before anything is found.
@@ -41,6 +42,20 @@ impl Recent {
         {
             return Some((self.lkey, region));
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.look_up(domain, addr, len, removals) }
+    }
+
+    /// # Safety
+    /// As [`Recent::find`].
+    #[cold]
+    unsafe fn look_up(
+        &mut self,
+        domain: &Domain,
+        addr: *mut u8,
+        len: usize,
+        removals: u64,
+    ) -> Option<(u32, Local)> {
         // SAFETY: the caller's promise.
         let (covers, region) = unsafe { domain.registered(addr, len) }?;
         let lkey = region.lkey();

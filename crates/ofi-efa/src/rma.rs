@@ -12,7 +12,6 @@ use crate::common::{Common, Entry};
 use crate::lane::{Lane, Stream};
 use crate::message::{Broken, Flow};
 use crate::op::{Op, Work};
-use crate::settings;
 use crate::transfer::{Answering, Incoming, Target, grant};
 use crate::wire::{Control, Iov, Iovs, Own, Read, Write, WriteForm};
 
@@ -44,13 +43,13 @@ impl Lane {
         out: &OutRma<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
-        let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
         if let Some(posted) = self.native(common, host, out)? {
             return Ok(posted);
         }
         if common.direct {
             return Err(crate::direct::unfit(common, out));
         }
+        let remote = iovs(out.remote).ok_or_else(|| ofi_api::Error::new(Errno::EINVAL))?;
         if out.write { self.write(common, host, out, remote) } else { self.read(common, host, out, remote) }
     }
 
@@ -103,7 +102,7 @@ impl Lane {
             form: WriteForm::Eager(&[]),
         };
         if len > common.adapter.mtu - write.encode(self.origin(common)).bytes().len() {
-            let credits = settings::MIN_CREDITS.get() as u32;
+            let credits = common.settings.min_credits as u32;
             write.form = WriteForm::LongCts { len, credits, payload: &[] };
         }
         let header = write.encode(self.origin(common));

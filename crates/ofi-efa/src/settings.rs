@@ -91,6 +91,27 @@ pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes of those registrations together")
         .range(0, isize::MAX as usize);
 
+/// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    pub max_medium: usize,
+    pub min_credits: usize,
+    pub recvwin_size: usize,
+    pub min_read_message: usize,
+}
+
+impl Chosen {
+    /// As the settings are now.
+    pub fn now() -> Self {
+        Self {
+            max_medium: MAX_MEDIUM.get(),
+            min_credits: MIN_CREDITS.get(),
+            recvwin_size: RECVWIN_SIZE.get(),
+            min_read_message: MIN_READ_MESSAGE.get(),
+        }
+    }
+}
+
 /// Everything here.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &RX_SIZE,

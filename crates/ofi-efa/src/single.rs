@@ -39,6 +39,55 @@ struct Memory {
 }
 
 impl Lane {
+    /// Has the device do an access as most are, at once: of registered memory, in one piece at either end, with nothing to tell. `None` says
+    /// that nothing happened, and that [`Lane::rma`] knows why or does what else it takes.
+    #[inline(always)]
+    pub fn access_now<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutRma<'_>,
+    ) -> Option<Posted> {
+        const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
+        let ([piece], [remote]) = (out.pieces, out.remote) else { return None };
+        let can = if out.write { self.native.write } else { self.native.read };
+        let fits = out.len > 0 && out.len <= common.rdma.longest && remote.key <= u64::from(u32::MAX);
+        if !can || !fits || !out.flags.difference(PLAIN).is_empty() || !self.may_send_now() {
+            return None;
+        }
+        if !self.singles.is_empty() || !common.adapter.has_room() {
+            return None;
+        }
+        remote.addr.checked_add(remote.len as u64)?;
+        // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`, `settle_receives`).
+        let (lkey, region) = unsafe { common.recent.find(&common.domain.transport, piece.addr, out.len) }?;
+        let segment = Segment { addr: piece.addr, len: out.len, lkey };
+        let at = Remote { addr: remote.addr, rkey: remote.key as u32 };
+        let action = match out.write {
+            true => Action::Write { from: segment, at, data: None },
+            false => Action::Read { into: segment, at },
+        };
+        // Over `efa-direct` nobody else is asked.
+        let access = (!common.direct).then_some(Access {
+            write: out.write,
+            piece: *piece,
+            remote: *remote,
+            told: None,
+        });
+        let alone = Alone { region: Some(region), access };
+        let op = Op { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 };
+        self.outstanding += 1;
+        self.transfers += 1;
+        let single = Single { peer: out.peer, op: host.open(out.peer, out.ticket, op), action, slot: None };
+        // SAFETY: its memory is registered, as the operation holds it, and lent until the request has ended.
+        unsafe { common.adapter.single(self.to, single) };
+        match out.write {
+            true => common.counts.native_writes += 1,
+            false => common.counts.native_reads += 1,
+        }
+        Some(Posted::Pending)
+    }
+
     /// Memory that the device reads, or writes if `fills`. `None`: it cannot be registered.
     fn memory(common: &mut Common, piece: &Piece, fills: bool, injected: bool) -> Result<Option<Memory>> {
         let &Piece { addr, len, .. } = piece;

@@ -12,7 +12,6 @@ use crate::lane::{Lane, Stream};
 use crate::message::Broken;
 use crate::op::Work;
 use crate::rma;
-use crate::settings;
 use crate::wire::{Abandoned, Control, Features, Form, Iovs};
 
 /// Where data goes.
@@ -89,7 +88,7 @@ pub struct Answering {
 
 /// Bytes that are cleared at a time.
 pub fn grant(common: &Common) -> usize {
-    settings::MIN_CREDITS.get() * (common.adapter.mtu - 64)
+    common.settings.min_credits * (common.adapter.mtu - 64)
 }
 
 impl Lane {
@@ -317,7 +316,7 @@ impl Lane {
                 Ok(())
             }
             Control::PeerError { what: Abandoned::Message(id) | Abandoned::Skipped(id), .. } => {
-                if self.window.admits(id, settings::RECVWIN_SIZE.get()) {
+                if self.window.admits(id, common.settings.recvwin_size) {
                     self.window.skip(id);
                     return self.advance(common, host, peer);
                 }

@@ -53,9 +53,6 @@ impl Header {
     /// Bytes of the longest: a tagged message that is read, with four pieces and every optional header.
     pub const MOST: usize = 256;
 
-    /// None at all: of messages over `efa-direct`.
-    pub const NONE: Self = Self { bytes: [0; Self::MOST], len: 0 };
-
     /// The base header.
     pub(super) fn new(kind: u8, flags: u16) -> Self {
         let mut header = Self { bytes: [0; Self::MOST], len: 0 };

@@ -28,7 +28,7 @@ pub use atomic::{Answer, Atomic};
 pub use control::{Abandoned, Control};
 pub use cursor::Header;
 pub use handshake::{Features, Handshake};
-pub use message::{Form, Message};
+pub use message::{Form, Message, Short};
 pub use request::{Origin, Own};
 pub use rma::{Iov, Iovs, Read, Write, WriteForm};
 

@@ -27,6 +27,15 @@ proptest! {
     }
 
     #[test]
+    fn short_headers_are_those_of_the_same_messages(msg_id in any::<u32>(), tag in any::<Option<u64>>(), connid in any::<u32>()) {
+        let form = Form::Eager { payload: &[] };
+        let message = Message { msg_id, tag, data: None, confirm: false, send_id: 0, own: Own::default(), form };
+        let long = message.encode(Origin::Connid(connid));
+        let short = Short::of(msg_id, tag, connid);
+        prop_assert_eq!(short.bytes(), long.bytes());
+    }
+
+    #[test]
     fn messages_come_back(
         msg_id in any::<u32>(), tag in any::<Option<u64>>(), data in any::<Option<u64>>(),
         confirm in any::<bool>(), id in any::<u32>(), rx in any::<u16>(), form in 0..4,
