@@ -196,13 +196,14 @@ impl Stranger {
             return;
         };
         let (id, how) = (id as u64, Post::default());
-        // SAFETY: registered, and left alone until the request has ended.
-        let posted = unsafe {
-            match at {
-                None => call.connection.send(id, segment, how),
-                Some((true, to)) => call.connection.write(id, segment, to, how),
-                Some((false, from)) => call.connection.read(id, segment, from),
-            }
+        let connection = &call.connection;
+        let posted = match at {
+            // SAFETY: registered, and left alone until the request has ended.
+            None => unsafe { connection.send(id, segment, how) },
+            // SAFETY: as above.
+            Some((true, to)) => unsafe { connection.write(id, segment, to, how) },
+            // SAFETY: as above.
+            Some((false, from)) => unsafe { connection.read(id, segment, from) },
         };
         if posted.is_err() {
             self.free.push(id as usize);

@@ -89,7 +89,10 @@ mod tests {
     use super::*;
 
     fn readme(rows: &str) -> String {
-        format!("a\n{}\n\n| test | theirs | ours | ratio |\n|---|---|---|---|\n{rows}\n{}\nb", TABLE[0], TABLE[1])
+        format!(
+            "a\n{}\n\n| test | theirs | ours | ratio |\n|---|---|---|---|\n{rows}\n{}\nb",
+            TABLE[0], TABLE[1]
+        )
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ofi::Statistic;
-use ofi_core::export::{About, Histogram};
 use ofi_core::export::Counted;
+use ofi_core::export::{About, Histogram};
 
 use crate::driver::Shared;
 use crate::engine::{Counts, Latencies};

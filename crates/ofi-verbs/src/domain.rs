@@ -67,7 +67,6 @@ impl Port {
     }
 }
 
-
 /// All of them, of ports that are up, and behind them those that were added.
 ///
 /// # Errors

@@ -55,7 +55,9 @@ pub fn run(options: &Options) -> Result<()> {
     let name = listener.name().map_err(Failure::stack("listening"))?;
     output::print(&format!("listening at {name}\n"))?;
     if options.net.key.is_none() {
-        output::tell("ofi: anyone who reaches this address can read these files; restrict access with --key FILE");
+        output::tell(
+            "ofi: anyone who reaches this address can read these files; restrict access with --key FILE",
+        );
     }
     let open = Arc::new(AtomicUsize::new(0));
     loop {
