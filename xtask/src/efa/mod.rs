@@ -160,21 +160,15 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
     run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
-/// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other. Untagged messages of 2.x's program
-/// go over `efa-direct`, unless `efa` is asked for.
+/// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a quiet network and on one
+/// without order. Untagged messages of 2.x's program go over `efa-direct`, unless `efa` is asked for.
 fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs(name);
     }
     let library = capi::link_with(false, Some("efa"))?;
-    let c = || {
-        let mut side = stock.pingpong();
-        on(&mut side, emulator, dir);
-        side
-    };
-    let ours = || {
-        let mut side = stock.pingpong_on(&library);
-        on(&mut side, emulator, dir);
+    let side = |mut side: Command, disorder: Option<[(&str, &str); 2]>| {
+        on(&mut side, emulator, dir).envs(disorder.into_iter().flatten());
         side
     };
     let mut kinds = vec![&["-m", "msg"][..], &["-m", "tagged"]];
@@ -184,8 +178,12 @@ fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult
     }
     for kind in kinds {
         let args = [&["-p", "efa", "-e", "rdm", "-I", "10", "-c"], kind].concat();
-        pingpong(&args, &c, &ours)?;
-        pingpong(&args, &ours, &c)?;
+        for disorder in [None, Some(programs::DISORDER)] {
+            let c = || side(stock.pingpong(), disorder);
+            let ours = || side(stock.pingpong_on(&library), disorder);
+            pingpong(&args, &c, &ours)?;
+            pingpong(&args, &ours, &c)?;
+        }
     }
     Ok(Outcome::Passed)
 }

@@ -10,7 +10,7 @@ use crate::stock::{NO_HEADERS, Stock};
 use crate::{StepResult, capi, nixl, vm};
 
 /// Of a hundred packets and messages, so many come late or find no receive.
-const DISORDER: [(&str, &str); 2] = [("EFA_EMULATOR_REORDER", "30"), ("EFA_EMULATOR_RNR", "10")];
+pub const DISORDER: [(&str, &str); 2] = [("EFA_EMULATOR_REORDER", "30"), ("EFA_EMULATOR_RNR", "10")];
 /// Bytes of a block, blocks, rounds: one packet, one that is as long as NIXL has it striped, one of many packets.
 const SIZES: [[usize; 3]; 3] = [[4_096, 256, 3], [131_072, 32, 3], [1 << 20, 8, 3]];
 
@@ -69,9 +69,17 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
         on(&mut side, emulator, dir).arg(role).arg(&meeting);
         side
     };
-    for (owns, accesses) in [(true, false), (false, true), (true, true)] {
+    let orders = [None, Some(DISORDER)];
+    let ends = [(true, false), (false, true), (true, true)];
+    for (disorder, (owns, accesses)) in orders.into_iter().flat_map(|order| ends.map(|ends| (order, ends))) {
         let who = |ours| if ours { "our library" } else { "C's" };
-        let case = format!("{} accesses what is of {}", who(accesses), who(owns));
+        let network = if disorder.is_some() { ", on a network without order" } else { "" };
+        let case = format!("{} accesses what is of {}{network}", who(accesses), who(owns));
+        let side = |role, ours| {
+            let mut side = side(role, ours);
+            side.envs(disorder.into_iter().flatten());
+            side
+        };
         let mut owner = side("own", owns).spawn().map_err(|error| format!("{case}: {error}"))?;
         let outcome = capi::patient(&mut side("access", accesses));
         if outcome.is_err() {
