@@ -16,6 +16,7 @@ pub fn test(report: &mut Report) {
     report.add("what was left out", left_out);
     // What `cargo nextest` does not run.
     report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
+    report.add("topology by hwloc", hwloc);
     capi::test(report);
     report.add("documents", || docs::run(true));
     report.add("the book", book::build);
@@ -32,6 +33,19 @@ fn tests() -> StepResult {
     }
     run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
+}
+
+/// `multirail`'s feature `hwloc`, which nothing else builds: its library is C, and may not be here.
+fn hwloc() -> StepResult {
+    if !answers("pkg-config", &["--exists", "hwloc >= 2", "libudev"]) {
+        return not_run(
+            "topology by hwloc",
+            "no hwloc (apt-get install pkg-config libhwloc-dev libudev-dev)",
+        );
+    }
+    let with_it = ["--package", "multirail", "--features", "hwloc", "--quiet"];
+    run(cargo(&["clippy", "--all-targets"]).args(with_it).args(["--", "--deny", "warnings"]))?;
+    run(cargo(&["test", "--lib", "--test", "topology"]).args(with_it).args(["--", "hwloc", "link"]))
 }
 
 /// Whether every crate that is meant for crates.io can be packed: versions, files, metadata. Nothing is compiled.

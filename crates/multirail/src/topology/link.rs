@@ -60,6 +60,17 @@ impl Link {
         (tenth_gigatransfers > 0).then_some(Self { tenth_gigatransfers, width })
     }
 
+    /// A link that carries so many bits per second, to half of a hundredth; the widest of several. `None` where there is none.
+    #[cfg(feature = "hwloc")]
+    pub(super) fn carrying(bits_per_second: f64) -> Option<Self> {
+        let widths = [16, 8, 4, 2, 1, 32];
+        let links = widths.into_iter().flat_map(|width| {
+            [25, 50, 80, 160, 320, 640].map(|tenth_gigatransfers| Self { tenth_gigatransfers, width })
+        });
+        let rate = |link: &Self| link.rate().0 as f64;
+        links.into_iter().find(|link| (rate(link) - bits_per_second).abs() < rate(link) / 200.0)
+    }
+
     /// What the link carries, without its coding: 8 of 10 bits up to 5 GT/s, 128 of 130 up to 32, 242 of 256 beyond (PCI Express
     /// Base Specification, "Physical Layer").
     pub fn rate(self) -> Rate {
@@ -100,6 +111,21 @@ mod tests {
         }
         for strange in ["99999999999", "4294967295.9 GT/s", "8.77", "-8.0", "8..0"] {
             assert_eq!(rate(strange, "8"), None, "{strange}");
+        }
+    }
+
+    #[cfg(feature = "hwloc")]
+    #[test]
+    fn a_link_is_found_by_what_it_carries() {
+        let link = |text, width| Link::parse(text, width).unwrap();
+        for known in
+            [link("2.5", "1"), link("8.0", "16"), link("32.0", "16"), link("64.0", "16"), link("5.0", "4")]
+        {
+            let found = Link::carrying(known.rate().0 as f64 * 1.001).unwrap();
+            assert_eq!(found.rate(), known.rate(), "{known} {found}");
+        }
+        for strange in [0.0, -1.0, 1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Link::carrying(strange), None, "{strange}");
         }
     }
 

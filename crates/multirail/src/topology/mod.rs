@@ -1,6 +1,6 @@
 //! Where the NICs, accelerators and memory of this host are, and which of them belong together.
 //!
-//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. What sysfs does not say (inside containers it may
+//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. Feature `hwloc` asks hwloc instead. What sysfs does not say (inside containers it may
 //! say little) is absent from the answer, never guessed. [`Topology::add_infos`] joins what getinfo offers, so that
 //! interfaces without a PCI address have their place too.
 //!
@@ -9,6 +9,8 @@
 
 mod bandwidth;
 mod group;
+#[cfg(feature = "hwloc")]
+mod hwloc;
 mod link;
 mod render;
 mod svg;

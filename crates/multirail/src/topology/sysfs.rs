@@ -106,11 +106,7 @@ impl Reader {
                 continue;
             };
             let device = device as u16;
-            let vendor = match (vendor, class >> 16) {
-                (0x10DE, 0x03) => Vendor::Nvidia, // a display controller, which its audio and bridges are not
-                (0x1D0F, _) if NEURON.contains(&device) => Vendor::Neuron,
-                _ => continue,
-            };
+            let Some(vendor) = vendor_of(vendor, class, device) else { continue };
             let Ok(real) = dir.canonicalize() else { continue };
             let (parent, numa) = (self.place(&real), numa_of(&real));
             self.found.accelerators.push(Accelerator {
@@ -194,6 +190,15 @@ impl Reader {
             };
         }
         parent
+    }
+}
+
+/// Whose accelerator a PCI device is; `class` has 24 bits.
+pub(super) fn vendor_of(vendor: u32, class: u32, device: u16) -> Option<Vendor> {
+    match (vendor, class >> 16) {
+        (0x10DE, 0x03) => Some(Vendor::Nvidia), // a display controller, which its audio and bridges are not
+        (0x1D0F, _) if NEURON.contains(&device) => Some(Vendor::Neuron),
+        _ => None,
     }
 }
 

@@ -2,6 +2,8 @@
 //! the same NICs for each accelerator, and the same count and spread of rails for memory.
 
 mod fake;
+#[cfg(feature = "hwloc")]
+mod hwloc;
 
 use std::collections::BTreeSet;
 
