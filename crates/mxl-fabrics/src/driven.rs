@@ -38,10 +38,10 @@ pub(crate) mod sealed {
 
     /// One end of a flow, or several of one kind.
     pub trait Polled: Send + 'static {
-        /// What it tells.
+        /// Its events.
         type Event: Send;
 
-        /// Moves it on. Whether something happened.
+        /// Makes progress. Whether something happened.
         ///
         /// # Errors
         /// It is broken.
@@ -50,10 +50,10 @@ pub(crate) mod sealed {
         /// The oldest event that was not fetched.
         fn take(&mut self) -> Option<Self::Event>;
 
-        /// Whether something waits that no descriptor tells of, such as room.
+        /// Whether work is pending that no descriptor announces, such as waiting for room.
         fn has_more(&self) -> bool;
 
-        /// What it hears by.
+        /// The queues that it waits for.
         fn queues(&self) -> Vec<Arc<dyn CompletionQueue>>;
     }
 }

@@ -30,7 +30,7 @@ pub enum Message {
         target: u64,
         /// Names this attempt; the answer has it too.
         nonce: u64,
-        /// What its flow is.
+        /// The flow's properties.
         geometry: [u64; 8],
         /// 1 if it has no remote writes and sends payloads in messages; 0.
         messages: u8,
@@ -65,7 +65,7 @@ pub enum Message {
         token: u64,
         /// Grain, or the first sample.
         index: u64,
-        /// What lies below is done or given up.
+        /// Everything below is done or given up.
         floor: u64,
     },
     /// The target's slot is open for a grain.

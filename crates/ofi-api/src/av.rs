@@ -66,8 +66,8 @@ pub struct Insertion<'a> {
 
 /// An address vector (`fid_av`).
 pub trait AddressVector: Send + Sync + std::any::Any {
-    /// Inserts addresses. One that is there already answers the same number once more, and must be removed as often as
-    /// it was inserted. One that fails takes no number and does not stop the others.
+    /// Inserts addresses. Inserting a known address returns the same index again; the address must then be removed as often as
+    /// it was inserted. An address that fails takes no index and does not affect the others.
     ///
     /// # Errors
     /// `FI_ENOEQ` on a vector with events that has no queue; `FI_EINVAL` for user ids on one that was opened for
@@ -75,7 +75,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// be counted up; `FI_EACCES` on a vector opened only to look at.
     fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>>;
 
-    /// Inserts each address. What stops all of them is told of each.
+    /// Inserts each address. An error that affects all of them is reported for each.
     fn insert(&self, addresses: &[Address]) -> Vec<Inserted> {
         match self.insert_with(Addresses::Given(addresses), &Insertion::default()) {
             Ok(inserted) => inserted,
@@ -86,7 +86,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// Inserts the address of `node` and `service` (`fi_av_insertsvc`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for a name that does not resolve; those of [`AddressVector::insert_with`].
+    /// `FI_EINVAL` for a name that does not resolve; the errors of [`AddressVector::insert_with`].
     fn insert_service(&self, node: &str, service: &str) -> Inserted {
         let addresses = Addresses::Service { node, service };
         self.insert_with(addresses, &Insertion::default())?.pop().unwrap_or(Ok(FiAddr::NOTAVAIL))
@@ -96,7 +96,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// (`fi_av_insertsym`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for a name that cannot be counted up; those of [`AddressVector::insert_with`].
+    /// `FI_EINVAL` for a name that cannot be counted up; the errors of [`AddressVector::insert_with`].
     fn insert_range(
         &self,
         node: &str,
@@ -109,7 +109,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     }
 
     /// Inserts an authorization key for the addresses of this vector and the endpoints that it is bound to, in a domain that was
-    /// opened with [`crate::AV_AUTH_KEY`]. Answers its number, which is no address's.
+    /// opened with [`crate::AV_AUTH_KEY`]. Returns its index, which is not the index of an address.
     ///
     /// # Errors
     /// `FI_EINVAL` in other domains, and for a key of a wrong length; `FI_ENOSPC` for more than `max_ep_auth_key`.
@@ -139,7 +139,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// `FI_EINVAL` if it is not there, or the vector was not opened with [`AvAttr::user_ids`].
     fn set_user_id(&self, address: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// What events about it carry.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
 
     /// Binds the queue that insertions are reported to.
@@ -157,7 +157,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// Removes one insertion of each of `addresses`.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one is not there; the others are removed. `FI_EACCES` on a vector opened only to look at.
+    /// `FI_EINVAL` if one is not in the vector; the others are removed. `FI_EACCES` on a vector opened for reading.
     fn remove(&self, addresses: &[FiAddr]) -> Result<()>;
 
     /// Makes a set of this vector's numbers (`fi_av_set`).

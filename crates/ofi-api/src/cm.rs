@@ -8,7 +8,7 @@ use crate::{Address, EventQueue, Fid, Handle, Result};
 /// A passive endpoint (`fid_pep`). It belongs to a fabric; endpoints that accept its requests may be opened in any
 /// domain of that fabric.
 pub trait PassiveEndpoint: Send + Sync + std::any::Any {
-    /// What events about it carry.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
 
     /// Binds the queue that connection requests are reported to.
@@ -26,7 +26,7 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// Its address.
     ///
     /// # Errors
-    /// `FI_EOPBADSTATE` while it has none: before listen, unless it was chosen.
+    /// `FI_EOPBADSTATE` while it has no address: before `listen`, unless one was chosen.
     fn name(&self) -> Result<Address>;
 
     /// How many requests may be unanswered at once; more are refused. (`FI_BACKLOG`)
@@ -45,7 +45,7 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// cut to [`PassiveEndpoint::cm_data_size`], with its error.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a handle that is no request of this endpoint; `FI_EALREADY` if it was answered before.
+    /// `FI_EINVAL` for a handle that is not a request of this endpoint; `FI_EALREADY` if it was answered before.
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()>;
 
     /// The most bytes that connect, accept and reject carry (`FI_OPT_CM_DATA_SIZE`).

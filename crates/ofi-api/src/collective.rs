@@ -184,10 +184,10 @@ pub trait AvSet: Send + Sync + std::any::Any {
 /// A group that an endpoint has joined (`fid_mc`). Dropping it leaves the group: operations that run in it fail with
 /// `FI_ECANCELED`, here and at the other members.
 pub trait CollectiveGroup: Send + Sync {
-    /// What events name it by.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
 
-    /// What operations name it by (`fi_mc_addr`). Not to be used before `FI_JOIN_COMPLETE`.
+    /// The group's address in operations (`fi_mc_addr`). Not valid before `FI_JOIN_COMPLETE`.
     fn addr(&self) -> FiAddr;
 
     /// This endpoint's rank.

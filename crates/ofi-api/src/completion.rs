@@ -278,7 +278,7 @@ impl CqErrorEntry {
 
 /// A completion queue (`fid_cq`).
 pub trait CompletionQueue: Send + Sync + std::any::Any {
-    /// Reads up to the buffer's capacity, driving progress. A capacity of 0 only drives progress, and answers 0 if
+    /// Reads up to the buffer's capacity, driving progress. A capacity of 0 only drives progress, and returns 0 if
     /// there is something to read.
     ///
     /// # Errors
@@ -289,7 +289,7 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// As [`CompletionQueue::read`], but blocks until there is something, or until `timeout` (`None` waits for ever).
     ///
     /// # Errors
-    /// Those of `read`; `FI_EAGAIN` also on time-out and after [`CompletionQueue::signal`]; `FI_EINVAL` on a queue
+    /// The errors of `read`; `FI_EAGAIN` also on time-out and after [`CompletionQueue::signal`]; `FI_EINVAL` on a queue
     /// without wait object.
     fn read_wait(&self, buffer: &mut CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize>;
 
@@ -299,7 +299,7 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// `FI_EAGAIN` if the next entry is not an error.
     fn read_error(&self) -> Result<CqErrorEntry>;
 
-    /// Wakes threads that block in [`CompletionQueue::read_wait`]; they answer `FI_EAGAIN`.
+    /// Wakes threads that block in [`CompletionQueue::read_wait`]; they return `FI_EAGAIN`.
     ///
     /// # Errors
     /// `FI_EINVAL` on a queue without wait object.

@@ -72,6 +72,6 @@ pub trait Counter: Send + Sync + std::any::Any {
     /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`, as for queues.
     fn mutex_cond(&self) -> Option<MutexCond>;
 
-    /// What it counts.
+    /// The unit that it counts.
     fn events(&self) -> CntrEvents;
 }

@@ -54,7 +54,7 @@ pub trait Fabric: Send + Sync {
     /// Opens a wait set.
     ///
     /// # Errors
-    /// `FI_EINVAL` for `FI_WAIT_NONE` and `FI_WAIT_SET`; what making a descriptor answers.
+    /// `FI_EINVAL` for `FI_WAIT_NONE` and `FI_WAIT_SET`; an error of creating the descriptor.
     fn open_wait_set(&self, attr: &WaitAttr) -> Result<Arc<dyn WaitSet>>;
 
     /// Opens a passive endpoint, which connections are asked of.
@@ -72,12 +72,12 @@ pub trait Domain: Send + Sync {
     /// Opens an endpoint.
     ///
     /// # Errors
-    /// `FI_EINVAL` if `info` is not this domain's; what opening its resources answers.
+    /// `FI_EINVAL` if `info` does not belong to this domain; an error of opening its resources.
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>>;
 
-    /// Binds the event queue of the domain's endpoints that have none of their own (`fi_domain_bind`), and with
-    /// [`BindFlags::REG_MR`] of its registrations: `FI_MR_COMPLETE` follows each that succeeds. One that fails is no event,
-    /// but the call's answer.
+    /// Binds an event queue for the domain's endpoints that have none of their own (`fi_domain_bind`), and with
+    /// [`BindFlags::REG_MR`] for its registrations: `FI_MR_COMPLETE` follows each that succeeds. A failing registration is not an event;
+    /// the call returns its error.
     ///
     /// # Errors
     /// `FI_EBUSY` if it has one; `FI_EBADFLAGS` for other flags; `FI_EINVAL` for a queue of another library's making.
@@ -86,21 +86,21 @@ pub trait Domain: Send + Sync {
     /// Opens a scalable endpoint (`fi_scalable_ep`): one address for the transmit and receive contexts that are opened from
     /// it ([`Endpoint::transmit_context`], [`Endpoint::receive_context`]), as many as [`crate::EpAttr`] says. It is bound to an
     /// address vector and enabled, and has no data transfers of its own. With `FI_NAMED_RX_CTX` a message goes to the
-    /// receive context that its address names; one that names none, and any without the capability, goes to a
-    /// context that can receive it, of one sender always to the same.
+    /// receive context that its address names. A message that names none, or any message without the capability, goes to a
+    /// context that can receive it, always the same for one sender.
     ///
     /// # Errors
-    /// As [`Domain::open_endpoint`]; `FI_ENOSYS` where there are none.
+    /// As [`Domain::open_endpoint`]; `FI_ENOSYS` if the domain has no scalable endpoints.
     fn open_scalable(&self, info: &Info) -> Result<Arc<dyn Endpoint>> {
         let _ = info;
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Opens a transmit context that several endpoints share (`fi_stx_context`), whose attributes theirs are a part of.
-    /// What is shared is the room for operations that have not ended, [`TxAttr::size`]; the rest is each endpoint's own.
+    /// Opens a transmit context that several endpoints share (`fi_stx_context`). Their attributes must be within its own.
+    /// The endpoints share the room for operations in flight, [`TxAttr::size`]; everything else is each endpoint's own.
     ///
     /// # Errors
-    /// `FI_ENOSYS` where there are none.
+    /// `FI_ENOSYS` if the domain has no shared contexts.
     fn open_shared_transmit(&self, attr: &TxAttr) -> Result<Arc<dyn SharedTransmit>> {
         let _ = attr;
         Err(Error::new(Errno::ENOSYS))
@@ -112,7 +112,7 @@ pub trait Domain: Send + Sync {
     /// was bound first.
     ///
     /// # Errors
-    /// `FI_ENOSYS` where there are none.
+    /// `FI_ENOSYS` if the domain has no shared contexts.
     fn open_shared_receive(&self, attr: &RxAttr) -> Result<Arc<dyn Endpoint>> {
         let _ = attr;
         Err(Error::new(Errno::ENOSYS))
@@ -130,9 +130,9 @@ pub trait Domain: Send + Sync {
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
 
-    /// What is open in the domain, at this moment: how many endpoints and regions, and what the endpoints and shared receive
-    /// contexts have counted together. What was closed counts no more. Under `FI_THREAD_COMPLETION`, where other threads may be
-    /// using the endpoints, only how many are open.
+    /// Statistics of the domain: the numbers of open endpoints and regions, and the sums over the endpoints and shared receive
+    /// contexts. Closed objects do not count. Under `FI_THREAD_COMPLETION`, where other threads may be
+    /// using the endpoints, only the numbers of open objects.
     fn statistics(&self) -> Vec<Statistic>;
 
     /// Opens a poll set.
@@ -149,13 +149,13 @@ pub trait Domain: Send + Sync {
     /// too much waits for this counter; `FI_EDOMAIN`, `FI_EINVAL` for objects of others.
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId>;
 
-    /// Takes work back that has not started (`FI_CANCEL_WORK`). Nobody is told.
+    /// Cancels work that has not started (`FI_CANCEL_WORK`). It has no completion.
     ///
     /// # Errors
     /// `FI_ENOENT` if it has started.
     fn cancel_work(&self, id: WorkId) -> Result<()>;
 
-    /// Takes all work back that waits for `counter`, or all that has not started (`FI_FLUSH_WORK`). How much there was.
+    /// Cancels all work that waits for `counter`, or all that has not started (`FI_FLUSH_WORK`). Returns how much it was.
     ///
     /// # Errors
     /// As `queue_work` for the counter.
@@ -179,14 +179,14 @@ pub trait Domain: Send + Sync {
     /// `FI_ENOMEM`, `FI_EINVAL` for a length of zero.
     fn alloc(&self, len: usize, placement: Placement) -> Result<Allocation>;
 
-    /// What one collective may do (`fi_query_collective`) on endpoints that have `FI_COLLECTIVE`. `op` counts where the
-    /// collective combines.
+    /// The limits of one collective (`fi_query_collective`) on endpoints that have `FI_COLLECTIVE`. `op` matters if the
+    /// collective combines values.
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` for a combination that the domain does not have, with the reason.
     fn query_collective(&self, kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<CollectiveAttr>;
 
-    /// What one atomic call may do (`fi_query_atomic`) on endpoints that have `FI_ATOMIC`.
+    /// The limits of one atomic call (`fi_query_atomic`) on endpoints that have `FI_ATOMIC`.
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` for a combination that the domain does not have, with the reason.

@@ -217,7 +217,7 @@ impl Statistic {
 
 /// A transmit context that several endpoints share (`fid_stx`). The endpoints that are bound to it keep it open.
 pub trait SharedTransmit: Send + Sync + std::any::Any {
-    /// What names it.
+    /// Its identity.
     fn fid(&self) -> Fid;
 }
 
@@ -248,7 +248,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// As `bind_cq`.
     fn bind_av(&self, av: &Arc<dyn AddressVector>) -> Result<()>;
 
-    /// What events about it carry.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
 
     /// Binds the queue that its connection's events, or the ends of its joins, are reported to.
@@ -258,11 +258,11 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
 
     /// Asks the passive endpoint at `address` for a connection (`FI_EP_MSG`), and gives `data` along, cut to
-    /// [`EpOption::CmDataSize`]. Enables the endpoint. How it ends is an event: `FI_CONNECTED`, or an error, such as
-    /// `FI_ECONNREFUSED` with what the peer gave along to its rejection, or `FI_ETIMEDOUT`.
+    /// [`EpOption::CmDataSize`]. Enables the endpoint. The result is an event: `FI_CONNECTED`, or an error, such as
+    /// `FI_ECONNREFUSED` with the data that the peer attached to its rejection, or `FI_ETIMEDOUT`.
     ///
     /// # Errors
-    /// Those of [`Endpoint::enable`]; `FI_EALREADY`, `FI_EISCONN` or `FI_EOPBADSTATE` if it was called before;
+    /// The errors of [`Endpoint::enable`]; `FI_EALREADY`, `FI_EISCONN` or `FI_EOPBADSTATE` if it was called before;
     /// `FI_EOPNOTSUPP` on endpoints that are not of `FI_EP_MSG`, or that were opened to accept.
     fn connect(&self, address: &Address, data: &[u8]) -> Result<()>;
 
@@ -270,11 +270,11 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// endpoint. `FI_CONNECTED` follows as an event.
     ///
     /// # Errors
-    /// Those of [`Endpoint::enable`]; `FI_EALREADY` if the request was answered before; `FI_EOPNOTSUPP` without one.
+    /// The errors of [`Endpoint::enable`]; `FI_EALREADY` if the request was answered before; `FI_EOPNOTSUPP` without a request.
     fn accept(&self, data: &[u8]) -> Result<()>;
 
-    /// Ends the connection: what is outstanding ends with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after what was
-    /// sent before; so does this end, at once. Calling it again changes nothing.
+    /// Ends the connection: outstanding operations fail with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after all messages that were
+    /// sent before. This end gets the event at once. Calling it again has no effect.
     ///
     /// # Errors
     /// `FI_ENOTCONN` without a connection.
@@ -286,17 +286,17 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_ENOTCONN` before the connection is there.
     fn peer_name(&self) -> Result<Address>;
 
-    /// Binds the transmit context that it shares; an endpoint whose info says `FI_SHARED_CONTEXT` needs one.
+    /// Binds a shared transmit context; an endpoint whose info has `FI_SHARED_CONTEXT` needs one.
     ///
     /// # Errors
-    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one, or if [`crate::DomainAttr::max_ep_stx_ctx`] others have this one;
-    /// `FI_EINVAL` for an endpoint with a context of its own, or with attributes that are no part of the context's.
+    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one, or if [`crate::DomainAttr::max_ep_stx_ctx`] endpoints already use this one;
+    /// `FI_EINVAL` for an endpoint with a context of its own, or with attributes beyond the context's.
     fn bind_shared_transmit(&self, context: &Arc<dyn SharedTransmit>) -> Result<()> {
         let _ = context;
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Binds the receive context that it shares ([`crate::Domain::open_shared_receive`]); an endpoint whose info says
+    /// Binds a shared receive context ([`crate::Domain::open_shared_receive`]); an endpoint whose info has
     /// `FI_SHARED_CONTEXT` needs one, and posts no receives of its own. All connectionless endpoints of a context
     /// have one address vector.
     ///
@@ -308,8 +308,8 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     }
 
     /// A transmit context of a scalable endpoint (`fi_tx_context`), and its attributes: an endpoint that sends, reads and
-    /// writes under the address of the scalable endpoint, ends what it posts on a queue of its own, and is
-    /// enabled by itself. `attr` may ask for less than the scalable endpoint has. A context that was closed may be opened
+    /// writes under the address of the scalable endpoint, completes in a queue of its own, and is
+    /// enabled separately. `attr` may ask for less than the scalable endpoint has. A closed context may be opened
     /// again.
     ///
     /// # Errors
@@ -320,12 +320,12 @@ pub trait Endpoint: Send + Sync + std::any::Any {
         Err(Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// A receive context of a scalable endpoint (`fi_rx_context`), and its attributes: an endpoint that receives what is
-    /// sent to it by name ([`FiAddr::with_rx_index`]), or what the scalable endpoint chooses it for. Otherwise as
+    /// A receive context of a scalable endpoint (`fi_rx_context`), and its attributes: an endpoint that receives messages
+    /// that name it ([`FiAddr::with_rx_index`]), or that the scalable endpoint assigns to it. Otherwise as
     /// [`Endpoint::transmit_context`].
     ///
     /// # Errors
-    /// Those of [`Endpoint::transmit_context`].
+    /// The errors of [`Endpoint::transmit_context`].
     fn receive_context(&self, index: usize, attr: Option<&RxAttr>) -> Result<(Arc<dyn Endpoint>, RxAttr)> {
         let _ = (index, attr);
         Err(Error::new(Errno::EOPNOTSUPP))
@@ -334,7 +334,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Makes it ready for operations and gives it its address.
     ///
     /// # Errors
-    /// `FI_ENOCQ`, `FI_ENOAV`, `FI_ENOEQ` for what is not bound; `FI_EADDRINUSE` if another has the address.
+    /// `FI_ENOCQ`, `FI_ENOAV`, `FI_ENOEQ` for missing bindings; `FI_EADDRINUSE` if the address is taken.
     fn enable(&self) -> Result<()>;
 
     /// Its address.
@@ -390,8 +390,8 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Changes the peer's memory atomically, element by element.
     ///
     /// # Errors
-    /// As `send`; `FI_EOPNOTSUPP` for an operation and type that [`Endpoint::atomic_valid`] does not know, `FI_EMSGSIZE`
-    /// for more elements than it says.
+    /// As `send`; `FI_EOPNOTSUPP` for an operation and type that [`Endpoint::atomic_valid`] does not support, `FI_EMSGSIZE`
+    /// for more elements than it permits.
     fn atomic(&self, op: &AtomicOp<'_>) -> Result<()>;
 
     /// The most elements of one call (`fi_atomicvalid`, `fi_fetch_atomicvalid`, `fi_compare_atomicvalid`).
@@ -400,7 +400,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_EOPNOTSUPP` for a combination that the endpoint does not have, with the reason.
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize>;
 
-    /// Joins a group whose members, by rank, are those of `set`; the endpoint itself is one of them. All of them call
+    /// Joins a group whose members, by rank, are those of `set`, including the endpoint itself. All members call
     /// this, with the same members in the same order; then each gets `FI_JOIN_COMPLETE`, or an error. `coll_addr` is the
     /// set's ([`AvSet::addr`]) or a group's; with [`FiAddr::NOTAVAIL`] the join ends here, without hearing of the others.
     ///
@@ -409,38 +409,38 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_EOPNOTSUPP` without `FI_COLLECTIVE`.
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group>;
 
-    /// Joins a multicast group (`fi_join`): what is sent to it arrives here, and what is sent to [`MulticastGroup::addr`] goes
-    /// to all who joined. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group without
-    /// a port has the endpoint's.
+    /// Joins a multicast group (`fi_join`): messages to the group arrive here, and sends to [`MulticastGroup::addr`] go
+    /// to all members. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group without
+    /// a port uses the endpoint's.
     ///
     /// [`MulticastGroup::addr`]: crate::MulticastGroup::addr
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without `FI_MULTICAST`; `FI_ENOEQ` without an event queue; `FI_EINVAL` for what is no group of the
-    /// endpoint's address format; `FI_EALREADY`; what the system answers.
+    /// `FI_EOPNOTSUPP` without `FI_MULTICAST`; `FI_ENOEQ` without an event queue; `FI_EINVAL` for an address that is not a group in the
+    /// endpoint's address format; `FI_EALREADY`; an error of the system.
     fn join_multicast(&self, group: &Address, flags: BindFlags, context: Context) -> Result<Multicast>;
 
     /// Starts a collective in a group that was joined.
     ///
     /// # Errors
-    /// As `send`; `FI_EOPNOTSUPP` for what `Domain::query_collective` does not know; `FI_EINVAL` for memory of the wrong
-    /// length, or a root that is no member; for a group that has failed, why it did.
+    /// As `send`; `FI_EOPNOTSUPP` for a combination that `Domain::query_collective` does not support; `FI_EINVAL` for memory of the wrong
+    /// length, or a root that is not a member; for a failed group, the error that it failed with.
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()>;
 
-    /// Posts `op` when a counter is at a threshold (`FI_TRIGGER`, fi_trigger(3)); at once if it is. From then on it is an
-    /// operation like any other. What goes wrong when it starts is reported on the queue. Until then memory given for an
-    /// injected operation is the caller's, and all other memory is lent.
+    /// Posts `op` when a counter reaches a threshold (`FI_TRIGGER`, fi_trigger(3)), or at once if it already has. From then on it is an
+    /// ordinary operation; errors when it starts are reported on the queue. Until then the memory of an
+    /// injected operation remains the caller's, and all other memory is lent.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without `FI_TRIGGER`; `FI_EAGAIN` if too much waits for the counter; `FI_EINVAL`, `FI_EDOMAIN` for
-    /// a counter of others; those of the operation, as far as they can be told now.
+    /// `FI_EOPNOTSUPP` without `FI_TRIGGER`; `FI_EAGAIN` if too many operations wait for the counter; `FI_EINVAL`, `FI_EDOMAIN` for
+    /// a foreign counter; those errors of the operation that can be detected now.
     fn trigger(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()>;
 
     /// Cancels the oldest receive, or the first triggered operation that still waits, posted with `context`. It ends with
     /// either its message or `FI_ECANCELED`.
     ///
     /// # Errors
-    /// `FI_ENOENT` if there is none.
+    /// `FI_ENOENT` if no such receive is pending.
     fn cancel(&self, context: Context) -> Result<()>;
 
     /// Reads an option.
@@ -464,14 +464,14 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// shared receive context are that context's.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for what receives nothing.
+    /// `FI_ENOSYS` for an endpoint that does not receive.
     fn watch_unexpected(&self, watcher: Option<Watcher>) -> Result<()> {
         drop(watcher);
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// What is known of the way to one peer, at this moment: round-trip time, losses, windows. Empty where the transport keeps
-    /// nothing of the kind. A connected endpoint has one peer, whatever is named.
+    /// Statistics of the path to one peer: round-trip time, losses, windows. Empty if the transport keeps
+    /// none. A connected endpoint has one peer and ignores `peer`.
     ///
     /// # Errors
     /// `FI_EINVAL` for an address that is not in the vector; `FI_ENOTCONN`, `FI_ESHUTDOWN` without a connection;

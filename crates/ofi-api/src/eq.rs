@@ -116,7 +116,7 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// Takes the oldest event.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is none; `FI_EAVAIL` if an error waits, to be taken with [`EventQueue::read_error`].
+    /// `FI_EAGAIN` if there is no event; `FI_EAVAIL` if an error is pending, to be read with [`EventQueue::read_error`].
     fn read(&self) -> Result<Event>;
 
     /// The oldest event, which stays (`FI_PEEK`).
@@ -134,13 +134,13 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// As [`EventQueue::read_wait`], but the event stays.
     ///
     /// # Errors
-    /// Those of [`EventQueue::read_wait`].
+    /// The errors of [`EventQueue::read_wait`].
     fn peek_wait(&self, timeout: Option<Duration>) -> Result<Event>;
 
     /// Takes the oldest error.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is none.
+    /// `FI_EAGAIN` if there is no error.
     fn read_error(&self) -> Result<EqErrorEntry>;
 
     /// Puts an event of the application's own in.

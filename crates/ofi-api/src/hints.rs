@@ -38,15 +38,15 @@ macro_rules! setters {
 }
 
 setters! {
-    /// What the endpoint must be able to do. See [`Info::caps`].
+    /// Required capabilities of the endpoint. See [`Info::caps`].
     caps(caps: Caps);
-    /// What the application is ready to do for the provider. See [`Info::mode`].
+    /// Requirements of a provider that the application can fulfil. See [`Info::mode`].
     mode(mode: Mode);
     /// How addresses must be laid out.
     addr_format(addr_format: AddrFormat);
     /// How the endpoint must talk to its peers.
     ep_type(ep_attr.ep_type: EpType);
-    /// What the endpoint must speak.
+    /// The required protocol.
     protocol(ep_attr.protocol: Protocol);
     /// The longest message, in bytes.
     max_msg_size(ep_attr.max_msg_size: usize);
@@ -56,9 +56,9 @@ setters! {
     tx_ctx_cnt(ep_attr.tx_ctx_cnt: usize);
     /// How many receive contexts the endpoint has.
     rx_ctx_cnt(ep_attr.rx_ctx_cnt: usize);
-    /// What transmit calls without flags use.
+    /// Default flags of transmit calls.
     tx_op_flags(tx_attr.op_flags: OpFlags);
-    /// What receive calls without flags use.
+    /// Default flags of receive calls.
     rx_op_flags(rx_attr.op_flags: OpFlags);
     /// The longest injected message, in bytes.
     inject_size(tx_attr.inject_size: usize);
@@ -76,13 +76,13 @@ setters! {
     tclass(tx_attr.tclass: TrafficClass);
     /// Which calls the application keeps apart.
     threading(domain_attr.threading: Threading);
-    /// Who drives operations forward.
+    /// Manual or automatic progress.
     progress(domain_attr.progress: Progress);
     /// Whether queues must be kept from overrunning.
     resource_mgmt(domain_attr.resource_mgmt: ResourceMgmt);
-    /// What address vectors are.
+    /// The type of address vectors.
     av_type(domain_attr.av_type: AvType);
-    /// What registration may ask of the application.
+    /// Requirements for registering memory that the application can fulfil.
     mr_mode(domain_attr.mr_mode: MrMode);
     /// The length of a remote key, in bytes.
     mr_key_size(domain_attr.mr_key_size: usize);
@@ -152,7 +152,7 @@ impl Hints {
 }
 
 impl From<Info> for Hints {
-    /// Asks for what an info has, which is how one info leads to more like it.
+    /// Hints that ask for the properties of an info, so that one info leads to more like it.
     fn from(info: Info) -> Self {
         Hints { info }
     }

@@ -160,13 +160,13 @@ impl<'a> MrAttr<'a> {
 
 /// A registration (`fid_mr`). Closed when the last handle is dropped, or by [`MemoryRegion::close`].
 pub trait MemoryRegion: Send + Sync {
-    /// What events name it by.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
     /// The key that peers name it by; `FI_KEY_NOTAVAIL` until it is enabled.
     fn key(&self) -> u64;
     /// The descriptor that local operations name it by.
     fn desc(&self) -> Desc;
-    /// What a peer gives as the address of the first byte: a virtual address or an offset.
+    /// The address that peers use for the first byte: a virtual address or an offset.
     fn base(&self) -> u64;
     /// Length in bytes.
     fn len(&self) -> usize;
@@ -174,9 +174,9 @@ pub trait MemoryRegion: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Has `counter` count what peers do with the region (`fi_mr_bind`): `FI_REMOTE_WRITE`, `FI_REMOTE_READ` or both.
-    /// Accesses that run through mappings of peers are stopped first, and go to the owner from now on, since nobody
-    /// else can count them.
+    /// Makes `counter` count accesses by peers to the region (`fi_mr_bind`): `FI_REMOTE_WRITE`, `FI_REMOTE_READ` or both.
+    /// Accesses through peers' mappings are stopped first, and go to the owner from now on, since only it
+    /// can count them.
     ///
     /// # Errors
     /// `FI_EBADFLAGS` for other flags; `FI_EBUSY` if that kind has a counter; `FI_EINVAL` for a counter of another
@@ -196,18 +196,18 @@ pub trait MemoryRegion: Send + Sync {
     /// `FI_EINVAL` if it is closed.
     fn enable(&self) -> Result<()>;
 
-    /// Says that other pages may lie behind `pieces` of the region now (`fi_mr_refresh`). No piece means all of it.
+    /// Announces that other pages may now be behind `pieces` of the region (`fi_mr_refresh`). No piece means all of it.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is closed, or a piece lies outside.
+    /// `FI_EINVAL` if it is closed, or a piece is outside of it.
     fn refresh(&self, pieces: &[Piece]) -> Result<()>;
 
-    /// Withdraws all rights. When it returns successfully, no peer that follows the protocol touches the memory, and none
-    /// will: a later access with its key fails at the peer.
+    /// Withdraws all rights. When it returns successfully, no peer that follows the protocol touches the memory, now or
+    /// later: further accesses with its key fail at the peer.
     ///
     /// # Errors
-    /// `FI_EBUSY` if an access that had begun has not ended within a second. The rights are withdrawn, but the memory is
-    /// still in use: call again until it succeeds before the memory is given back.
+    /// `FI_EBUSY` if an access in progress has not ended within a second. The rights are withdrawn, but the memory is
+    /// still in use: call it again until it succeeds, before the memory is freed.
     fn close(&self) -> Result<()>;
 }
 

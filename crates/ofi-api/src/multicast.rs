@@ -6,10 +6,10 @@ use crate::{FiAddr, Fid};
 
 /// A multicast group that an endpoint has joined (`fid_mc`). Dropping it leaves the group.
 pub trait MulticastGroup: Send + Sync {
-    /// What events name it by.
+    /// The identity that events carry.
     fn fid(&self) -> Fid;
 
-    /// What sends to the group name it by (`fi_mc_addr`), in the endpoint's address vector.
+    /// The group's address in sends (`fi_mc_addr`), in the endpoint's address vector.
     fn addr(&self) -> FiAddr;
 }
 

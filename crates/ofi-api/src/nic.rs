@@ -104,7 +104,7 @@ impl std::fmt::Display for PciAttr {
 impl std::str::FromStr for PciAttr {
     type Err = Error;
 
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     ///
     /// # Errors
     /// `FI_EINVAL` for another form, and for a device above 1f or a function above 7.

@@ -44,7 +44,7 @@ pub unsafe trait Provider: Send + Sync {
     /// Version of the provider.
     fn version(&self) -> Version;
 
-    /// What this host can offer for `request`. A pure function of the request and the host's state.
+    /// The offers of this host for `request`. A pure function of the request and the host's state.
     fn offers(&self, request: &Request<'_>) -> Offers;
 
     /// Opens the fabric that `info` describes; `info` came from this provider.
@@ -53,7 +53,7 @@ pub unsafe trait Provider: Send + Sync {
     /// `FI_EINVAL` if it did not.
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>>;
 
-    /// Whether devices access registrations by themselves, under keys of their own: faster, and only in domains that choose the keys
+    /// Whether devices access registrations directly, under keys of their own: faster, but only in domains that choose the keys
     /// (`FI_MR_PROV_KEY`).
     fn has_device_keys(&self) -> bool {
         false

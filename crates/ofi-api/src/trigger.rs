@@ -43,9 +43,9 @@ pub enum Work<'a> {
     Post {
         /// Where.
         endpoint: &'a Arc<dyn Endpoint>,
-        /// What. Its flags are its own: the endpoint's `op_flags` do not count.
+        /// The operation. It has its own flags; the endpoint's `op_flags` do not apply.
         op: DeferredOp<'a>,
-        /// Counts its end: one, success or failure.
+        /// Counts its completion: one, success or failure.
         completion: Option<&'a Arc<dyn Counter>>,
     },
     /// Sets a counter (`FI_OP_CNTR_SET`).

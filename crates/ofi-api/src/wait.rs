@@ -73,7 +73,7 @@ pub trait PollSet: Send + Sync + std::any::Any {
     /// `FI_EINVAL` if it is not there.
     fn remove(&self, member: &PollMember) -> Result<()>;
 
-    /// Drives all members, and writes the contexts of those that have something to `contexts`, as many as fit. Who did
-    /// not fit is reported first the next time. Answers how many there are.
+    /// Drives all members, and writes the contexts of the ready ones to `contexts`, as many as fit. The others
+    /// are reported first the next time. Returns the number written.
     fn poll(&self, contexts: &mut [Context]) -> usize;
 }

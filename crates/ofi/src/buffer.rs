@@ -77,7 +77,7 @@ pub unsafe trait Buffer: Send + Sized + 'static {
     /// still write it. A buffer that wraps another one hands this call on to it.
     ///
     /// # Errors
-    /// What it takes to replace such memory; the buffer is gone then.
+    /// An error of replacing such memory; the buffer is gone then.
     ///
     /// # Safety
     /// As `from_raw`.

@@ -59,7 +59,7 @@ fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Even
     outcome(eq, eq.read_wait(limit)).transpose()
 }
 
-/// What a read says; `None` if it found nothing.
+/// The result of a read; `None` if the queue was empty.
 pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<Result<Event, ConnectError>> {
     match read {
         Ok(event) => Some(Ok(event)),

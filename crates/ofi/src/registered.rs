@@ -83,7 +83,7 @@ unsafe impl<B: Buffer> Buffer for Registered<B> {
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
 
-    /// What peers could write is replaced by the inner buffer's rule, and registered anew.
+    /// Memory that peers could write is replaced by the inner buffer's rule, and registered again.
     unsafe fn from_raw_written(raw: RawBuffer) -> Result<Self> {
         // SAFETY: the caller's promise.
         let Self(parts) = unsafe { Self::from_raw(raw) };

@@ -15,13 +15,13 @@ pub enum Error {
     /// The data is not there yet; in time it may be.
     #[error("index {index} is not written yet")]
     TooEarly {
-        /// What was asked for.
+        /// The requested index.
         index: u64,
     },
     /// The data is not there any more, or another writer is about to overwrite it.
     #[error("index {index} is overwritten: the oldest is {oldest}")]
     TooLate {
-        /// What was asked for.
+        /// The requested index.
         index: u64,
         /// The oldest that can be read now.
         oldest: u64,
@@ -29,7 +29,7 @@ pub enum Error {
     /// The writer went past this grain and never wrote it.
     #[error("grain {index} was never written")]
     Skipped {
-        /// What was asked for.
+        /// The requested index.
         index: u64,
     },
     /// The flow was deleted, or replaced by another of the same name: open it again.
@@ -46,7 +46,7 @@ pub enum Error {
     Conflict {
         /// Which flow.
         id: Uuid,
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
         /// As it exists.
         there: String,
@@ -59,19 +59,19 @@ pub enum Error {
     /// A file of the domain is invalid.
     #[error("{path}: {what}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The operating system refused.
     #[error("{call} {path}: {source}")]
     Os {
-        /// What was tried.
+        /// The call that failed.
         call: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }

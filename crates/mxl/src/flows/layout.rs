@@ -23,7 +23,7 @@ pub mod format {
     pub const DATA: u32 = 3;
 }
 
-/// What all flows have and never changes.
+/// Constant properties of all flows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct CommonConfig {
@@ -49,7 +49,7 @@ pub struct CommonConfig {
     pub reserved: [u8; 72],
 }
 
-/// What discrete flows have besides.
+/// Further properties of discrete flows.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct DiscreteConfig {
@@ -61,7 +61,7 @@ pub struct DiscreteConfig {
     pub reserved: [u32; 11],
 }
 
-/// What continuous flows have besides.
+/// Further properties of continuous flows.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ContinuousConfig {
@@ -73,7 +73,7 @@ pub struct ContinuousConfig {
     pub reserved: [u32; 14],
 }
 
-/// What never changes.
+/// The constant part.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Config {
@@ -95,7 +95,7 @@ impl Config {
     }
 }
 
-/// What changes.
+/// The changing part.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RuntimeInfo {
@@ -117,9 +117,9 @@ pub struct Info {
     pub version: u32,
     /// Bytes of this structure.
     pub size: u32,
-    /// What never changes.
+    /// The constant part.
     pub config: Config,
-    /// What changes.
+    /// The changing part.
     pub runtime: RuntimeInfo,
     /// 0.
     pub reserved: [u8; 1784],
@@ -141,9 +141,9 @@ pub struct State {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Data {
-    /// What C programs see.
+    /// The part that C programs see.
     pub info: Info,
-    /// What they do not.
+    /// The part that C programs do not see.
     pub state: State,
 }
 

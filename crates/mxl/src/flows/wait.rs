@@ -116,7 +116,7 @@ impl<'a> Watch<'a> {
         self.word
     }
 
-    /// What it was.
+    /// The counter's value at that time.
     #[cfg(feature = "stream")]
     pub(crate) fn seen(&self) -> u32 {
         self.seen

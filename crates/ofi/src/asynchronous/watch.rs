@@ -40,7 +40,7 @@ fn state() -> MutexGuard<'static, Option<State>> {
 /// been read after the waker was there to be woken, or is read when it is.
 ///
 /// # Errors
-/// What starting the thread answers.
+/// The system's error if the thread cannot be started.
 pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Result<()> {
     let until = Instant::now() + if under_way { SOON } else { SELDOM };
     let waiting = Waiting { eq: Arc::clone(eq), waker: waker.clone(), until };

@@ -48,7 +48,7 @@ pub struct NodeBuilder<L: Level> {
     _level: PhantomData<fn() -> L>,
 }
 
-/// What a node of a hub has in common with the others: their queue, and the table of their operations.
+/// The parts that a node of a hub shares with the others: their queue, and the table of their operations.
 pub(crate) struct Seat {
     pub cq: Arc<dyn CompletionQueue>,
     pub operations: Arc<Lock<Operations>>,

@@ -9,14 +9,14 @@ pub const MAGIC: &[u8; 16] = b"ofi rendezvous 1";
 /// The longest reason.
 const MOST_REASON: usize = 256;
 
-/// What comes first of what did not come whole, or is wrong.
+/// The result of parsing a message that may be incomplete or invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part<T> {
     /// All of it.
     Whole(T),
-    /// The rest has to come yet.
+    /// More bytes are needed.
     More,
-    /// It is no such thing.
+    /// It is not such a message.
     Wrong,
 }
 
