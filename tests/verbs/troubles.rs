@@ -1,8 +1,16 @@
 //! What the simulated device has found, each by itself.
 
-use ofi_testkit::prelude::*;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
-use super::VerbsPair;
+use ofi_testkit::prelude::*;
+use ofi_testkit::rc::Handle;
+use ofi_verbs::rc::{
+    Access, CmEventKind, ConnParam, Connection, Device, Post, Queues, Region, Segment, Sizes,
+};
+
+use super::{DEVICE, VerbsPair};
 
 /// A peer that goes while it is answered has what it sent behind its read taken all the same.
 #[test]
@@ -66,4 +74,85 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     for _ in 0..EACH * peers.len() {
         wait::drive(&all, "the end of a send", || sender.next_of(2)).done();
     }
+}
+
+/// A peer that is written out: it connects under an address that nobody has, and sends.
+struct Raw {
+    connection: Box<dyn Connection>,
+    queues: Box<dyn Queues>,
+    region: Box<dyn Region>,
+    memory: &'static mut [u8],
+}
+
+impl Raw {
+    /// Its connections to an endpoint are numbered: an earlier one does not count any more.
+    fn to(side: &Side, attempt: u8) -> Self {
+        let device = Handle(Arc::clone(&DEVICE));
+        let sizes = Sizes { requests: 64, receives: 16, completions: 256, inline: 128 };
+        let queues = device.open(sizes).unwrap();
+        let memory = Box::leak(vec![0u8; 64].into_boxed_slice());
+        // SAFETY: leaked memory, which only the device and this struct touch.
+        let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::Local) }.unwrap();
+        let (host, limit) = ([10, 9, 0, 1], Duration::from_secs(1));
+        let mut greeting = b"ofv1".to_vec();
+        greeting.extend(Ipv4Addr::from(host).to_ipv6_mapped().octets());
+        greeting.extend([0, 7, 0, 0, 0, 0, 0, 64]); // port, scope, credits
+        greeting.extend([0; 11]); // incarnation and attempts
+        greeting.push(attempt);
+        let from = SocketAddr::from((host, 0));
+        let to = side.name().to_socket_addr().unwrap();
+        let mut connection = queues.call(from, to, limit).unwrap();
+        let mut event = |kind| {
+            let next = || queues.event().unwrap().map(|event| event.kind);
+            assert_eq!(wait::drive(&[side], "an event of a connection", next), kind);
+        };
+        event(CmEventKind::AddressResolved);
+        connection.resolve_route(limit).unwrap();
+        event(CmEventKind::RouteResolved);
+        connection.create_qp().unwrap();
+        let param = ConnParam { private_data: &greeting, reads: 1, retries: 7, rnr_retries: 7 };
+        connection.connect(param).unwrap();
+        event(CmEventKind::Established);
+        Self { connection, queues, region, memory }
+    }
+
+    /// Sends a record.
+    fn send(&mut self, record: &[u8]) {
+        self.memory[..record.len()].copy_from_slice(record);
+        let (addr, lkey) = (self.memory.as_mut_ptr(), self.region.lkey());
+        let from = Segment { addr, len: record.len() as u32, lkey };
+        let how = Post { inline: true, ..Post::default() };
+        // SAFETY: registered, and carried by the request.
+        unsafe { self.connection.send(1, from, how) }.unwrap();
+    }
+}
+
+/// A peer that sends more than it has credits for would take the receives of all others.
+#[test]
+fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
+    const CREDITS: usize = 32;
+    let kit: &dyn Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let connections = pair.a.statistic("verbs_connections");
+    for (attempt, count, malformed) in [(1, CREDITS, 0), (2, CREDITS + 1, 1)] {
+        let before = pair.b.statistic("verbs_malformed");
+        let received = pair.b.statistic("verbs_received");
+        let mut raw = Raw::to(&pair.b, attempt);
+        for _ in 0..count {
+            raw.send(&[1, 0, 0, 0, 0, 0, 0, 0]); // a message of no bytes
+        }
+        let mut ended = VecDeque::new();
+        wait::drive(&[], "the ends of all", || {
+            raw.queues.poll(&mut ended).unwrap();
+            (ended.len() == count).then_some(())
+        });
+        wait::drive(&[&pair.b], "all records", || {
+            (pair.b.statistic("verbs_received") >= received + count as u64).then_some(())
+        });
+        wait::drive_through(Duration::from_millis(5), &[&pair.b]);
+        assert_eq!(pair.b.statistic("verbs_malformed") - before, malformed, "{count} records");
+    }
+    pair.warm_up();
+    assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
 }

@@ -142,7 +142,8 @@ pub struct Lane {
     pub reserve: usize,
     /// Of the others, those that only packs of what has waited may use.
     pub held: usize,
-    /// Credits to be given back.
+    /// Credits that the peer has used and not got back, and of them those to be given back.
+    pub used: usize,
     pub owed: usize,
     pub commands: VecDeque<Item>,
     pub answers: VecDeque<Frame>,
@@ -205,6 +206,7 @@ impl Lane {
             credits: 0,
             reserve: 0,
             held: 0,
+            used: 0,
             owed: 0,
             commands: VecDeque::new(),
             answers: VecDeque::new(),

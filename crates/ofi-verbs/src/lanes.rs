@@ -230,6 +230,10 @@ impl VerbsLanes {
             return self.broken(peer, Some(slot));
         };
         lane.credits += usize::from(u16::from_be_bytes([high, low]));
+        lane.used += usize::from(what != kind::CREDIT);
+        if lane.used > common.grant {
+            return self.broken(peer, Some(slot)); // it would take the receives of others
+        }
         match what {
             kind::CREDIT => common.adapter.receive(slot),
             kind::PACK => match unpack(record) {

@@ -139,6 +139,7 @@ impl Lane {
             common.counts.quiet += 1;
         }
         self.owed -= usize::from(given);
+        self.used -= usize::from(given);
         self.requests += 1;
         self.credits = self.credits.saturating_sub(1);
         common.counts.sent += 1;
