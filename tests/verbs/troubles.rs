@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ofi_testkit::prelude::*;
-use ofi_testkit::rc::Handle;
+use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Connection, Device, Post, Queues, Region, Segment, Sizes,
 };
 
-use super::{DEVICE, VerbsPair};
+use super::{DEVICE, VerbsPair, device, hints};
 
 /// A peer that goes while it is answered has what it sent behind its read taken all the same.
 #[test]
@@ -155,4 +155,43 @@ fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
     }
     pair.warm_up();
     assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
+}
+
+/// A device that goes away.
+struct Pulled;
+
+static PULLED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| device("pulled0", Plan::default()));
+
+impl Kit for Pulled {
+    fn hints(&self) -> Hints {
+        LazyLock::force(&PULLED);
+        hints("pulled0")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn everything_ends_once_when_the_device_goes_away() {
+    const LEN: usize = 1 << 20;
+    let kit: &dyn Kit = &Pulled;
+    let pair = kit.pair();
+    pair.warm_up();
+    let region = pair.b.register(&Memory::new(LEN), MrAccess::REMOTE_READ).unwrap();
+    let (from, back, into) = (Memory::patterned(LEN, 1), Memory::new(LEN), Memory::new(64));
+    pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
+    pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&[remote(&region)]));
+    pair.b.receive(&into).context(3).tag(9).post().unwrap();
+    PULLED.remove();
+    for context in [1, 2] {
+        let end = pair.drive("an operation over a device that is gone", || pair.a.next_of(context));
+        assert!(matches!(end, Event::Failed(_)), "{end:?}");
+    }
+    // Nothing new gets anywhere, and says so.
+    pair.quiet(Duration::from_millis(5));
+    assert_eq!(pair.a.out(pair.to_b, &into).context(4).send().unwrap_err().errno(), Errno::ENODEV);
+    pair.quiet(Duration::from_millis(5));
+    assert_eq!((pair.a.pending(), pair.b.pending()), (0, 0), "each has ended once, and the receive waits");
 }

@@ -112,6 +112,10 @@ impl VerbsLanes {
         }
         if matches!(lane.link, Link::Closed) {
             self.connect(peer);
+            // Nothing waits for the lane yet: who posts is told, and does not try again for ever.
+            if let Some(errno) = self.lanes[peer as usize].ending.take() {
+                return Err(Error::with(errno, "the device cannot begin to connect to this peer"));
+            }
         }
         Ok(())
     }

@@ -264,10 +264,6 @@ impl Fabric {
         it.receives.len() + it.done.iter().filter(|(_, request)| request.is_none()).count()
     }
 
-    pub fn registrations(&self) -> usize {
-        self.registered.len()
-    }
-
     pub fn take_log(&mut self, of: SocketAddr) -> (Vec<Logged>, usize) {
         let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
         found.map_or((Vec::new(), 0), |it| (std::mem::take(&mut it.log), std::mem::take(&mut it.reported)))

@@ -174,11 +174,6 @@ impl SimulatedDevice {
         self.lock().receives(of)
     }
 
-    /// Registrations that there are.
-    pub fn registrations(&self) -> usize {
-        self.lock().registrations()
-    }
-
     /// The requests of the endpoint at `of` since the last call, and how many ends of requests were reported to it.
     pub fn take_log(&self, of: SocketAddr) -> (Vec<Logged>, usize) {
         self.lock().take_log(of)
