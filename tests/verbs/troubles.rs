@@ -102,7 +102,7 @@ impl Raw {
         let from = SocketAddr::from((host, 0));
         let to = side.name().to_socket_addr().unwrap();
         let mut connection = queues.call(from, to, limit).unwrap();
-        let mut event = |kind| {
+        let event = |kind| {
             let next = || queues.event().unwrap().map(|event| event.kind);
             assert_eq!(wait::drive(&[side], "an event of a connection", next), kind);
         };
