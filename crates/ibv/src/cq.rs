@@ -113,6 +113,9 @@ impl Status {
     /// The peer has no receive.
     pub const NO_RECEIVE: Self = Self(13);
 
+    /// `IBV_WC_TM_RNDV_INCOMPLETE`.
+    const LAST: u32 = 23;
+
     /// One that a simulation makes up.
     pub const fn from_raw(status: u32) -> Self {
         Self(status)
@@ -121,6 +124,11 @@ impl Status {
     /// The number.
     pub const fn raw(self) -> u32 {
         self.0
+    }
+
+    /// Whether rdma-core has such a status.
+    pub const fn is_known(self) -> bool {
+        self.0 <= Self::LAST
     }
 }
 

@@ -165,6 +165,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// What explains the `prov_errno` of error entries (`fi_cq_strerror`): error numbers, but for a domain whose operations end with
+    /// others ([`Fault`]).
+    fn error_text(_domain: &Self::Domain) -> fn(i32) -> String {
+        |number| Errno::from_raw(number).to_string()
+    }
+
     /// Turns a node and service name into an address (`fi_av_insertsvc`).
     ///
     /// # Errors
@@ -318,6 +324,15 @@ pub struct Receiving<'a> {
     pub len: usize,
 }
 
+/// Why an operation failed, and the number that the provider has for it: `err` and `prov_errno` of its error entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What the application acts on.
+    pub errno: Errno,
+    /// What explains it to people ([`Transport::error_text`]).
+    pub number: i32,
+}
+
 /// What a transport calls in the core.
 pub trait Host<T: Transport> {
     /// A poll has disarmed the lanes ([`Lanes::arm`]). Threads that sleep without having polled would not be woken any more: the core wakes
@@ -403,6 +418,12 @@ pub trait Host<T: Transport> {
 
     /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
+
+    /// As [`Host::finish`] with an error, of which the device has a number of its own.
+    fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<T::Op>;
+
+    /// As [`Host::received`] with an error, of which the device has a number of its own.
+    fn receive_failed(&mut self, id: SlotId, fault: Fault);
 
     /// A peer is gone: this end's operations to it end with `error`.
     fn fail_outgoing(&mut self, peer: Peer, error: Errno) {

@@ -118,6 +118,10 @@ unsafe impl Transport for Verbs {
         Ok(Some(Arc::new(connected::SharedReceives::new(domain, attr)?)))
     }
 
+    fn error_text(domain: &Self::Domain) -> fn(i32) -> String {
+        if domain.keyed { request_text } else { |number| Errno::from_raw(number).to_string() }
+    }
+
     fn atomic_size() -> usize {
         ofi_core::atomic::MOST_SENT
     }
@@ -155,4 +159,12 @@ fn immediate(flags: OpFlags, data: u64) -> Result<Option<u32>> {
 /// An error of rdma-core as one of ours.
 fn failed(error: &ibv::Error) -> Error {
     Error::with(Errno::from_raw(error.errno), error.to_string())
+}
+
+/// Explains a `prov_errno` of a connected endpoint: the status of a request, as C's provider has it, or an error number.
+fn request_text(number: i32) -> String {
+    match u32::try_from(number).map(ibv::Status::from_raw) {
+        Ok(status) if status.is_known() => format!("{status:?}"),
+        _ => Errno::from_raw(number).to_string(),
+    }
 }

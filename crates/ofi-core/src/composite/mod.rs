@@ -131,6 +131,10 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         Ok(BothDomain { near, far: DomainPart::open(info, registered.part(|region| Some(&region.far)))? })
     }
 
+    fn error_text(domain: &Self::Domain) -> fn(i32) -> String {
+        P::Far::error_text(&domain.far.transport)
+    }
+
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
         BothLanes::open(domain, info)
     }

@@ -11,7 +11,7 @@ use super::{Both, Either, OpOf, Pairing, TokenOf};
 use crate::domain::Regions;
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+    Announced, Arrived, Delivery, Fault, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
 };
 
 /// One of the two.
@@ -197,6 +197,11 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.received(id, result);
     }
 
+    fn receive_failed(&mut self, id: SlotId, fault: Fault) {
+        *self.heard = true;
+        self.host.receive_failed(id, fault);
+    }
+
     fn claim(&mut self, peer: Peer) -> Option<SlotId> {
         self.host.claim(self.routes.peer(S::INDEX, peer))
     }
@@ -255,6 +260,12 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         *self.heard = true;
         self.op(peer, id)?; // an operation of the other transport is not this one's to finish
         self.host.finish(self.routes.peer(S::INDEX, peer), id, result).and_then(S::take)
+    }
+
+    fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<<S::Is as Transport>::Op> {
+        *self.heard = true;
+        self.op(peer, id)?; // as above
+        self.host.finish_failed(self.routes.peer(S::INDEX, peer), id, fault).and_then(S::take)
     }
 
     fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&<S::Is as Transport>::Op) -> bool) {

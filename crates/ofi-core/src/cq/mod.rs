@@ -76,6 +76,8 @@ pub struct Cq {
     changed: AtomicBool,
     waiting: Option<Waiting>,
     signaled: AtomicBool,
+    /// Explains a `prov_errno`.
+    text: fn(i32) -> String,
 }
 
 impl Cq {
@@ -83,7 +85,7 @@ impl Cq {
     ///
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
-    pub fn open(attr: &CqAttr, domain: DomainId) -> Result<Arc<Self>> {
+    pub fn open(attr: &CqAttr, domain: DomainId, text: fn(i32) -> String) -> Result<Arc<Self>> {
         // Entries wait with their endpoints, for as many as are outstanding there: the size is met, if it is one.
         holds(attr.size, "fi_cq_attr.size")?;
         let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
@@ -98,6 +100,7 @@ impl Cq {
             changed: AtomicBool::new(false),
             waiting,
             signaled: AtomicBool::new(false),
+            text,
         });
         if let Some(waiting) = &queue.waiting {
             let member: Arc<dyn Waitable> = Arc::clone(&queue) as _;
@@ -392,7 +395,7 @@ impl CompletionQueue for Cq {
     }
 
     fn error_text(&self, prov_errno: i32) -> String {
-        Errno::from_raw(prov_errno).to_string()
+        (self.text)(prov_errno)
     }
 
     fn trywait(&self) -> Result<()> {

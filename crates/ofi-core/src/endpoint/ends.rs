@@ -25,7 +25,7 @@ use crate::eq::EqCore;
 use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Host, Origin, Peer, Reaction, Receiving, RemoteData, RxName, Ticket,
+    Announced, Arrived, Delivery, Fault, Host, Origin, Peer, Reaction, Receiving, RemoteData, RxName, Ticket,
     Transport,
 };
 
@@ -95,14 +95,14 @@ impl<T: Transport> Ends<T> {
     }
 
     #[cold]
-    fn fail_op(&mut self, op: &TxOp<T::Op>, errno: Errno) {
+    fn fail_op(&mut self, op: &TxOp<T::Op>, Fault { errno, number }: Fault) {
         if self.forgive(op, errno) {
             return;
         }
         let (tx, boxes) = self.sender(op.ticket.at);
         tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
-        error.prov_errno = errno.get();
+        error.prov_errno = number;
         boxes.transmit_failed(error, op.ticket.route);
     }
 }
@@ -192,8 +192,13 @@ impl<T: Transport> Host<T> for Ends<T> {
         let Some(filling) = self.take_filling(id) else { return };
         match result {
             Ok(()) => self.receiver(filling.at).complete(&filling),
-            Err(errno) => self.receiver(filling.at).fail(&filling, errno),
+            Err(errno) => self.receiver(filling.at).fail(&filling, Fault { errno, number: 0 }),
         }
+    }
+
+    fn receive_failed(&mut self, id: SlotId, fault: Fault) {
+        let Some(filling) = self.take_filling(id) else { return };
+        self.receiver(filling.at).fail(&filling, fault);
     }
 
     fn claim(&mut self, peer: Peer) -> Option<SlotId> {
@@ -282,19 +287,29 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op> {
+        if let Err(errno) = result {
+            return self.finish_failed(peer, id, Fault { errno, number: errno.get() });
+        }
         if self.tx.ops.get(id)?.peer != peer {
             return None;
         }
         let op = self.tx.ops.remove(id)?;
         let boxes = self.sender(op.ticket.at).1;
-        if result.is_ok() {
-            boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+        boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+        match op.ticket.signal {
+            true => boxes.transmitted(success(&op.ticket)),
+            false => boxes.credits[Credit::Transmit as usize] += 1,
         }
-        match result {
-            Ok(()) if op.ticket.signal => boxes.transmitted(success(&op.ticket)),
-            Ok(()) => boxes.credits[Credit::Transmit as usize] += 1,
-            Err(errno) => self.fail_op(&op, errno),
+        Some(op.op)
+    }
+
+    #[cold]
+    fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<T::Op> {
+        if self.tx.ops.get(id)?.peer != peer {
+            return None;
         }
+        let op = self.tx.ops.remove(id)?;
+        self.fail_op(&op, fault);
         Some(op.op)
     }
 

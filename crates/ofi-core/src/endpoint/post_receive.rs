@@ -12,7 +12,7 @@ use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
 use crate::copy;
 use crate::cq::Credit;
 use crate::matching::{self, Source as From, Want};
-use crate::transport::{Lanes, Route, Transport};
+use crate::transport::{Fault, Lanes, Route, Transport};
 
 /// What a receive may be flagged with.
 pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
@@ -172,7 +172,7 @@ impl<T: Transport> State<T> {
                     lanes.pull(host, peer, token, into);
                 }
             }
-            Held::Lost(errno) => self.ends.receiver(filling.at).fail(&filling, errno),
+            Held::Lost(errno) => self.ends.receiver(filling.at).fail(&filling, Fault { errno, number: 0 }),
         }
     }
 

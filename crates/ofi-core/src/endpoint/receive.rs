@@ -10,7 +10,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::matching::{Config, Envelope, Space};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Origin, Peer, Route, RxName, Transport};
+use crate::transport::{Arrived, Fault, Origin, Peer, Route, RxName, Transport};
 
 /// What people may read about the receive side.
 #[derive(Default)]
@@ -253,7 +253,7 @@ impl<T: Transport> RxSide<T> {
     #[cold]
     fn truncated(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling, placed: usize) {
         self.counts.truncated += 1;
-        self.fail(boxes, peers, filling, Errno::ETRUNC, placed);
+        self.fail(boxes, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
     }
 
     /// Reports a receive that failed after `placed` bytes.
@@ -263,7 +263,7 @@ impl<T: Transport> RxSide<T> {
         boxes: &mut Outboxes,
         peers: &mut Peers,
         filling: &Filling,
-        errno: Errno,
+        Fault { errno, number }: Fault,
         placed: usize,
     ) {
         self.counts.failed += 1;
@@ -272,7 +272,7 @@ impl<T: Transport> RxSide<T> {
             filling.multi.map_or((CompletionFlags::empty(), Credit::Receive), |multi| self.release(multi));
         let mut error = CqErrorEntry::new(filling.context, arrived_flags(arrived) | released, errno);
         (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
-        error.olen = arrived.len - placed;
+        (error.olen, error.prov_errno) = (arrived.len - placed, number);
         error.src_addr = peers.source(arrived.peer);
         if filling.multi.is_some() {
             error.buf = filling.buffer.start() as usize;

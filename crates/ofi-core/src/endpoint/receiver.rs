@@ -1,13 +1,11 @@
 //! What happens to a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
 
-use ofi_api::Errno;
-
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::queue::{Arrival, Filling, Incoming};
 use super::receive::{self, RxSide};
 use crate::copy;
-use crate::transport::{Arrived, Delivery, Transport};
+use crate::transport::{Arrived, Delivery, Fault, Transport};
 
 /// A receive context, and what it needs of its endpoint.
 pub struct Receiver<'a, T: Transport> {
@@ -76,8 +74,8 @@ impl<T: Transport> Receiver<'_, T> {
 
     /// Reports a receive that failed before anything was placed.
     #[cold]
-    pub fn fail(&mut self, filling: &Filling, errno: Errno) {
-        self.rx.fail(self.boxes, self.peers, filling, errno, 0);
+    pub fn fail(&mut self, filling: &Filling, fault: Fault) {
+        self.rx.fail(self.boxes, self.peers, filling, fault, 0);
     }
 
     /// Reports a filled receive.

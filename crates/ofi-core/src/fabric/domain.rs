@@ -90,7 +90,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn CompletionQueue>> {
         self.0.born.check()?;
-        Ok(Cq::open(attr, self.0.id())?)
+        Ok(Cq::open(attr, self.0.id(), T::error_text(&self.0.part.transport))?)
     }
 
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>> {

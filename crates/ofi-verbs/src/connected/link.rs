@@ -296,7 +296,7 @@ impl Connected {
             Link::Idle(_) | Link::Failed(..) | Link::Over => None,
         };
         // From here on no device uses the memory of what was posted.
-        self.forget();
+        self.flush(host);
         self.link = gone.map_or(Link::Over, Link::Parting);
         host.fail_peer(PEER, Errno::ECANCELED);
     }

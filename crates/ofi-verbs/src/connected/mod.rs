@@ -31,7 +31,7 @@ use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::is_readable;
-use ofi_core::transport::{Arm, Arrived, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
+use ofi_core::transport::{Arm, Arrived, Fault, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
 
 use crate::adapter::Slab;
 use crate::message::Op;
@@ -359,6 +359,7 @@ impl Connected {
     fn take<H: Host<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
         let id = SlotId::from_wire(entry.id & !RECEIVE);
         let result = outcome(entry.status);
+        let fault = |errno| Fault { errno, number: entry.status.raw() as i32 };
         if !matches!(entry.status, Status::SUCCESS | Status::FLUSHED) {
             tracing::debug!(target: "ofi::verbs::ep_data", status = ?entry.status, "a request failed, and with it the connection");
             self.broken = true;
@@ -372,7 +373,7 @@ impl Connected {
             };
             let Some(into) = into else { return };
             match (result, entry.opcode) {
-                (Err(errno), _) => host.received(into, Err(errno)),
+                (Err(errno), _) => host.receive_failed(into, fault(errno)),
                 (Ok(()), Opcode::WriteArrived) if !self.is_target => {
                     // An access that nobody here has allowed. Its receive is gone, and the next message would take the one behind it.
                     self.counts.malformed += 1;
@@ -399,7 +400,10 @@ impl Connected {
             }
             self.free.push(slot);
         }
-        host.finish(PEER, request.op, result);
+        match result {
+            Ok(()) => host.finish(PEER, request.op, Ok(())),
+            Err(errno) => host.finish_failed(PEER, request.op, fault(errno)),
+        };
     }
 
     /// See [`ofi_core::transport::Lanes::part`].
@@ -430,9 +434,19 @@ impl Connected {
         !self.posted.ids(|request| request.injected).is_empty()
     }
 
-    /// Forgets what was posted, of a queue pair that is gone.
-    fn forget(&mut self) {
-        (self.claimed, self.posted) = (Slots::default(), Slots::default());
+    /// What was posted on a queue pair that is gone ends as if the device had flushed it.
+    fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let fault = Fault { errno: Errno::ECANCELED, number: Status::FLUSHED.raw() as i32 };
+        for id in self.claimed.ids(|_| true) {
+            if let Some(claimed) = self.claimed.remove(id) {
+                host.receive_failed(claimed.into, fault);
+            }
+        }
+        for id in self.posted.ids(|_| true) {
+            if let Some(request) = self.posted.remove(id) {
+                host.finish_failed(PEER, request.op, fault);
+            }
+        }
         self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
         self.broken = false;
