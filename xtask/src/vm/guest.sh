@@ -29,8 +29,8 @@ rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
 
 # Two more devices, whose packets do go over a wire: link down, loss and delay (netem) are for both alone. Namespaces of their own they cannot
 # have: until Linux 6.1 at least, soft-RoCE routes in the first one only. So the rules send what is for the other end out, before they
-# find that it is local. A switch is between the two: who pulls its plugs takes the carrier from both ends, as a cut cable does, and no
-# route, without which soft-RoCE's connection manager is lost for good.
+# find that it is local. A switch is between the two: who pulls its plugs takes the carrier from both ends, as a cut cable does, and leaves
+# them their routes.
 ip link add switch type bridge || fail "no switch"
 # Nobody answers for an address of another interface.
 echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
