@@ -87,6 +87,7 @@ fn settings() {
         ("TX_SIZE", "32"),
         ("INTER_MAX_MEDIUM_MESSAGE_SIZE", "6000"),
         ("INTER_MIN_READ_MESSAGE_SIZE", "24000"),
+        ("RUNT_SIZE", "9000"),
         ("TX_MIN_CREDITS", "4"),
     ];
     for (name, value) in values {

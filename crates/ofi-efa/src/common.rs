@@ -125,6 +125,7 @@ pub struct Counts {
     pub native_writes: u64,
     pub native_refused: u64,
     pub lent: u64,
+    pub runts: u64,
     pub fetched: u64,
     pub nacks: u64,
 }

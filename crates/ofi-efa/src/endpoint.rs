@@ -158,6 +158,7 @@ unsafe impl Lanes<Efa> for State {
         add("efa_medium", counts.medium, "messages sent in a few packets at once");
         add("efa_long", counts.long, "messages sent as their receiver cleared them");
         add("efa_lent", counts.lent, "messages that their receivers were to read");
+        add("efa_runts", counts.runts, "of those, messages whose first bytes were sent ahead");
         add("efa_fetched", counts.fetched, "payloads that were read from their senders");
         add("efa_nacks", counts.nacks, "payloads that could not be read, and were to be sent");
         add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::Efa;
 use crate::adapter::{Mark, Packet, Single};
 use crate::common::{Common, Entry};
-use crate::op::Op;
+use crate::op::{Op, Work};
 use crate::srd::{Status, To};
 use crate::transfer::Incoming;
 use crate::window::Window;
@@ -25,7 +25,7 @@ struct Frame {
 
 /// Packets that are made when there are slots for them.
 pub enum Stream {
-    /// A message in several requests.
+    /// A message in several requests, or what is sent ahead of one that its receiver reads.
     Medium { op: SlotId, message: Message<'static>, done: usize, len: usize },
     /// Data that the peer has cleared.
     Data { op: SlotId, recv_id: u32, done: usize, end: usize },
@@ -89,6 +89,8 @@ pub struct Lane {
     pub singles: VecDeque<Single>,
     /// Messages that could not be read, and are to be sent: their numbers here.
     pub nacked: FxHashMap<u32, u32>,
+    /// Bytes that are sent ahead of messages that the peer has not read yet.
+    pub runts: usize,
     /// Refusals for a peer of which it is not known whether it understands them.
     pub unsaid: Vec<(u32, Errno)>,
     /// Messages that are here, of a peer of which it is not known what a receipt says to it.
@@ -139,6 +141,7 @@ impl Lane {
             accessing: VecDeque::new(),
             singles: VecDeque::new(),
             nacked: FxHashMap::default(),
+            runts: 0,
             unsaid: Vec::new(),
             doubtful: Vec::new(),
             asked: false,
@@ -402,6 +405,9 @@ impl Lane {
         result: Result<(), Errno>,
     ) {
         if let Some(op) = host.finish(peer, id, result) {
+            if let Work::Lent(lent) = &op.work {
+                self.runts = self.runts.saturating_sub(lent.runt);
+            }
             common.ids.remove(op.id);
             self.outstanding = self.outstanding.saturating_sub(1);
         }

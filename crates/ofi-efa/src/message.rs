@@ -195,8 +195,18 @@ impl Lane {
             self.next_msg = self.next_msg.wrapping_add(1);
             common.counts.lent += 1;
             message.send_id = number;
+            let runt = self.runt(common, len);
+            Self::keep_lent(host, peer, id, Lent { payload, len, runt, message, regions });
+            if runt > 0 {
+                common.counts.runts += 1;
+                self.runts += runt;
+                let form = Form::RuntRead { len, offset: 0, runt, from, payload: &[] };
+                let message = Message { form, ..message };
+                self.streams.push_back(Stream::Medium { op: id, message, done: 0, len: runt });
+                common.hold(&mut self.is_dirty, peer);
+                return Ok(Posted::Pending);
+            }
             let announced = Message { form: Form::LongRead { len, from }, ..message };
-            Self::keep_lent(host, peer, id, Lent { payload, len, message, regions });
             let header = announced.encode(self.origin(common));
             self.packet(common, peer, &header, 0, Mark::Op(id), |_| {});
             return Ok(Posted::Pending);

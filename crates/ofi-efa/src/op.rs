@@ -56,6 +56,8 @@ pub enum Work {
 pub struct Lent {
     pub payload: Payload,
     pub len: usize,
+    /// Bytes that are sent ahead in packets.
+    pub runt: usize,
     /// What it was announced by.
     pub message: Message<'static>,
     /// What lets the peer read it.

@@ -52,6 +52,14 @@ impl Lane {
         Iovs::new(lent).map(|iovs| (iovs, regions))
     }
 
+    /// Bytes of such a message that are sent ahead of its being read: what may still be on its way to the peer so, if it understands that.
+    pub fn runt(&self, common: &Common, len: usize) -> usize {
+        let understands = self.features.is_some_and(|features| features.has(Features::RUNT));
+        let most = if understands { common.settings.runt_size } else { 0 };
+        // Something is left to be read.
+        most.saturating_sub(self.runts).min(len - 1)
+    }
+
     /// Reads what is not here yet of a payload.
     pub fn fetch<H: Host<Efa>>(
         &mut self,
@@ -193,12 +201,11 @@ impl Lane {
     ) -> Result<(), Broken> {
         let Some(id) = self.operation(common, peer, send_id) else { return Ok(()) };
         let Some(op) = host.op(peer, id) else { return Ok(()) };
-        if !matches!(op.work, Work::Lent(_)) {
-            return Err(Broken);
-        }
-        // Its registrations go before the application has its memory back.
+        let Work::Lent(lent) = &op.work else { return Err(Broken) };
+        self.runts = self.runts.saturating_sub(lent.runt);
+        // Its registrations go before the application has its memory back. What was to be sent ahead is not missed.
         op.work = Work::Packed;
-        op.awaits = false;
+        (op.awaits, op.making) = (false, false);
         self.settle(common, host, peer, id);
         Ok(())
     }
@@ -226,9 +233,10 @@ impl Lane {
             return Err(Broken);
         }
         let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
-        let Lent { payload, len, mut message, regions } = *lent;
+        let Lent { payload, len, runt, mut message, regions } = *lent;
         drop(regions);
-        op.work = Work::Out { payload, len, done: 0 };
+        self.runts = self.runts.saturating_sub(runt);
+        op.work = Work::Out { payload, len, done: runt };
         (op.making, op.awaits) = (true, message.confirm);
         op.unacked += 1;
         let credits = common.settings.min_credits as u32;
@@ -241,8 +249,9 @@ impl Lane {
     /// Keeps what a message's receiver reads with the operation that sends it.
     pub fn keep_lent<H: Host<Efa>>(host: &mut H, peer: Peer, id: SlotId, lent: Lent) {
         if let Some(op) = host.op(peer, id) {
+            let runt = lent.runt;
             op.work = Work::Lent(Box::new(lent));
-            (op.unacked, op.making, op.awaits) = (1, false, true);
+            (op.unacked, op.making, op.awaits) = (u32::from(runt == 0), runt > 0, true);
         }
     }
 }

@@ -61,6 +61,15 @@ pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
 )
 .range(0, usize::MAX >> 1);
 
+/// Bytes of a message that its receiver reads which are sent ahead.
+pub static RUNT_SIZE: Setting<usize> = Setting::new(
+    "efa",
+    "runt_size",
+    0,
+    "Bytes of messages that their receivers read which are sent ahead of that in packets, for each peer at a time; 0, C libfabric's value for host memory: none",
+)
+.range(0, 16 << 20);
+
 /// Whether the device reads and writes peers' memory.
 pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
     "efa",
@@ -98,6 +107,7 @@ pub struct Chosen {
     pub min_credits: usize,
     pub recvwin_size: usize,
     pub min_read_message: usize,
+    pub runt_size: usize,
 }
 
 impl Chosen {
@@ -108,6 +118,7 @@ impl Chosen {
             min_credits: MIN_CREDITS.get(),
             recvwin_size: RECVWIN_SIZE.get(),
             min_read_message: MIN_READ_MESSAGE.get(),
+            runt_size: RUNT_SIZE.get(),
         }
     }
 }
@@ -121,6 +132,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &RECVWIN_SIZE,
     &LINGER_MS,
     &MIN_READ_MESSAGE,
+    &RUNT_SIZE,
     &USE_DEVICE_RDMA,
     &ENABLE_SHM_TRANSFER,
     &MR_CACHE_MAX_COUNT,

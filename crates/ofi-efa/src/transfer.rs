@@ -423,11 +423,20 @@ impl Lane {
             }
             return (true, None);
         };
-        let Work::Out { payload, len, .. } = &op.work else { return (true, None) };
-        let whole = *len;
+        let (payload, whole) = match &op.work {
+            Work::Out { payload, len, .. } => (payload, *len),
+            // What is sent ahead: the receiver reads the rest.
+            Work::Lent(lent) => (&lent.payload, lent.runt),
+            _ => return (true, None),
+        };
         let header = |part: usize| match &stream {
             Stream::Medium { message, len, .. } => {
-                let form = Form::Medium { len: *len, offset: at, payload: &[] };
+                let form = match message.form {
+                    Form::RuntRead { len, runt, from, .. } => {
+                        Form::RuntRead { len, offset: at, runt, from, payload: &[] }
+                    }
+                    _ => Form::Medium { len: *len, offset: at, payload: &[] },
+                };
                 crate::wire::Message { form, ..*message }.encode(self.origin(common))
             }
             Stream::Data { recv_id, .. } => {

@@ -169,6 +169,8 @@ fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult
     let library = capi::link_with(false, Some("efa"))?;
     let side = |mut side: Command, disorder: Option<[(&str, &str); 2]>| {
         on(&mut side, emulator, dir).envs(disorder.into_iter().flatten());
+        // And there, the first bytes of what is read are sent ahead.
+        side.envs(disorder.map(|_| ("FI_EFA_RUNT_SIZE", "100000")));
         side
     };
     let mut kinds = vec![&["-m", "msg"][..], &["-m", "tagged"]];
