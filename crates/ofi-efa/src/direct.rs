@@ -64,7 +64,6 @@ impl Lane {
         if !self.is_free() {
             return Err(Error::AGAIN);
         }
-        common.counts.eager += 1;
         // The device carries 32 bits, as the domain says (`cq_data_size`).
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);
         let injected = out.flags.contains(OpFlags::INJECT);
@@ -73,9 +72,11 @@ impl Lane {
             && !injected
             && self.send_alone(common, host, (peer, out.ticket), piece, data)
         {
+            common.counts.eager += 1;
             return Ok(Posted::Pending);
         }
         let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+        common.counts.eager += 1;
         // SAFETY: the pieces are lent, and a slot has room for a packet.
         unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };
         let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
