@@ -140,7 +140,7 @@ fn a_killed_client_goes_on_where_it_was() {
     assert!(!folder.at("got/large").exists(), "not whole");
     let output = get(&folder, &address, "large", &[]);
     assert!(output.status.success(), "{}", errors(&output));
-    assert!(errors(&output).contains("ofi: goes on: "), "{}", errors(&output));
+    assert!(errors(&output).contains("ofi: resuming: "), "{}", errors(&output));
     assert!(fs::read(folder.at("got/large")).unwrap() == content);
     assert!(!journal.exists());
 }

@@ -23,7 +23,7 @@ pub struct Piece {
     pub amount: u32,
     /// Messages of the commit: at least one.
     pub parts: u32,
-    /// Destinations of the bytes in the target's memory, in order: 1 to [`PIECES`] - 1 spans. `from` is local to the sender; in a parsed header it is the offset
+    /// Destinations of the bytes in the target's memory, in order: 1 to `PIECES` - 1 spans. `from` is local to the sender; in a parsed header it is the offset
     /// in the payload.
     pub spans: Vec<Span>,
 }

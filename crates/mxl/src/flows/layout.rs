@@ -29,7 +29,7 @@ pub mod format {
 pub struct CommonConfig {
     /// The flow's UUID, in the order of its text.
     pub id: [u8; 16],
-    /// One of [`format`].
+    /// One of [`mod@format`].
     pub format: u32,
     /// None is defined.
     pub flags: u32,

@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Result<()> {
             output::print(&format!("{}: {} bytes\n", options.file, id.len))
         }
         (_, Some(failure)) => Err(failure),
-        _ => Err(Failure::Peer("the copy ended early; run it again, it goes on".into())),
+        _ => Err(Failure::Peer("the copy ended early; run it again to resume".into())),
     }
 }
 
@@ -177,7 +177,7 @@ impl Job<'_> {
             Failure::Peer(format!("connecting to {}: {}{said}", self.options.address, refused.error))
         })?;
         if connection.greeting() != GREETING {
-            let problem = "the peer is no ofi-cp of this version".to_string();
+            let problem = "the peer does not run this version of ofi cp".to_string();
             return Err(End::Final(Failure::Peer(problem)));
         }
         let mut link = Link::new(connection);
@@ -253,7 +253,7 @@ impl Job<'_> {
             return match *known == id {
                 true => Ok((known, partial)),
                 false => {
-                    Err(Failure::Data("the file changed at the server: run again, it begins anew".into()))
+                    Err(Failure::Data("the file changed at the server: run it again to start over".into()))
                 }
             };
         }
@@ -269,7 +269,7 @@ impl Job<'_> {
         self.bar.set_position(id.len - bytes);
         self.bar.reset_eta();
         if bytes < id.len && !self.options.quiet {
-            output::tell(&format!("ofi: goes on: {} of {} bytes are here", id.len - bytes, id.len));
+            output::tell(&format!("ofi: resuming: {} of {} bytes are here", id.len - bytes, id.len));
         }
         self.left.store(missing.len() as u64, Ordering::Release);
         // Taken from the end: the file grows from its beginning.

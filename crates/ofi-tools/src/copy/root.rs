@@ -46,7 +46,7 @@ impl Root {
         let file = File::from(file);
         let found = file.metadata().map_err(|error| why(&error))?;
         if !found.is_file() {
-            return Err(why(&"it is no regular file"));
+            return Err(why(&"it is not a regular file"));
         }
         if found.len() > LONGEST_FILE {
             return Err(why(&format!("it is longer than {LONGEST_FILE} bytes")));
@@ -67,7 +67,7 @@ impl Served {
     /// When there is no such block, it cannot be read, or the file has changed since it was opened.
     pub fn block(&self, number: u64, message: &mut Vec<u8>) -> Result<(), String> {
         if number >= self.id.blocks() {
-            return Err(format!("there is no block {number}; the file has {}", self.id.blocks()));
+            return Err(format!("block {number} does not exist; the file has {}", self.id.blocks()));
         }
         message.resize(HEAD + self.id.block_len(number), 0);
         let read = self.file.read_exact_at(&mut message[HEAD..], number * super::wire::BLOCK as u64);

@@ -13,7 +13,7 @@ pub fn is_name(text: &str) -> bool {
 /// What was wanted and found, and in which line.
 pub fn parse(text: &str) -> Result<Process, String> {
     if text.contains(|c: char| c.is_control() && c != '\t' && c != '\n') {
-        return Err("a control character: this is no statistics text".into());
+        return Err("a control character: this is not a text of statistics".into());
     }
     if !text.ends_with("\nend\n") {
         return Err("the text is cut: it has no end".into());

@@ -68,7 +68,7 @@ impl View {
 /// When standard output is no terminal, or cannot be used as one.
 pub fn run(directory: &Path, interval: Duration) -> Result<()> {
     if !io::stdout().is_terminal() {
-        return Err(Failure::Usage("standard output is no terminal: use --once, or ofi stats".into()));
+        return Err(Failure::Usage("standard output is not a terminal: use --once, or ofi stats".into()));
     }
     let doing = |error| Failure::system("using the terminal", error);
     let mut terminal = ratatui::try_init().map_err(doing)?;
