@@ -12,7 +12,7 @@ static UNEXPECTED_BYTES: Setting<usize> = Setting::new(
     CORE,
     "unexpected_bytes",
     64 << 20,
-    "Bytes that messages without a posted receive may hold at one endpoint; later payloads stay at their senders",
+    "Bytes of messages without a posted receive that one endpoint stores; further payloads stay at their senders",
 );
 
 static UNEXPECTED_MESSAGES: Setting<usize> = Setting::new(
@@ -27,7 +27,7 @@ static CONNECT_TIMEOUT: Setting<Duration> = Setting::new(
     CORE,
     "connect_timeout",
     Duration::from_secs(30),
-    "Time after which a connection is given up that nobody accepts, or that its requester does not confirm",
+    "Time after which a connection attempt fails if it is not accepted, or not confirmed by its requester",
 );
 
 static BACKLOG: Setting<usize> = Setting::new(
@@ -42,7 +42,7 @@ static GIVE_WAY: Setting<bool> = Setting::new(
     CORE,
     "give_way",
     true,
-    "Let other threads run while polls find nothing, on a core that the polling thread has lost to others of late",
+    "Yield to other threads while polls find nothing, if the polling thread was recently preempted on its core",
 );
 
 static EXPORT_STATISTICS: Setting<bool> = Setting::new(

@@ -18,7 +18,7 @@ pub static BULK_LINES: Setting<usize> = Setting::new(
     "shm",
     "bulk_lines",
     8192,
-    "Cache lines of the ring for large payloads to each peer, made at the first large payload",
+    "Cache lines of the ring for large payloads to each peer, created at the first large payload",
 )
 .range(1024, 1 << 20);
 
@@ -27,7 +27,7 @@ pub static KEPT_BYTES: Setting<usize> = Setting::new(
     "shm",
     "kept_bytes",
     256 << 20,
-    "Bytes of small messages that a sender keeps for peers whose budget for unexpected messages is used up",
+    "Bytes of small messages that a sender keeps for peers whose budget for unexpected messages is exhausted",
 );
 
 /// Programs that could run on several hosts ask for `FI_REMOTE_COMM` even where they run on one (Open MPI does).
@@ -35,7 +35,7 @@ pub static REMOTE_COMM: Setting<bool> = Setting::new(
     "shm",
     "remote_comm",
     false,
-    "Let programs that insist on FI_REMOTE_COMM have shm all the same: for those whose processes are all on one host",
+    "Offer shm to programs that require FI_REMOTE_COMM: for programs whose processes are all on one host",
 );
 
 /// Whether large messages, reads and writes go straight from memory to memory, where the system allows it.

@@ -9,7 +9,7 @@ pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
     "udp",
     "peer_timeout_ms",
     5000,
-    "Milliseconds after which operations fail whose peer answers nothing, nor its process for it",
+    "Milliseconds after which operations to a peer fail if neither it nor its process answers",
 )
 .range(100, 3_600_000);
 
@@ -19,7 +19,7 @@ pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
     "udp",
     "socket_buffer",
     8 << 20,
-    "Bytes that an endpoint's socket is asked to hold in each direction; the kernel may grant less",
+    "Size to request for an endpoint's socket buffers, in each direction; the kernel may grant less",
 )
 .range(1 << 16, 1 << 30);
 
@@ -45,7 +45,7 @@ pub static TRANSLATED: Setting<bool> = Setting::new(
     "udp",
     "address_translation",
     false,
-    "Endpoints with an authorization key may be reached through address translation (NAT): they do not insist on the address that a peer asked for",
+    "Let endpoints with an authorization key be reached through address translation (NAT): they do not check the address that a peer used",
 );
 
 /// Whether a share of the link is enough.
@@ -61,7 +61,7 @@ pub static ECN: Setting<bool> = Setting::new(
     "udp",
     "ecn",
     true,
-    "Let routers mark packets where queues grow, in place of dropping them (ECN, RFC 3168), and slow down by three tenths then",
+    "Let routers mark packets when queues grow, instead of dropping them (ECN, RFC 3168), and slow down by three tenths when they do",
 );
 
 /// Whether packets are spread over a long round trip.
@@ -69,7 +69,7 @@ pub static PACING: Setting<bool> = Setting::new(
     "udp",
     "pacing",
     true,
-    "Spread packets over a round trip where it never takes less than a millisecond; without it what may leave leaves at once",
+    "Spread packets over a round trip if it always takes at least a millisecond; otherwise packets leave as soon as they may",
 );
 
 /// The longest message of `FI_EP_DGRAM`.
@@ -77,7 +77,7 @@ pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
     "udp",
     "datagram_size",
     1472,
-    "Longest datagram of FI_EP_DGRAM in bytes; what is too long for the path is lost. 1472 fits Ethernet under IPv4",
+    "Longest datagram of FI_EP_DGRAM in bytes; datagrams too long for the path are lost. 1472 fits Ethernet under IPv4",
 )
 .range(512, 65_507);
 
@@ -86,7 +86,7 @@ pub static PORT_RANGE: Setting<&'static str> = Setting::new(
     "udp",
     "port_range",
     "",
-    "Ports, as LOW-HIGH, that sockets get to which none was given, also those that answer for a process; any if empty",
+    "Port range, as LOW-HIGH, for sockets without a given port, including liveness ports; any if empty",
 );
 
 /// Where endpoints are that were given no address.
@@ -94,7 +94,7 @@ pub static INTERFACE: Setting<&'static str> = Setting::new(
     "udp",
     "iface",
     "",
-    "Interface, or address, of endpoints to which no address was given; all of the host if empty",
+    "Interface or address for endpoints without a given address; all of the host if empty",
 );
 
 /// How long closing an endpoint may wait for injected messages to arrive.
@@ -102,7 +102,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "udp",
     "linger_ms",
     100,
-    "Milliseconds that closing an endpoint waits at most until messages that were reported as sent have arrived",
+    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
 )
 .range(0, 60_000);
 
@@ -111,7 +111,7 @@ pub static SEGMENTS: Setting<bool> = Setting::new(
     "udp",
     "segments",
     true,
-    "Have the kernel or the device cut and join rows of equally long datagrams, where it can (UDP_SEGMENT, UDP_GRO)",
+    "Let the kernel or the device split and join batches of equally long datagrams, where possible (UDP_SEGMENT, UDP_GRO)",
 );
 
 /// Whether peers of this host are reached over shared memory.

@@ -15,7 +15,7 @@ pub static PROVIDER_ALIAS: Setting<&'static str> = Setting::new(
     CORE,
     "provider_alias",
     "",
-    "Other names that providers answer to, for programs that insist on one: tcp=udp,... (empty: none)",
+    "Other names for providers, for programs that require one: tcp=udp,... (empty: none)",
 );
 
 /// `FI_PROVIDER_PATH`: where libfabric.so.1 looks for providers of others.
@@ -23,7 +23,7 @@ pub static PROVIDER_PATH: Setting<&'static str> = Setting::new(
     CORE,
     "provider_path",
     "",
-    "Directories with C plug-ins (lib*-fi.so) for libfabric.so.1, separated by colons; @ in front of a file loads that (empty: none)",
+    "Directories with C plug-ins (lib*-fi.so) for libfabric.so.1, separated by colons; @ in front of a path loads that file (empty: none)",
 );
 
 /// `FI_UNIVERSE_SIZE`: how many peers to expect; 0 for unknown.
@@ -31,7 +31,7 @@ pub static UNIVERSE_SIZE: Setting<usize> = Setting::new(
     CORE,
     "universe_size",
     0,
-    "How many processes the application has altogether, for sizing tables (0: unknown)",
+    "Number of the application's processes, for sizing tables (0: unknown)",
 );
 
 /// `FI_LOG_LEVEL`: what to log. Empty: nothing.
