@@ -1,4 +1,4 @@
-//! Files of a flow: opened, checked, mapped. What is in them is somebody else's.
+//! Files of a flow: opened, checked, mapped. Their content is untrusted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -112,7 +112,7 @@ fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes of a file, and its inode. `None` for what is no file.
+/// Size of a file in bytes, and its inode. `None` if it is not a file.
 pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     let stat = rustix::fs::fstat(file).map_err(|error| Error::os("stat", path, error))?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
@@ -142,7 +142,7 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
 /// How long a lock that a prober holds for a moment is waited for.
 const LOCK_TRIES: u32 = 100;
 
-/// Takes the writers' lock. Who asks whether a flow is alive holds the other lock for a moment: that passes.
+/// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this waits for it.
 pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {

@@ -196,7 +196,7 @@ impl Flow {
         current
     }
 
-    /// Whoever opened it to write it is no writer of it.
+    /// Dropping it will not delete the flow: its opener is not a writer.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }

@@ -62,7 +62,7 @@ pub fn collect(domain: &Path) -> Result<Collected, Error> {
     Ok(collected)
 }
 
-/// Removes a flow that nobody has open to write.
+/// Removes a flow without writers.
 pub fn remove_dead(dir: &Path) -> bool {
     open(&dir.join("data")).is_ok_and(|file| remove_locked(&file, dir))
 }

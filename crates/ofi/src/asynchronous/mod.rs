@@ -1,7 +1,7 @@
 //! Nodes whose operations are futures.
 //!
 //! Followed: a call in `calls.rs` posts through the [`Node`] inside and enters the operation into the table
-//! (`table.rs`); whoever polls an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue, and
+//! (`table.rs`); a poll of an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue, and
 //! the table gives each completion to its future and wakes it.
 
 mod calls;

@@ -1,5 +1,5 @@
-//! What an async node knows of its operations: who waits for which, which results nobody has fetched yet, and which
-//! operations could not be posted for lack of room.
+//! An async node's state of its operations: waiting futures, results that were not fetched yet, and
+//! operations that could not be posted for lack of room.
 //!
 //! Nothing here runs code of others (wakers, buffers' drops): it goes out in a [`Chores`], for after the lock.
 
@@ -24,7 +24,7 @@ fn is_cancelled(done: &Completion) -> bool {
 /// Events that are kept for [`event`](super::AsyncNode::event) at most.
 const EVENTS: usize = 1 << 16;
 
-/// What an operation was given, and gives back if it is not posted.
+/// The arguments of an operation, returned if it is not posted.
 pub enum Given {
     Nothing,
     Buffer(AnyBuffer),
@@ -37,20 +37,20 @@ pub enum Ended {
     Done(Completion),
     /// It was not posted, and nothing of it is in flight.
     Refused(Error, Given),
-    /// Nobody knows: the queue cannot be read any more. The node keeps the buffer.
+    /// Unknown, because the queue cannot be read any more. The node keeps the buffer.
     Lost(Error),
 }
 
-/// Whom operations wait with, when there is no room for them.
+/// The line in which an operation waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Receives.
     Receive,
-    /// What goes to this peer.
+    /// Operations to this peer.
     To(FiAddr),
 }
 
-/// What trying to post gave.
+/// The result of trying to post.
 pub enum Attempt {
     Posted(Op),
     /// `FI_EAGAIN`.
@@ -66,7 +66,7 @@ enum Place {
     /// In the line of those that wait for room.
     Queued(Line),
     InFlight(Op),
-    /// A multi-receive in flight, and messages of it that nobody has fetched.
+    /// A multi-receive in flight, and its messages that were not fetched yet.
     Stream(Op, VecDeque<Completion>),
     Over(Ended),
 }
@@ -93,7 +93,7 @@ struct Waiting<L: Level> {
     queue: VecDeque<(SlotId, Retry<L>)>,
 }
 
-/// What is to be done without the lock: wakers to wake, and values whose drop may run others' code.
+/// Work to do after releasing the lock: wakers to wake, and values whose drop may run foreign code.
 #[derive(Default)]
 #[must_use]
 pub struct Chores {
@@ -126,7 +126,7 @@ pub struct Table<L: Level> {
     pub drivers: usize,
     /// Drivers that have armed the queue and sleep. Whoever reads the queue, which disarms it, wakes them.
     sleepers: Vec<Waker>,
-    /// Messages and events that nobody will get.
+    /// Messages and events that were dropped.
     pub lost: u64,
     broken: Option<Error>,
     /// Of futures that were dropped.
@@ -152,7 +152,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Takes a new operation in: tries to post it unless others of its line wait, and lets it wait if there is no room.
+    /// Takes a new operation: tries to post it unless others of its line wait, and queues it if there is no room.
     pub fn start(
         &mut self,
         node: &Node<L>,
@@ -234,7 +234,7 @@ impl<L: Level> Table<L> {
         self.cells.get(id).and_then(|cell| cell.waker.as_ref()).is_some_and(|old| old.will_wake(waker))
     }
 
-    /// Sets who is woken for the operation.
+    /// Sets the waker of the operation.
     pub fn set_waker(&mut self, id: SlotId, waker: Waker, chores: &mut Chores) {
         if let Some(cell) = self.cells.get_mut(id)
             && let Some(old) = cell.waker.replace(waker)
@@ -334,11 +334,11 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Reads the queue, gives everybody what is theirs, and posts what waited for room. Drivers that sleep are left
-    /// so: see [`Table::rouse`].
+    /// Reads the queue, distributes the completions, and posts operations that waited for room. Sleeping drivers are not woken:
+    /// see [`Table::rouse`].
     ///
     /// # Errors
-    /// What the queue answers; everything in flight ends with it.
+    /// The queue's error; everything in flight ends with it.
     pub fn drive(&mut self, node: &Node<L>, chores: &mut Chores) -> Result<()> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -420,7 +420,7 @@ impl<L: Level> Table<L> {
         error
     }
 
-    /// Posts what waited for room, the first of each line first.
+    /// Posts operations that waited for room, the first of each line first.
     #[cold]
     fn retry(&mut self, node: &Node<L>, chores: &mut Chores) {
         let mut at = 0;
@@ -451,7 +451,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Whether operations wait for room. No descriptor says when there is some.
+    /// Whether operations wait for room. No descriptor announces room.
     pub fn is_short(&self) -> bool {
         !self.lines.is_empty()
     }
@@ -471,7 +471,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// A driver is gone: if it was the last, everybody who waits looks for themselves.
+    /// A driver is gone: if it was the last, all waiting futures are woken to drive progress themselves.
     pub fn undriven(&mut self, chores: &mut Chores) {
         self.drivers -= 1;
         if self.drivers == 0 {
@@ -494,7 +494,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Adds somebody who waits for an event.
+    /// Adds a waker that waits for an event.
     pub fn listen(&mut self, waker: Waker, chores: &mut Chores) {
         match self.listeners.iter().any(|other| other.will_wake(&waker)) {
             true => chores.later(waker),
